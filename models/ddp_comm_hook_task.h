@@ -11,9 +11,9 @@
 
 namespace narrowcast::models {
 
-// TestDdpCommHook: one parameter `t0.p`, float32 [40, 20]. It always starts with what randn(40, 20) gives after
-// manual_seed(0), as upstream's does, but from a generator of its own: LibTorch's default generator is
-// neither read nor changed (upstream's constructor reseeds it).
+// TestDdpCommHook: one parameter `t0.p`, float32 [40, 20]. It always starts with the values of randn(40, 20) after
+// manual_seed(0), as upstream's does. They come from a separate generator: LibTorch's default generator is neither read
+// nor changed, whereas upstream's constructor reseeds it.
 class DdpCommHookTask : public Model {
  public:
   // The name by which create_model makes it.
@@ -22,21 +22,22 @@ class DdpCommHookTask : public Model {
   DdpCommHookTask();
   ~DdpCommHookTask() override;
 
-  // Makes the model. It has no options: any throws c10::ValueError.
+  // Makes the model. Throws c10::ValueError for any option, as it has none.
   static std::shared_ptr<DdpCommHookTask> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);
-  // None.
+  // Empty.
   static std::vector<std::string> option_names() { return {}; }
 
   // x floating [40, 20], rank >= 0 -> p * x^(1 + rank), [40, 20].
   at::Tensor forward(const at::Tensor& x, int64_t rank);
 
-  // inputs [40, 20], targets the rank as an int64 scalar: mean of the above, the test's loss. Its gradient
-  // with respect to p is x^(1 + rank) / 800.
+  // inputs [40, 20], targets the rank as an int64 scalar -> the mean of forward(inputs, rank), the test's loss. Its
+  // gradient with respect to p is x^(1 + rank) / 800.
   at::Tensor forward(const Batch& batch) override;
 
-  // The batch the test gives rank `rank`: inputs are randn(40, 20) after manual_seed(2020), on every rank alike.
+  // The batch that the test gives rank `rank`. The inputs are randn(40, 20) after manual_seed(2020), the same on every
+  // rank.
   static Batch reference_batch(int64_t rank);
 
   ModelOptions options() const override;

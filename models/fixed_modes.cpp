@@ -20,7 +20,7 @@ using torch::jit::Node;
 using torch::jit::toIValue;
 using torch::jit::Value;
 
-// The operator's argument of that name; null if it has none.
+// The operator's argument of that name; null if it has no such argument.
 const Value* argument(const Node& node, std::string_view name) {
   const c10::FunctionSchema* const schema = node.maybeSchema();
   if (schema == nullptr) {
@@ -32,7 +32,7 @@ const Value* argument(const Node& node, std::string_view name) {
   return nullptr;
 }
 
-// A constant argument of that name.
+// The value of the argument of that name, if it is a constant.
 std::optional<c10::IValue> constant(const Node& node, std::string_view name) {
   const Value* const value = argument(node, name);
   return value == nullptr ? std::nullopt : toIValue(value);
@@ -48,13 +48,14 @@ bool is_zero(const Node& node, std::string_view name) {
   return value.has_value() && value->isDouble() && value->toDouble() == 0;
 }
 
-// A norm without running averages takes those of the batch in both modes.
+// A norm without running averages uses the batch's averages in both modes.
 bool has_running_averages(const Node& node) {
   const std::optional<c10::IValue> mean = constant(node, "running_mean");
   return argument(node, "running_mean") != nullptr && !(mean.has_value() && mean->isNone());
 }
 
-// The mode in which the operator always computes; nothing if it follows the module's, or computes the same in both.
+// The mode in which the operator always computes; std::nullopt if it follows the module's mode or computes the same in
+// both.
 std::optional<bool> fixed_mode(const Node& node) {
   if (!node.kind().is_aten()) {
     return std::nullopt;
@@ -70,11 +71,12 @@ std::optional<bool> fixed_mode(const Node& node) {
     const bool is_norm = argument(node, "running_mean") != nullptr;
     return !is_norm || has_running_averages(node) ? mode : std::nullopt;
   }
-  const bool drops = !is_zero(node, "p") && !is_zero(node, "dropout");  // dropout's share, and a recurrent network's
+  const bool drops = !is_zero(node, "p") && !is_zero(node, "dropout");  // the shares of dropout and of a recurrent
+                                                                        // network
   return drops ? constant_flag(node, "train") : std::nullopt;
 }
 
-// Where operators of one kind and mode are.
+// Operators of one kind and mode.
 struct Found {
   int64_t count = 0;
   std::string first;  // the submodule's name

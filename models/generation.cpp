@@ -8,7 +8,7 @@
 namespace narrowcast::models {
 namespace {
 
-// Logits [V] of all but the k largest become -inf; ties with the k-th stay.
+// Sets all logits [V] except the k largest to -inf; ties with the k-th are kept.
 at::Tensor keep_top_k(const at::Tensor& logits, int64_t k) {
   if (k == 0 || k >= logits.numel()) {
     return logits;

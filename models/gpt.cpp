@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInitialStd = 0.02;
 constexpr int64_t kMlpRatio = 4;
-constexpr int64_t kHeadWidth = GptOptions().width / GptOptions().heads;  // of every GPT-2
+constexpr int64_t kHeadWidth = GptOptions().width / GptOptions().heads;  // In every GPT-2.
 
 // The options of Gpt and of CharGpt, whose defaults differ.
 template <class Options>
@@ -63,7 +63,7 @@ int64_t parameters_of(const GptOptions& shape) {
   return (shape.vocabulary_size + shape.context) * width + shape.layers * (attention + mlp + 2 * norm) + norm;
 }
 
-// The tensor `what` of the model `model`.
+// A model's tensor and its name in messages.
 struct NamedTokens {
   const std::string& model;
   const char* what;
@@ -78,7 +78,7 @@ void check_tokens(const NamedTokens& named) {
                     "dimension(s), but has the shape ", tokens.sizes());
 }
 
-// Without a share it draws nothing.
+// Draws no random numbers if `share` is 0.
 at::Tensor dropped(const at::Tensor& x, double share) { return share > 0 ? at::dropout(x, share, /*train=*/true) : x; }
 
 }  // namespace
@@ -96,7 +96,7 @@ class Gpt::Block : public torch::nn::Module {
     mlp_output_ = register_module("mlp_output", Linear(kMlpRatio * width, width));
   }
 
-  // Leaves out the share `dropout`.
+  // `dropout` is the share that is left out.
   at::Tensor forward(const at::Tensor& x, double dropout) {
     const at::Tensor attended = x + dropped(attention(attention_norm_(x), dropout), dropout);
     return attended + dropped(mlp_output_(at::gelu(mlp_input_(mlp_norm_(attended)), "tanh")), dropout);
@@ -159,7 +159,8 @@ void Gpt::initialize_parameters() {
       linear->bias.zero_();
     }
   }
-  // 2 * layers terms are added up in the residual stream: this keeps its variance at the start independent of layers.
+  // The residual stream is a sum of 2 * layers terms: this makes its initial variance independent of the number of
+  // layers.
   const double residual_std = kInitialStd / std::sqrt(2.0 * static_cast<double>(shape_.layers));
   for (const auto& block : blocks_) {
     for (const auto& projection : block->residual_projections()) {

@@ -49,7 +49,8 @@ std::vector<std::string> names_where(Predicate holds) {
   return names;
 }
 
-// Throws unless the share may be `value`, and a model that lacks it is given 0.
+// Throws if `value` is out of range, or above 0 for a model that does not support the share. `lacks_it` is the name of
+// such a model, or null.
 void check_share(const char* name, double value, const std::string* lacks_it) {
   TORCH_CHECK_VALUE(value >= 0 && value < 1, name, ": must be at least 0 and below 1, but is ", value);
   TORCH_CHECK_VALUE(value == 0 || lacks_it == nullptr, name, ": has no effect with the model ", *lacks_it);

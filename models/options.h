@@ -1,5 +1,5 @@
-// Model options between names and a struct: one table per model names each
-// option, its field and its range, and serves reading, checking and writing.
+// Conversion of model options between names and a struct. One table per model lists each option's name, field and
+// range, and is used for reading, checking and writing.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -16,7 +16,7 @@
 
 namespace narrowcast::models {
 
-// One integer option: options.*field, which must lie in least..most.
+// One integer option: options.*field must be in least..most.
 template <class Options>
 struct IntegerOption {
   std::string_view name;
@@ -35,7 +35,7 @@ std::vector<std::string> option_names(std::span<const IntegerOption<Options>> ta
   return names;
 }
 
-// Throws c10::ValueError, naming the model, the option and the value, if one is out of its range.
+// Throws a c10::ValueError that names the model, the option and the value if a value is out of its range.
 template <class Options>
 void check_options(std::string_view model, std::span<const IntegerOption<Options>> table, const Options& options) {
   for (const auto& option : table) {
@@ -45,8 +45,8 @@ void check_options(std::string_view model, std::span<const IntegerOption<Options
   }
 }
 
-// A missing name keeps the struct's default. Throws c10::ValueError, naming the model and the option, for an unknown
-// name or a value that is out of range.
+// An option that is not given keeps the struct's default. Throws a c10::ValueError that names the model and the option
+// for an unknown name or a value that is out of range.
 template <class Options>
 Options read_options(std::string_view model, std::span<const IntegerOption<Options>> table,
                      const ModelOptions& values) {
@@ -61,7 +61,7 @@ Options read_options(std::string_view model, std::span<const IntegerOption<Optio
   return options;
 }
 
-// Every option with its value, as read_options takes them.
+// Every option with its value, in the form that read_options accepts.
 template <class Options>
 ModelOptions write_options(std::span<const IntegerOption<Options>> table, const Options& options) {
   ModelOptions values;

@@ -28,7 +28,7 @@ bool is_attribute(const Value& value, const Value& self, const char* name) {
 
 Graph& graph_of(torch::jit::Function& function) { return *torch::jit::toGraphFunction(function).graph(); }
 
-// Calls visit with every node of the block, its inner blocks and the graphs that it forks.
+// Calls visit with every node of the block, of its inner blocks and of the graphs that it forks.
 void for_each_node(const Block& block, const std::function<void(const Node&)>& visit) {
   for (const Node* const node : block.nodes()) {
     visit(*node);
@@ -68,21 +68,21 @@ bool is_linear(const torch::jit::Module& module) {
 
 std::string quoted(const std::string& name) { return name.empty() ? "the module" : "'" + name + "'"; }
 
-// Why layers of a type cannot be converted: one of them, or all if `layer` is null.
+// A reason why one layer of a type cannot be converted, or no layer of it if `layer` is null.
 struct Obstacle {
   const c10::ivalue::Object* layer;
   std::string reason;
 };
 
-// The modules of Linear layers' types, and what each type's obstacles are.
+// The modules of Linear layers' types, and the obstacles of each type.
 class LayerSearch {
  public:
   explicit LayerSearch(const torch::jit::Module& module) {
     for (const auto& item : module.named_modules()) {
       if (is_linear(item.value)) obstacles_.try_emplace(item.value.type().get());
     }
-    // A type says that there is a tensor, not which: all modules of a Linear layer's type are converted together or
-    // stay.
+    // A type declares that there is a tensor; it does not identify the tensor. So all modules of a Linear layer's type
+    // are converted together or not at all.
     for (const auto& item : module.named_modules()) {
       if (!obstacles_.contains(item.value.type().get())) continue;
       layers_.push_back({item.name, item.value});
@@ -111,7 +111,7 @@ class LayerSearch {
     obstacles_.at(type).push_back({layer, std::move(reason)});
   }
 
-  // What its tensors and attributes are.
+  // Obstacles in its tensors and attributes.
   void find_obstacles_in(const torch::jit::Module& layer) {
     const auto fail = [&](std::string reason) { add(layer.type().get(), layer._ivalue().get(), std::move(reason)); };
     if (!is_linear(layer)) {
@@ -131,7 +131,7 @@ class LayerSearch {
     }
   }
 
-  // What the methods of the module do with weights of Linear layers.
+  // Uses of Linear layers' weights in the module's methods.
   void find_uses(const std::string& name, const torch::jit::Module& module) {
     for (torch::jit::Function* const method : module.type()->methods()) {
       const Graph& graph = graph_of(*method);
@@ -148,7 +148,7 @@ class LayerSearch {
     }
   }
 
-  // The type of Linear layers whose weight the node reads or writes; null if there is none.
+  // The type of Linear layers whose weight the node reads or writes; null if it accesses no such weight.
   const ClassType* accessed_type(const Node& node) const {
     if ((node.kind() != prim::GetAttr && node.kind() != prim::SetAttr) || node.s(attr::name) != kWeight) return nullptr;
     const auto type = node.input(0)->type()->cast<ClassType>();
@@ -162,7 +162,7 @@ class LayerSearch {
                        [&](const torch::jit::Use& use) { return use.offset == 1 && is_product(*use.user, self); });
   }
 
-  // The submodule that `value` is in a method of `module`; null if no chain of attributes leads there.
+  // The submodule that `value` stands for in a method of `module`; null if it is not a chain of attributes.
   static const c10::ivalue::Object* layer_of(const Value& value, const Value& self, const torch::jit::Module& module) {
     std::vector<std::string> path;
     const Value* owner = &value;
@@ -175,7 +175,8 @@ class LayerSearch {
     return found._ivalue().get();
   }
 
-  // Empty if the layer is convertible. Layers of one type have the same methods, and so go together.
+  // Empty if the layer is convertible. Layers of one type share their methods, so they are converted together or not at
+  // all.
   std::string reason_to_stay(const torch::jit::Module& layer) const {
     const std::vector<Obstacle>& obstacles = obstacles_.at(layer.type().get());
     for (const Obstacle& obstacle : obstacles) {

@@ -21,14 +21,14 @@ constexpr EnumeratorNames<Loss, 3> kLossNames{
     "Loss",
     {{{Loss::kCrossEntropy, "cross_entropy"}, {Loss::kMse, "mse"}, {Loss::kBceWithLogits, "bce_with_logits"}}}};
 
-// Without dimensions of size 1.
+// The sizes without dimensions of size 1.
 std::vector<int64_t> long_dimensions(at::IntArrayRef sizes) {
   std::vector<int64_t> dimensions = sizes.vec();
   std::erase(dimensions, 1);
   return dimensions;
 }
 
-// TorchScript tells first where it was, line by line, and then the reason, which may be many lines.
+// TorchScript's message first has the place, line by line, and then the reason, which may have many lines.
 std::string reason_of(const std::exception& error) {
   constexpr std::string_view kReason = "\nRuntimeError: ";
   const std::string text = error_message(error);
@@ -51,7 +51,7 @@ std::string signature(const c10::FunctionSchema& schema) {
   return c10::str(schema.name(), "(", c10::Join(", ", arguments), ")");
 }
 
-// Tensors that must be given, or nothing if something else must.
+// Number of tensors without a default; std::nullopt if another kind of argument has no default.
 std::optional<size_t> required_tensors(const c10::FunctionSchema& schema) {
   size_t count = 0;
   for (size_t i = 1; i < schema.arguments().size(); ++i) {
@@ -145,7 +145,7 @@ void ScriptModel::check_classes(const ClassRows& rows) const {
   if (expected_classes_.has_value()) {
     TORCH_CHECK_VALUE(*expected_classes_ <= classes, options_.name, ": has logits for ", classes,
                       " classes, but the data need ", *expected_classes_);
-  } else if (rows.targets.is_cpu()) {  // To ask a GPU would be to wait for it.
+  } else if (rows.targets.is_cpu()) {  // Reading them from a GPU would wait for it.
     TORCH_CHECK_VALUE(rows.targets.min().item<int64_t>() >= 0, "loss: cross_entropy needs classes as targets, which ",
                       "count from 0, but the data has a target ", rows.targets.min().item<int64_t>());
     TORCH_CHECK_VALUE(rows.targets.max().item<int64_t>() < classes, options_.name, ": has logits for ", classes,

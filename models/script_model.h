@@ -1,4 +1,4 @@
-// A TorchScript module as a model: its own code gives the loss, or the predictions of which the loss is made.
+// A TorchScript module as a model: its code returns the loss, or predictions from which the loss is computed.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
@@ -13,73 +13,78 @@
 
 namespace narrowcast::models {
 
-// What makes a mean loss of predictions. Shapes are compared without their dimensions of size 1.
+// Mean losses of predictions. Shapes are compared without their dimensions of size 1.
 enum class Loss {
   kCrossEntropy,   // In nats, of float logits [B, ..., classes] and int64 targets [B, ...] in 0..classes-1.
   kMse,            // (prediction - target)^2, of float predictions and targets of one shape.
   kBceWithLogits,  // Binary cross entropy in nats, of float logits and targets in 0..1 of one shape.
 };
 
-// "cross_entropy", "mse" or "bce_with_logits"; anything else throws c10::ValueError.
+// "cross_entropy", "mse" or "bce_with_logits"; throws c10::ValueError for anything else.
 Loss parse_loss(const std::string& name);
 
-// The name of it, and all names for people.
+// The name of a loss, and all names as text for messages.
 std::string to_string(Loss loss);
 std::string loss_names();
 
-// What a module does not say itself.
+// Settings that a module does not contain.
 struct ScriptOptions {
   std::string name;               // its file's path, for messages
-  std::optional<Loss> loss = {};  // of its predictions; none: it returns the loss itself
+  std::optional<Loss> loss = {};  // of its predictions; std::nullopt: it returns the loss itself
 };
 
-// Whether forward(inputs, targets) returns the loss, rather than forward(inputs) predictions: by its arguments without
-// a default. Throws c10::ValueError, naming `name` and the signature, if it takes neither.
+// Whether the module has forward(inputs, targets), which returns the loss, rather than forward(inputs), which returns
+// predictions. Only arguments without a default count. Throws a c10::ValueError with `name` and the signature for any
+// other forward.
 bool returns_loss(const torch::jit::Module& module, const std::string& name);
 
-// Its parameters and buffers are the module's, under the names that the module gives them; of a tensor with several
-// names the first counts. The module is shared, and gets this model's mode, training or evaluation, when it runs.
+// Its parameters and buffers are the module's, under the module's names; if a tensor has several names, under the
+// first. The module is shared. When it runs, it is set to this model's mode, training or evaluation.
 //
-// The module computes operator by operator, as it is written. TorchScript's executor would exchange operators after the
-// first pass for others that round otherwise, and a training that resumes begins with a first pass again.
+// The module is interpreted operator by operator, as it is written. After the first pass TorchScript's executor would
+// replace operators by others that round differently, and a training that resumes begins with a first pass again.
 class ScriptModel : public Model {
  public:
-  // Throws c10::ValueError as returns_loss does, and for a loss that is missing or has no effect.
+  // Throws c10::ValueError like returns_loss, and for a loss that is missing or has no effect.
   ScriptModel(torch::jit::Module module, ScriptOptions options);
 
-  // What forward(inputs) returns, a float tensor. Throws c10::ValueError naming the module for anything else, and with
-  // what the module itself threw.
+  // The result of forward(inputs), a float tensor. Throws a c10::ValueError that names the module for any other result,
+  // and for an error that the module throws, with that error's text.
   at::Tensor predictions(const at::Tensor& inputs);
 
-  // The same of a shape [B, ..., classes], B being that of the inputs.
+  // The same for results of shape [B, ..., classes], where B is the inputs' first dimension.
   at::Tensor logits(const at::Tensor& inputs);
 
-  // Inputs and targets as the data set gives them. Also an error if predictions and targets do not fit each other, or
-  // the loss is no float scalar.
+  // Takes batches of the data set. Also throws c10::ValueError if predictions and targets do not match, or if the loss
+  // is not a float scalar.
   at::Tensor forward(const Batch& batch) override;
 
-  // With the loss kCrossEntropy it counts for how many targets the likeliest class is the right one.
+  // With the loss kCrossEntropy, also gives the share of targets for which the likeliest class is the right one.
   Evaluated evaluate(const Batch& batch) override;
 
   std::map<std::string, std::string> aliases() const override { return state_->aliases(); }
 
-  // None: a module does not say how it was made.
+  // Empty: a module does not record how it was made.
   ModelOptions options() const override { return {}; }
 
-  // What makes the loss of its predictions; none: it returns the loss itself.
+  // The loss of its predictions; std::nullopt: the module returns the loss itself.
   const std::optional<Loss>& loss() const { return options_.loss; }
 
-  // Says that all targets are in 0..classes-1. Then logits for fewer classes are an error of every pass, on any device;
-  // otherwise each batch is looked through, on the CPU alone, and names its first target without logits.
+  // Declares that all targets are in 0..classes-1. Then logits for fewer classes are an error in every pass, on any
+  // device. Without this call every batch is checked, on the CPU only, and the error names its first target without
+  // logits.
   void expect_classes(int64_t classes) { expected_classes_ = classes; }
 
-  // Throws c10::ValueError for a target that the loss is not made for, of targets on the CPU. forward looks at those
-  // itself; to ask a GPU would be to wait for it, so those that go there are to be looked at before.
+  // Throws c10::ValueError if a target is invalid for the loss. The targets are on the CPU. forward does this check
+  // itself for targets on the CPU. It does not check a GPU's targets, as it would have to wait for them: call this
+  // function before they are copied there.
   void check_targets(const at::Tensor& targets) const;
 
   // Runs forward and backward passes without keeping gradients. Returns the names of the parameters that require a
-  // gradient and got none. Throws c10::ValueError naming the module if it cannot be trained: no parameter requires a
-  // gradient or the loss depends on none, one that does is not float32 or its gradient is sparse, or a pass fails.
+  // gradient and got no gradient. Throws a c10::ValueError that names the module if it cannot be trained:
+  // - no parameter requires a gradient, or the loss depends on no such parameter;
+  // - a parameter that requires a gradient is not float32, or has a sparse gradient;
+  // - a pass fails.
   std::vector<std::string> check_trains(const Batch& batch);
 
  private:
@@ -97,8 +102,8 @@ class ScriptModel : public Model {
 
   torch::jit::Module module_;
   const ScriptOptions options_;
-  std::optional<ScriptState> state_;  // made when the options are known to fit
-  std::optional<bool> mode_;          // that the module was given: whether it is in training mode
+  std::optional<ScriptState> state_;  // made after the options are checked
+  std::optional<bool> mode_;          // the mode that the module has been set to: whether it is training
   std::optional<int64_t> expected_classes_;
 };
 

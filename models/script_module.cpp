@@ -18,10 +18,10 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-// Instances of one type, which is shared by all layers of one shape.
+// Instances of one type; all layers of one shape share a type.
 using Instances = std::vector<torch::jit::ObjectPtr>;
 
-// A weight that several layers share becomes one.
+// A weight that several layers share is quantised once.
 using QuantizedWeights = std::map<const at::TensorImpl*, QuantizedWeight>;
 
 void find_products(Block& block, const Value& self, std::vector<Node*>& products) {
@@ -44,7 +44,7 @@ void rewrite_products(Graph& graph) {
   }
 }
 
-// The weight becomes a buffer, beside which there is one for the scales.
+// Replaces the weight by a buffer, and adds a buffer for the scales.
 void declare_buffers(const c10::ClassTypePtr& type, const Instances& instances) {
   for (const auto& instance : instances) instance->unsafeRemoveAttr(kWeight);
   type->unsafeRemoveAttribute(kWeight);
@@ -74,7 +74,7 @@ void convert_type(const c10::ClassTypePtr& type, const Instances& instances, Qua
   }
 }
 
-// LibTorch's copies have no hooks, and go on calling those of the original, which take no other type.
+// LibTorch's copies have no hooks, but still call the original's hooks, which accept no other type.
 void check_has_no_hooks(const torch::jit::Module& module) {
   for (const auto& item : module.named_modules()) {
     const c10::ClassType& type = *item.value.type();
@@ -88,7 +88,7 @@ void check_has_no_hooks(const torch::jit::Module& module) {
 
 torch::jit::Module with_int8_linear_layers(const torch::jit::Module& module) {
   check_has_no_hooks(module);
-  // In place means that tensors are shared; types and the objects that hold the tensors are new.
+  // `inplace` means that tensors are shared; types and the objects that hold the tensors are new.
   const torch::jit::Module converted = module.clone(/*inplace=*/true);
   std::map<c10::ClassTypePtr, Instances> instances;
   for (const NamedLayer& item : find_linear_layers(converted).convertible) {

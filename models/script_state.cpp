@@ -16,7 +16,7 @@ using torch::jit::Block;
 using torch::jit::Function;
 using torch::jit::Node;
 
-// Methods, and the hooks around forward.
+// The methods and the hooks around forward.
 std::vector<Function*> functions_of(const c10::ClassType& type) {
   std::vector<Function*> functions = type.methods();
   for (const auto& hooks : {type.getForwardHooks(), type.getForwardPreHooks()}) {
@@ -25,8 +25,8 @@ std::vector<Function*> functions_of(const c10::ClassType& type) {
   return functions;
 }
 
-// The attribute's tensor. If it is expanded (one place in memory for several elements), nothing can be copied into it:
-// then the script gets a copy without that.
+// The attribute's tensor. If it is expanded (several elements share one place in memory), it cannot be written: then
+// the script gets a contiguous copy.
 at::Tensor writable_tensor(const torch::jit::Module& script, const std::string& attribute) {
   const at::Tensor tensor = script.attr(attribute).toTensor();
   if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
@@ -61,7 +61,7 @@ ScriptState::ScriptState(const torch::jit::Module& script, torch::nn::Module& mo
   register_tensors(module, script, "");
 }
 
-// A fork's code is a graph of its own.
+// A fork's code is a separate graph.
 void ScriptState::find_assigned(const Block& block) {
   for (const Node* const node : block.nodes()) {
     if (node->kind() == c10::prim::SetAttr) {
@@ -86,7 +86,7 @@ bool ScriptState::is_new(const at::Tensor& tensor, const std::string& name) {
   return inserted;
 }
 
-// A module that has several names comes by several times, with the copy that it was given.
+// A module that has several names is visited several times; later visits find the copy.
 at::Tensor ScriptState::own_tensor(const torch::jit::Module& script, const std::string& attribute,
                                    const std::string& name) {
   const at::Tensor tensor = script.attr(attribute).toTensor();

@@ -1,4 +1,5 @@
-// What a TorchScript module keeps from pass to pass: its parameters and buffers, as those of a torch::nn::Module.
+// The state that a TorchScript module keeps between passes: its parameters and buffers, registered in a
+// torch::nn::Module.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,33 +19,35 @@ namespace narrowcast::models {
 // the float8 types of AMD's GPUs (fnuz).
 bool can_be_saved(at::ScalarType dtype);
 
-// The tensors are shared with the script, whose slots hold them between passes. Only buffers that the script's own code
-// assigns (`self.average = ...`) become copies, which no other slot shares: an assignment would part them.
+// The tensors are shared with the script, which holds them in its slots between passes. Buffers that the script's own
+// code assigns (`self.average = ...`) are replaced by copies that no other slot shares: an assignment would end the
+// sharing.
 class ScriptState {
  public:
-  // Registers the script's parameters and buffers in `module` under their names, in modules that do nothing but hold
-  // them; of a tensor with several names under the first. An expanded buffer, which cannot be written, is replaced in
-  // the script by a copy. `name` is the script's for messages. Throws c10::ValueError naming a parameter that the code
-  // assigns: what it was would be trained no more. Throws c10::ValueError naming a parameter or buffer that is not
-  // dense or has a dtype that model files cannot hold (can_be_saved).
+  // Registers the script's parameters and buffers in `module` under their names, with one holder module per submodule.
+  // A tensor with several names is registered under the first. An expanded buffer, which cannot be written, is replaced
+  // in the script by a copy. Messages call the script `name`. Throws c10::ValueError naming:
+  // - a parameter that the code assigns, since its former tensor would no longer be trained;
+  // - a parameter or buffer that is not dense or has a dtype that model files cannot hold (can_be_saved).
   ScriptState(const torch::jit::Module& script, torch::nn::Module& module, const std::string& name);
 
-  // Every further name of a tensor, with the first.
+  // Every additional name of a tensor, with its first name.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  // For its time, the script's code may assign buffers.
+  // While a Pass exists, the script's code may assign buffers.
   class Pass {
    public:
-    // Keeps a reference. The slots of those buffers get copies: backward passes need what the pass has read unchanged.
+    // Keeps a reference to `state`. Puts copies into the slots of assigned buffers: backward passes need the values
+    // that the pass has read, unchanged.
     explicit Pass(const ScriptState& state);
 
-    // The slots get the registered tensors again.
+    // Puts the registered tensors back into the slots.
     ~Pass();
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
-    // Puts what the pass left in the slots into the registered buffers. Throws c10::ValueError naming the script and a
-    // buffer that has become one of another shape or kind of numbers.
+    // Copies the slots' tensors after a pass to the registered buffers. Throws a c10::ValueError that names the script
+    // and the buffer if its shape or kind of numbers has changed.
     void keep() const;
 
    private:
@@ -52,7 +55,7 @@ class ScriptState {
   };
 
  private:
-  // A buffer that code assigns.
+  // A buffer that the script's code assigns.
   struct AssignedBuffer {
     torch::jit::ObjectPtr object;
     size_t slot = 0;
@@ -68,7 +71,7 @@ class ScriptState {
   void check_can_be_saved(const char* kind, const std::string& name, const at::Tensor& tensor) const;
 
   const std::string name_;
-  std::set<Attribute> assigned_;  // by all methods and hooks of the script
+  std::set<Attribute> assigned_;  // by any method or hook of the script
   std::map<const at::TensorImpl*, std::string> names_;
   std::map<std::string, std::string> aliases_;
   std::vector<AssignedBuffer> buffers_;

@@ -20,15 +20,15 @@
 namespace narrowcast::models {
 namespace {
 
-// The Linear layers of a tree, by what can be done about them.
+// The Linear layers of a tree, by the way in which they are converted.
 struct Layers {
   std::vector<LinearImpl*> of_ours;
-  std::vector<torch::nn::SequentialImpl*> sequentials;  // which have torch::nn::Linear children
+  std::vector<torch::nn::SequentialImpl*> sequentials;  // with torch::nn::Linear children
 };
 
 bool is_plain_linear(const torch::nn::Module& module) { return typeid(module) == typeid(torch::nn::LinearImpl); }
 
-// Throws for a class that derives from torch::nn::Linear, because its own forward would be lost. A class that derives
+// Throws for a class that derives from torch::nn::Linear, since conversion would lose its forward. A class that derives
 // from models::LinearImpl keeps its forward, which calls LinearImpl::forward.
 void check_not_derived(const std::string& name, const torch::nn::Module& module) {
   const bool is_derived = module.as<torch::nn::LinearImpl>() != nullptr && module.as<LinearImpl>() == nullptr;
@@ -37,7 +37,7 @@ void check_not_derived(const std::string& name, const torch::nn::Module& module)
                     "int8; derive it from narrowcast::models::LinearImpl, and call that class's forward");
 }
 
-// Throws if a plain Linear is the child `name` of anything but a Sequential.
+// Throws if a plain Linear is the child `name` of a module that is not a Sequential.
 void check_replaceable(torch::nn::Module* parent, const std::string& name) {
   TORCH_CHECK_VALUE(parent != nullptr, "the module is itself a torch::nn::Linear, which cannot be replaced in place: ",
                     "make it a narrowcast::models::Linear or put it into a torch::nn::Sequential");
@@ -59,7 +59,7 @@ void find_layers(torch::nn::Module* parent, const std::string& name, torch::nn::
   }
 }
 
-// A layer that is in several places is replaced by one.
+// A layer that is in several places gets one replacement.
 using Replacements = std::map<const torch::nn::Module*, std::shared_ptr<WeightOnlyInt8LinearImpl>>;
 
 void replace_children(torch::nn::SequentialImpl& sequential, Replacements& replacements) {
@@ -77,7 +77,7 @@ void replace_children(torch::nn::SequentialImpl& sequential, Replacements& repla
   }
 }
 
-// What WeightOnlyInt8QuantHandler::convert_for_runtime does to its module.
+// The implementation of WeightOnlyInt8QuantHandler::convert_for_runtime.
 void convert_linear_layers(const std::shared_ptr<torch::nn::Module>& module) {
   Layers layers;
   find_layers(nullptr, "", *module, layers);

@@ -1,4 +1,4 @@
-// What code for host and device starts from: the mark of its functions, float32's bits, division by a reciprocal.
+// Basics of code for host and device: the mark of its functions, float32's bits, division by a reciprocal.
 #pragma once
 
 #include <cmath>
@@ -30,31 +30,34 @@ NARROWCAST_HOST_DEVICE inline float float_of_bits(uint32_t bits) {
   return x;
 }
 
-// The bits of |x|; they order as the magnitudes do, with Inf and then NaN above all numbers.
+// The bits of |x|. Their order is the order of magnitudes; Inf and then NaN are above all numbers.
 NARROWCAST_HOST_DEVICE inline uint32_t magnitude_bits(float x) { return float_bits(x) & ~kSignBit; }
 
-// Many quotients by one float32, each rounded as a division rounds it, at the price of five multiplications and
+// Many quotients by one float32. Each is correctly rounded, as a division is, and takes five multiplications and
 // additions.
 //
 // q0 = x * r, with r = RN(1 / divisor), is off by less than two units in the last place. Each step q + r * (x - q *
-// divisor), where the fused multiply-add gives the remainder without an error, brings it within one unit and then to
-// the correctly rounded quotient: P. Markstein, "Computation of elementary functions on the IBM RISC System/6000
-// processor", IBM J. Res. Dev. 34 (1990), theorem 8.2.
+// divisor), where the fused multiply-add gives the exact remainder, first reduces the error to one unit and then gives
+// the correctly rounded quotient. Source: P. Markstein, "Computation of elementary functions on the IBM RISC
+// System/6000 processor", IBM J. Res. Dev. 34 (1990), theorem 8.2.
 class ReciprocalDivision {
  public:
   // Needs is_moderate(divisor).
   NARROWCAST_HOST_DEVICE explicit ReciprocalDivision(float divisor) : divisor_(divisor), reciprocal_(1.0F / divisor) {}
 
-  // Whether no remainder that matters here can underflow, and no correction overflow. Not so for 0, Inf and NaN.
+  // Whether no remainder that matters here can underflow and no correction can overflow. False for 0, Inf and NaN.
   NARROWCAST_HOST_DEVICE static bool is_moderate(float divisor) { return divisor >= 0x1p-60F && divisor <= 0x1p60F; }
 
-  // RN(x / divisor) where its magnitude is in [2^-2, 2^20]; below that a magnitude below 2^-1, above it one above 2^19;
-  // Inf and NaN where the quotient is one.
+  // magnitude of x / divisor   quotient(x)
+  // [2^-2, 2^20]               RN(x / divisor)
+  // less                       a magnitude below 2^-1
+  // more                       a magnitude above 2^19
+  // Inf or NaN                 the same
   NARROWCAST_HOST_DEVICE float quotient(float x) const {
     const float estimate = x * reciprocal_;
     const float close = correct(x, estimate);
     const float exact = correct(x, close);
-    return std::fabs(estimate) < 0x1p20F ? exact : estimate;  // Not from Inf and NaN.
+    return std::fabs(estimate) < 0x1p20F ? exact : estimate;  // False for Inf and NaN.
   }
 
  private:

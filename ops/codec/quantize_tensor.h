@@ -1,7 +1,6 @@
-// The arithmetic of FP16 and BFP16 on one element, written once for host and
-// device and free of LibTorch. For every value that is not NaN, bit for bit
-// PyTorch's torch/distributed/algorithms/_quantization/quantization.py and the
-// encoder behind it (torch/csrc/distributed/c10d/quantization); a NaN stays one.
+// The arithmetic of FP16 and BFP16 on one element, shared by host and device, independent of LibTorch. For every value
+// except NaN, bit for bit equal to PyTorch's torch/distributed/algorithms/_quantization/quantization.py and its encoder
+// (torch/csrc/distributed/c10d/quantization). A NaN stays a NaN.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@ namespace narrowcast::codec {
 // The greatest finite binary16; FP16 clamps to it.
 inline constexpr float kFp16Max = 65504.0F;
 
-// binary16 bits of x clamped to [-limit, limit] (65504 <= limit), rounded half
-// to even; from 65520 on Inf. Every NaN is 0x7E00 with its sign.
+// binary16 bits of x clamped to [-limit, limit] (65504 <= limit), rounded half to even; Inf from 65520 on. Every NaN
+// becomes 0x7E00 with its sign.
 NARROWCAST_HOST_DEVICE inline uint16_t encode_fp16(float x, float limit = kFp16Max) {
   const float clamped = x > limit ? limit : x < -limit ? -limit : x;
   const uint32_t sign = float_bits(clamped) >> 16 & 0x8000U;
@@ -45,8 +44,8 @@ NARROWCAST_HOST_DEVICE inline float decode_fp16(uint16_t code) {
   return float_of_bits(sign | (magnitude + 0x38000000U));
 }
 
-// The upper half of x's bits, rounded half away from zero; the greatest values
-// become Inf. A NaN keeps sign and upper payload bits, and is quiet.
+// The upper half of x's bits, rounded half away from zero; the greatest values become Inf. A NaN keeps its sign and its
+// upper payload bits, and becomes quiet.
 NARROWCAST_HOST_DEVICE inline uint16_t encode_bfp16(float x) {
   const uint32_t bits = float_bits(x);
   if (x != x) {

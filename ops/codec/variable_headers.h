@@ -1,6 +1,6 @@
-// What messages of integers whose width each block chooses are made of: where they have what, what the headers of their
-// blocks say, and which widths and headers a step makes of how far the numbers of blocks reach. variable_width.h makes
-// the messages, and says why so. Compile users with FMA contraction off.
+// Layout of messages with variable-width integers: the positions of headers and codes, the meaning of a block's header,
+// and the width and header of a block for a given step. The messages are encoded and decoded in variable_width.h, which
+// explains the format. Compile users with FMA contraction off.
 #pragma once
 
 #include <cmath>
@@ -11,32 +11,32 @@
 
 namespace narrowcast::codec::wire {
 
-inline constexpr int64_t kVariableBlock = 32;  // Elements that share a header; a plane of their bits is a word.
-inline constexpr int64_t kGroupBlocks = 32;    // Blocks that are read as a whole or not at all.
+inline constexpr int64_t kVariableBlock = 32;  // Elements that share a header; one plane of their bits is a word.
+inline constexpr int64_t kGroupBlocks = 32;    // Blocks that are decoded together or not at all.
 inline constexpr int64_t kVariableGroup = kGroupBlocks * kVariableBlock;
 inline constexpr int64_t kStepBytes = 2;
 inline constexpr int64_t kWordBytes = 4;
-inline constexpr int64_t kLeastVariableBytes = 36;  // So that a message of one block has codes of 8 bits.
+inline constexpr int64_t kLeastVariableBytes = 36;  // Enough for 8-bit codes in a message of one block.
 inline constexpr uint32_t kMostWidth = 15;
 inline constexpr uint32_t kFaintWidth = 2;
-inline constexpr uint32_t kMostOwnWidth = 8;        // Of blocks with a step of their own.
-inline constexpr uint32_t kMostZeroPointWidth = 7;  // Of those that may have a zero point.
+inline constexpr uint32_t kMostOwnWidth = 8;        // For blocks with their own step.
+inline constexpr uint32_t kMostZeroPointWidth = 7;  // For blocks that may have a zero point.
 
-// Steps are bfloat16. No inverse of one overflows, and the greatest leaves no block more than the codes of a faint one,
-// not even at random and with the greatest magnitude on both sides, so that some step fits always.
+// Steps are bfloat16. The inverse of a step never overflows. With the greatest step every block fits in the codes of a
+// faint block, even with stochastic rounding and the greatest magnitude on both sides; so some step always fits.
 inline constexpr uint16_t kLeastStep = kLeastScaleBits >> 16;
 inline constexpr uint16_t kGreatestStep = 0x7F7F;
-inline constexpr uint32_t kGreatestMagnitudeBits = 0x7F7D0000U;  // Beyond it a message is NaN.
+inline constexpr uint32_t kGreatestMagnitudeBits = 0x7F7D0000U;  // Beyond it the message is NaN.
 
-// Of n elements.
+// Number of blocks of n elements.
 NARROWCAST_HOST_DEVICE constexpr int64_t blocks_of(int64_t n) { return (n + kVariableBlock - 1) / kVariableBlock; }
 
-// Where a message of n elements has what.
+// Positions in a message of n elements.
 struct VariableLayout {
   int64_t blocks;      // The last one may be shorter.
-  int64_t first_code;  // The byte where the codes begin, behind the step and the headers.
-  int64_t code_bytes;  // From there on.
-  int64_t bytes;       // In all.
+  int64_t first_code;  // Offset in bytes of the codes, after the step and the headers.
+  int64_t code_bytes;  // Bytes from there on.
+  int64_t bytes;       // Bytes of the message.
 };
 
 NARROWCAST_HOST_DEVICE constexpr VariableLayout variable_layout(int bits_per_element, int64_t n) {
@@ -50,21 +50,25 @@ NARROWCAST_HOST_DEVICE constexpr VariableLayout variable_layout(int bits_per_ele
   return {blocks, first_code, bytes - first_code, bytes};
 }
 
-// What a message begins with.
+// The step, which is at the beginning of the message.
 NARROWCAST_HOST_DEVICE inline uint16_t step_of_message(const uint8_t* bytes) {
   return static_cast<uint16_t>(bytes[0] | bytes[1] << 8);
 }
 
-// A block's header is a byte: 0 of a block of zeros; below kFirstFaint a width above kMostOwnWidth, with the message's
-// step; then faint blocks; from kFirstOwn on the width in the upper 3 bits. The lowest bit of the two latter says that
-// the step is negative, the others how far it is below the message's in parts of an octave, 2^23 in the bits of a
-// float32; and bit 1 of the last that there is a zero point.
+// A block's header is a byte. (An octave is 2^23 in the bits of a float32.)
+//
+// header    width           step
+// 0         0               (a block of zeros)
+// 1..7      8 + header      the message's
+// 8..63     2 (faint)       (header - 8) / 2 quarters of an octave below the message's; bit 0: negative
+// 64..255   bits 5..7 + 1   bits 2..4 are eighths of an octave below the message's; bit 1: there is a zero point;
+//                           bit 0: negative
 inline constexpr uint32_t kFirstFaint = 8;
 inline constexpr uint32_t kFirstOwn = 64;
 inline constexpr int kWidthShift = 5;
 inline constexpr uint32_t kZeroPointBit = 2;
-inline constexpr int kFractionShift = 20;  // Of an eighth of an octave,
-inline constexpr int kFaintShift = 21;     // and of a quarter, for faint blocks.
+inline constexpr int kFractionShift = 20;  // An eighth of an octave.
+inline constexpr int kFaintShift = 21;     // A quarter of an octave, for faint blocks.
 inline constexpr uint32_t kMostFraction = 7;
 inline constexpr uint32_t kMostFaint = (kFirstOwn - kFirstFaint) / 2 - 1;
 
@@ -78,7 +82,7 @@ NARROWCAST_HOST_DEVICE constexpr uint32_t width_of_header(uint32_t header) {
   return header == 0 ? 0 : kMostOwnWidth + header;
 }
 
-// How far the block's step is below that of the message, in the bits of a float32.
+// Difference between the message's and the block's step, in the bits of a float32.
 NARROWCAST_HOST_DEVICE constexpr uint32_t distance_of_header(uint32_t header) {
   if (header >= kFirstOwn) {
     return (header / 4 & kMostFraction) << kFractionShift;
@@ -86,18 +90,18 @@ NARROWCAST_HOST_DEVICE constexpr uint32_t distance_of_header(uint32_t header) {
   return header >= kFirstFaint ? (header - kFirstFaint) / 2 << kFaintShift : 0;
 }
 
-// A quarter of what the codes' sign bit counts, of a block that has a zero point; 0 of a width without.
+// The zero point of blocks of this width that have one: a quarter of 2^(width - 1). 0 for widths without zero points.
 NARROWCAST_HOST_DEVICE constexpr int32_t zero_point_of_width(uint32_t width) {
   return width <= kMostZeroPointWidth ? int32_t{1} << width >> 3 : 0;
 }
 
-// The code of 0.
+// The code that stands for 0.
 NARROWCAST_HOST_DEVICE constexpr int32_t zero_point_of_header(uint32_t header) {
   const bool has_one = header >= kFirstOwn && (header & kZeroPointBit) != 0;
   return has_one ? zero_point_of_width(width_of_header(header)) : 0;
 }
 
-// The step of a block. The message's and the header may be any; 0 is below all.
+// The step of a block. Any message step and any header are allowed; a step that would be below 0 is 0.
 NARROWCAST_HOST_DEVICE inline float step_of_block(uint16_t step, uint32_t header) {
   const uint32_t bits = uint32_t{step} << 16;
   const uint32_t distance = distance_of_header(header);
@@ -105,7 +109,7 @@ NARROWCAST_HOST_DEVICE inline float step_of_block(uint16_t step, uint32_t header
   return float_of_bits((bits > distance ? bits - distance : 0U) ^ sign);
 }
 
-// The bytes of the codes of `blocks` blocks.
+// Bytes of the codes of `blocks` blocks.
 inline int64_t bytes_of_headers(const uint8_t* headers, int64_t blocks) {
   int64_t words = 0;
   for (int64_t i = 0; i < blocks; ++i) {
@@ -114,19 +118,20 @@ inline int64_t bytes_of_headers(const uint8_t* headers, int64_t blocks) {
   return words * kWordBytes;
 }
 
-// The bfloat16 that is next to a magnitude and not below it; that of Inf for all that is not finite.
+// The smallest bfloat16 that is not below a magnitude; Inf's for all magnitudes that are not finite.
 NARROWCAST_HOST_DEVICE constexpr uint32_t bfloat16_above(uint32_t magnitude) {
   return ((magnitude < kInfBits ? magnitude : kInfBits) + (kScaleUnit - 1)) >> 16;
 }
 
-// How far the numbers of a block reach to either side of 0, as far as headers depend on them: the larger of the two
-// bfloat16 in the upper half, the smaller in the lower one, and at the top whether the larger is of the positive ones.
+// The range of a block's numbers on both sides of 0, as two bfloat16; headers depend on nothing else. The upper half
+// holds the larger one, the lower half the smaller one. The top bit is set if the larger one is positive.
 struct BlockExtent {
   uint32_t bits = 0;
 
   static constexpr uint32_t kPositive = uint32_t{1} << 31;
 
-  // Of the bits of the largest positive number, and of the largest magnitude of a negative one; 0 where there is none.
+  // `positive` is the bits of the largest positive number, `negative` of the largest magnitude of a negative one.
+  // Either is 0 if the block has no such number.
   NARROWCAST_HOST_DEVICE static constexpr BlockExtent of(uint32_t positive, uint32_t negative) {
     const uint32_t p = bfloat16_above(positive);
     const uint32_t n = bfloat16_above(negative);
@@ -139,7 +144,7 @@ struct BlockExtent {
 };
 
 inline BlockExtent extent_of_block(const float* x, int64_t n, int64_t i) {
-  uint32_t side[2] = {};  // Of the positive numbers, and of the others.
+  uint32_t side[2] = {};  // Positive numbers, negative numbers.
   for (int64_t k = i * kVariableBlock; k < n && k < (i + 1) * kVariableBlock; ++k) {
     uint32_t& largest = side[float_bits(x[k]) >> 31];
     largest = magnitude_bits(x[k]) > largest ? magnitude_bits(x[k]) : largest;
@@ -150,14 +155,15 @@ inline BlockExtent extent_of_block(const float* x, int64_t n, int64_t i) {
 // The least step that a faint block can have.
 inline constexpr uint32_t kLeastFaintBits = kLeastScaleBits - (uint32_t{1} << 23);
 
-// How a message's numbers become codes.
+// The conversion of a message's numbers to codes.
 struct StepCodes {
   uint16_t step;  // bfloat16.
   bool stochastic;
-  float inverse;         // Of the step.
-  uint32_t least_faint;  // The least magnitude that leaves a block more than zeros, in its bits.
+  float inverse;         // 1 / step.
+  uint32_t least_faint;  // Bits of the least magnitude with which a block is not all zeros.
 
-  // To nearest, blocks that are farther below than a header can say are zeros. At random no block must be.
+  // With rounding to nearest, a block becomes zeros if its step is too far below for a header. With stochastic rounding
+  // no block may become zeros for that reason.
   NARROWCAST_HOST_DEVICE static StepCodes of(uint16_t step, bool stochastic) {
     constexpr uint32_t kFarthest = kMostFaint << kFaintShift;
     const uint32_t bits = uint32_t{step} << 16;
@@ -165,15 +171,16 @@ struct StepCodes {
     return {step, stochastic, inverse_scale(step), is_limited ? bits - kFarthest : kLeastFaintBits};
   }
 
-  // How far beyond the outermost code a number over the step may be to get it; by a 128th less, so that no rounding of
-  // products and quotients matters.
+  // How far a number over the step may lie beyond the outermost code and still get it. It is smaller by 1/128, so that
+  // rounding errors of products and quotients do not matter.
   NARROWCAST_HOST_DEVICE static constexpr float reach(bool stochastic) {
     return stochastic ? -0x1p-7F : 0.5F - 0x1p-7F;
   }
 
-  // With B the half of the number of codes of a width and z the zero point or 0, codes over the step go from -(B + z),
-  // on the side of the larger numbers, to B - 1 - z, and numbers beyond them as far as reach(). The least B that holds
-  // both sides without a zero point, and with one of B / 4; in wide blocks, one that holds the larger on either side.
+  // Let B be half the number of codes of a width, and z the zero point (0 if absent). Codes over the step go from -(B +
+  // z), on the side of the larger numbers, to B - 1 - z. Numbers may lie beyond them by up to reach(). The width needs
+  // the least B that holds both sides, either without a zero point or with z = B / 4. In wide blocks, B holds the
+  // larger magnitude on either side.
   static constexpr float kPerLarger = 0.8F;          // 1 / (1 + 1/4)
   static constexpr float kPerSmaller = 4.0F / 3.0F;  // 1 / (1 - 1/4)
   static constexpr float kMostOwnRange = uint32_t{1} << (kMostOwnWidth - 1);
@@ -184,14 +191,14 @@ struct StepCodes {
   // Whether the largest magnitude of a message, over the step, has a code.
   NARROWCAST_HOST_DEVICE bool has_code(float largest) const { return largest + (1 - reach(stochastic)) <= kMostRange; }
 
-  // Bits for the codes of a block whose larger number over the step has_code().
+  // Bits per code of a block whose larger number over the step has_code().
   NARROWCAST_HOST_DEVICE uint32_t width(BlockExtent extent) const {
     return width_of(extent, inverse, least_faint, reach(stochastic));
   }
 
-  // The same of a step's inverse and so on, without a branch: the least of several widths is that of the least range.
-  // With a zero point 3 bits are the least. With one and 8 bits there is none, and then 8 are what it takes without,
-  // too.
+  // The same for given values of the members, without branches: the least of several widths is the width of the least
+  // range. With a zero point, the least width is 3. At 8 bits there are no zero points; if the range with a zero point
+  // needs 8 bits, 8 bits suffice without one.
   NARROWCAST_HOST_DEVICE static uint32_t width_of(BlockExtent extent, float inverse, uint32_t least_faint,
                                                   float reach) {
     const float larger = float_of_bits(extent.larger()) * inverse;
@@ -204,15 +211,15 @@ struct StepCodes {
     return extent.larger() < least_faint ? 0 : width_of_range(range);
   }
 
-  // The bits of codes of which half are so many, at least kFaintRange.
+  // The width with `range` codes on either side of 0, at least kFaintRange.
   NARROWCAST_HOST_DEVICE static uint32_t width_of_range(float range) {
     return (float_bits(range) + kWidthOfRange) >> 23;
   }
   static constexpr uint32_t kWidthOfRange =
-      0x7FFFFFU - (uint32_t{126} << 23);  // Rounds up, and takes the exponent's bias.
+      0x7FFFFFU - (uint32_t{126} << 23);  // Rounds up and subtracts the exponent's bias.
 
-  // The header of such a block: the least step with which its numbers have codes of its width, or if none below the
-  // message's does, that.
+  // The header of such a block. It has the least step with which the block's numbers have codes of its width, or the
+  // message's step if that is less.
   NARROWCAST_HOST_DEVICE uint32_t header(BlockExtent extent) const {
     const uint32_t digits = width(extent);
     if (digits == 0 || digits > kMostOwnWidth) {
@@ -233,7 +240,7 @@ struct StepCodes {
            (about < without ? kZeroPointBit : 0U) | sign;
   }
 
-  // One over what the larger and the smaller number of a block may be over its step.
+  // Reciprocals of the greatest allowed quotients by the step: of the larger and of the smaller number of a block.
   NARROWCAST_HOST_DEVICE static constexpr float per_larger(uint32_t width, int32_t zero_point, bool stochastic) {
     return 1 / (static_cast<float>((int32_t{1} << (width - 1)) + zero_point) + reach(stochastic));
   }
@@ -241,14 +248,14 @@ struct StepCodes {
     return 1 / (static_cast<float>((int32_t{1} << (width - 1)) - 1 - zero_point) + reach(stochastic));
   }
 
-  // The least step with which such a block's numbers have codes.
+  // The least step with which the block's numbers have codes of this width.
   NARROWCAST_HOST_DEVICE float least_step_of(BlockExtent extent, uint32_t width, int32_t zero_point) const {
     const float of_larger = float_of_bits(extent.larger()) * per_larger(width, zero_point, stochastic);
     const float of_smaller = float_of_bits(extent.smaller()) * per_smaller(width, zero_point, stochastic);
     return of_larger > of_smaller ? of_larger : of_smaller;
   }
 
-  // How many quarters of an octave the step of a faint block is below at most.
+  // The most quarters of an octave by which the step of a faint block may be below the message's.
   NARROWCAST_HOST_DEVICE uint32_t most_faint() const {
     const uint32_t quarters = ((uint32_t{step} << 16) - kLeastFaintBits) >> kFaintShift;
     return quarters < kMostFaint ? quarters : kMostFaint;

@@ -1,15 +1,19 @@
-// Messages of integers whose width each block chooses, with a step for all of them: written and read one element after
-// another. This is the definition; the kernels of ops/cpu/wire do the same many elements at a time.
-// docs/wire_format.md describes the bytes.
+// Messages of integers whose width each block chooses, with one step for the whole message: encoded and decoded one
+// element at a time. This code is the definition; the kernels of ops/cpu/variable give the same results many elements
+// at a time. docs/wire_format.md describes the bytes.
 //
-// The least squared error for a number of bits is reached when all blocks have the same step and each as many bits as
+// For a number of bits, the squared error is least if all blocks have the same step and each block has as many bits as
 // its largest number then needs (reverse water-filling: T. Cover and J. Thomas, "Elements of Information Theory",
-// 10.3.3). So the encoder takes the least step with which the codes of all blocks fit the message, whose size is that
-// of its number of elements alone. Bits are whole: what a block's leave free beyond its largest numbers a finer step of
-// its own takes. Its codes reach as far to either side as its numbers do, as nearly as a sign of the step and a zero
-// point can say: largest numbers of one sign alone would leave the codes of the other unused. Blocks below the step
-// would be lost, which costs trainings more than their share of the error says: they are faint, with codes of 2 bits
-// and a step that may be far below. Compile users with FMA contraction off.
+// 10.3.3). So the encoder takes the least step with which the codes of all blocks fit the message. The size of the
+// message depends only on the number of elements.
+//
+// - Widths are whole bits. A block uses the rest of its last bit by having its own, finer step.
+// - The codes of a block cover its numbers on both sides of 0 as closely as the sign of its step and a zero point
+//   permit. Without them, a block whose largest numbers have one sign would leave codes of the other sign unused.
+// - Blocks below the step would become zeros, which costs trainings more than their share of the error suggests. They
+//   are faint blocks instead, with codes of 2 bits and a step that may be far below the message's.
+//
+// Compile users with FMA contraction off.
 #pragma once
 
 #include <cmath>
@@ -28,15 +32,15 @@ NARROWCAST_HOST_DEVICE inline int32_t variable_code(float y) {
   return static_cast<int32_t>(float_bits(y + kRounder)) - static_cast<int32_t>(float_bits(kRounder));
 }
 
-// The code below or above, at random: the expected value is y to within 2^-24.
+// The code below or above, chosen at random: the expected value is y to within 2^-24.
 NARROWCAST_HOST_DEVICE inline int32_t variable_code(float y, uint32_t random) {
   const float below = std::floor(y);
   const auto fraction = static_cast<int32_t>((y - below) * 0x1p24F) + static_cast<int32_t>(random >> 8);
   return static_cast<int32_t>(below) + (fraction >> 24);
 }
 
-// The first of the bfloat16 bit patterns from `low` to `high` for which fits() is true, which is so from there on and
-// for `high`. Its calls get the more expensive the more elements there are: about log2(high - low) of them.
+// The least bfloat16 bit pattern in [low, high] for which fits() is true. fits() must be true for `high`, and for every
+// pattern above one for which it is true. It is called about log2(high - low) times; a call visits all elements.
 template <class Fits>
 uint16_t least_step(uint16_t low, uint16_t high, const Fits& fits) {
   while (low < high) {
@@ -50,7 +54,7 @@ uint16_t least_step(uint16_t low, uint16_t high, const Fits& fits) {
   return high;
 }
 
-// The step that a message of x has; kNanScale where a magnitude is above the greatest, or NaN.
+// The step of a message of x; kNanScale if a magnitude is above the greatest, or NaN.
 inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, bool stochastic) {
   const VariableLayout layout = variable_layout(bits_per_element, n);
   uint32_t largest = 0;
@@ -73,13 +77,13 @@ inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, b
   });
 }
 
-// The code of y, which is number i of what `rounding` begins with.
+// The code of y, element i counted from the position of `rounding`.
 inline int32_t variable_code(float y, const Rounding& rounding, int64_t i) {
   return rounding.stochastic ? variable_code(y, random_word(rounding, i)) : variable_code(y);
 }
 
-// The words of a block of n <= kVariableBlock elements that has this header, over whose step they are y = x * inverse.
-// What is behind the last one is 0.
+// The words of a block of n <= kVariableBlock elements with this header. y = x * inverse are the elements over the
+// block's step. The codes after the last element are 0.
 inline void encode_variable_block(const float* x, int64_t n, uint32_t header, float inverse, const Rounding& rounding,
                                   uint8_t* words) {
   const uint32_t width = width_of_header(header);
@@ -101,27 +105,27 @@ inline int32_t variable_code_at(const uint8_t* words, uint32_t width, int64_t k)
   uint32_t code = 0;
   for (uint32_t plane = 0; plane < width; ++plane) {
     const uint32_t bit = uint32_t{words[plane * kWordBytes + k / 8]} >> (k % 8) & 1U;
-    code = code << 1 | (plane == 0 ? 0U - bit : bit);  // The first plane is the sign's.
+    code = code << 1 | (plane == 0 ? 0U - bit : bit);  // The first plane holds the signs.
   }
   return static_cast<int32_t>(code);
 }
 
-// A message to be read.
+// A message to be decoded.
 struct VariableMessage {
   uint16_t step;
   const uint8_t* headers;
   const uint8_t* codes;
-  int64_t code_bytes;  // That can be read from there on.
+  int64_t code_bytes;  // Bytes that can be read from `codes` on.
 };
 
-// Of bytes that may be anything; variable_layout(bits_per_element, n).bytes of them, n > 0.
+// `bytes` are variable_layout(bits_per_element, n).bytes of any content; n > 0.
 inline VariableMessage variable_message(int bits_per_element, const uint8_t* bytes, int64_t n) {
   const VariableLayout layout = variable_layout(bits_per_element, n);
   return {step_of_message(bytes), bytes + kStepBytes, bytes + layout.first_code, layout.code_bytes};
 }
 
-// Elements of a group that has these headers, from byte `begin` of the codes on, to out[0..n), n <= kVariableGroup.
-// Where it would end behind the message it is NaN.
+// Decodes a group with these headers, whose codes start at byte `begin` of the codes, to out[0..n), n <=
+// kVariableGroup. NaN if the group would end beyond the message.
 inline void decode_variable_group(const VariableMessage& message, const uint8_t* headers, int64_t begin, int64_t n,
                                   float* out) {
   const bool is_whole = begin + bytes_of_headers(headers, blocks_of(n)) <= message.code_bytes;
@@ -139,7 +143,7 @@ inline void decode_variable_group(const VariableMessage& message, const uint8_t*
   }
 }
 
-// x[0..n), n <= kVariableGroup, of a message with this step, to the codes of a group that has these headers.
+// Encodes x[0..n), n <= kVariableGroup, of a message with this step, as the codes of a group with these headers.
 inline void encode_variable_group(const float* x, int64_t n, uint16_t step, const uint8_t* headers,
                                   const Rounding& rounding, uint8_t* words) {
   for (int64_t i = 0; i < n; i += kVariableBlock) {
@@ -150,7 +154,7 @@ inline void encode_variable_group(const float* x, int64_t n, uint16_t step, cons
   }
 }
 
-// x[0..n) to variable_layout(bits_per_element, n).bytes.
+// Encodes x[0..n) to variable_layout(bits_per_element, n).bytes.
 inline void encode_variable(int bits_per_element, const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   const VariableLayout layout = variable_layout(bits_per_element, n);
   for (int64_t i = 0; i < layout.bytes; ++i) {
@@ -179,8 +183,8 @@ inline void encode_variable(int bits_per_element, const float* x, int64_t n, con
   }
 }
 
-// variable_layout(bits_per_element, n).bytes of any content to out[0..n). Groups that would end behind the message, and
-// all behind them, are NaN.
+// Decodes variable_layout(bits_per_element, n).bytes of any content to out[0..n). A group that would end beyond the
+// message is NaN, as are all groups after it.
 inline void decode_variable(int bits_per_element, const uint8_t* bytes, int64_t n, float* out) {
   if (n == 0) {
     return;

@@ -1,6 +1,7 @@
-// The elements of messages: numbers to codes and back. `random` is a uniformly distributed word: encode(y, random)
-// rounds up with a probability that makes the expected value y. encode(y) decodes to within the larger of kHalfStep and
-// kRelativeHalfStep |y| of y. Compile users with FMA contraction off: every operation below rounds on its own.
+// The elements of messages: conversion between numbers and codes. The code encode(y) decodes to within the larger of
+// kHalfStep and kRelativeHalfStep |y| of y. With a uniformly distributed word `random`, encode(y, random) rounds up
+// with a probability that makes the expected value y. Compile users with FMA contraction off: every operation below
+// rounds separately.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 
 namespace narrowcast::codec::wire {
 
-// The elements of block formats: numbers already divided by their block's scale, y with |y| <= kGreatest but for a
-// rounding. The expected value is y to within 2^-24 of a step for integers, 2^-20 of the least step for E4M3.
+// The elements of block formats: numbers already divided by their block's scale, y with |y| <= kGreatest up to a
+// rounding error. The expected value is y to within 2^-24 of a step for integers, 2^-20 of the least step for E4M3.
 
-// Whole numbers from -kGreatest to kGreatest in two's complement of kBits bits. The remaining pattern, the least
-// number of that width, is never sent.
+// Whole numbers from -kGreatest to kGreatest in two's complement of kBits bits. The remaining pattern, the least number
+// of that width, is never sent.
 template <int kBitsPerCode>
 struct SymmetricInt {
   static constexpr bool kIsVariable = false;
@@ -24,7 +25,7 @@ struct SymmetricInt {
   static constexpr double kHalfStep = 0.5;
   static constexpr double kRelativeHalfStep = 0;
   static constexpr uint32_t kMask = (1U << kBits) - 1;
-  static constexpr float kUnits = 0x1p24F;      // y with 24 binary places is an int32.
+  static constexpr float kUnits = 0x1p24F;      // y with 24 binary places fits in an int32.
   static constexpr float kRounder = 0x1.8p23F;  // Adding it rounds half to even; the low bits are the whole number.
 
   NARROWCAST_HOST_DEVICE static uint32_t encode(float y) { return float_bits(y + kRounder) & kMask; }
@@ -37,8 +38,8 @@ struct SymmetricInt {
 
   NARROWCAST_HOST_DEVICE static float decode(uint32_t code) { return decode_field<0>(code); }
 
-  // The code that takes bits kFirst to kFirst + kBits - 1 of a word, where they are: as digits of a float32 whose unit
-  // is bit kFirst, raised by 2^(kBits - 1) to be positive.
+  // The value of the code in bits kFirst to kFirst + kBits - 1 of a word. The bits are used in place, as digits of a
+  // float32 whose unit is bit kFirst; adding 2^(kBits - 1) makes the code positive.
   template <int kFirst>
   NARROWCAST_HOST_DEVICE static float decode_field(uint32_t word) {
     if constexpr (kFirst + kBits > kDigits) {
@@ -52,26 +53,27 @@ struct SymmetricInt {
   }
 
  private:
-  static constexpr int kDigits = 23;  // float32 has so many behind the first.
+  static constexpr int kDigits = 23;  // Binary places of a float32 after the first digit.
 };
 
-// FP8 E4M3 of the Open Compute Project (torch.float8_e4m3fn): sign, 4 bits of exponent with bias 7, 3 bits of
-// mantissa, subnormals in units of 2^-9, no Inf; 0x7F and 0xFF are NaN, and never sent. Zero keeps its sign.
+// FP8 E4M3 of the Open Compute Project (torch.float8_e4m3fn): sign, 4 bits of exponent with bias 7, 3 bits of mantissa.
+// Subnormals are in units of 2^-9. There is no Inf; 0x7F and 0xFF are NaN, and never sent. Zero keeps its sign.
 struct Float8E4M3 {
   static constexpr bool kIsVariable = false;
   static constexpr int kBits = 8;
   static constexpr float kGreatest = 448;
-  static constexpr float kLeastNormal = 0x1p-6F;         // From here on numbers have all their digits.
-  static constexpr float kLeastStep = kLeastNormal / 8;  // It is that of the subnormals.
+  static constexpr float kLeastNormal = 0x1p-6F;         // Numbers from here on have all their digits.
+  static constexpr float kLeastStep = kLeastNormal / 8;  // The step of the subnormals.
   static constexpr double kHalfStep = kLeastStep / 2;
   static constexpr double kRelativeHalfStep = 0x1p-4;
-  static constexpr int kCut = 20;                          // float32 has so many more bits of mantissa.
-  static constexpr uint32_t kOdd = 1U << kCut;             // The last bit that stays.
-  static constexpr uint32_t kRebias = 0x3C000000U;         // float32's bits less this, without kCut, are E4M3's.
+  static constexpr int kCut = 20;                          // Bits of mantissa that float32 has and E4M3 has not.
+  static constexpr uint32_t kOdd = 1U << kCut;             // The last bit that is kept.
+  static constexpr uint32_t kRebias = 0x3C000000U;         // float32's bits minus this, without the last kCut, are
+                                                           // E4M3's.
   static constexpr float kRounder = 0x1p23F * kLeastStep;  // A unit of its last place is kLeastStep.
-  static constexpr float kUnits = kOdd / kLeastStep;       // Subnormals in these have kCut binary places.
+  static constexpr float kUnits = kOdd / kLeastStep;       // Subnormals in these units have kCut binary places.
   static constexpr uint32_t kSign = 0x80U;
-  static constexpr uint32_t kNan = 0x7FU;  // And all bits but the sign.
+  static constexpr uint32_t kNan = 0x7FU;  // All bits except the sign.
 
   NARROWCAST_HOST_DEVICE static uint32_t encode(float y) {
     const uint32_t sign = float_bits(y) >> 24 & kSign;
@@ -107,7 +109,7 @@ struct Float8E4M3 {
   }
 };
 
-// Integers of as many bits as each block needs, kBitsPerElement on average (ops/codec/variable_width.h).
+// Integers with as many bits as each block needs, kBitsPerElement on average (ops/codec/variable_width.h).
 template <int kBitsPerElement>
 struct VariableInt {
   static constexpr bool kIsVariable = true;
@@ -115,9 +117,11 @@ struct VariableInt {
 };
 
 // The elements of formats without blocks. Every NaN becomes the quiet, positive one; Inf stays. The expected value is
-// the number but for subnormals of binary16 (2^-13 of the least step); kHalfStep is that of the subnormals.
+// the number, except for subnormals of binary16, where it is off by at most 2^-13 of the least step. kHalfStep is half
+// the step of the subnormals.
 
-// The upper half of float32: all of its range, 8 significant bits. From halfway to 2^128 on numbers become Inf.
+// The upper half of float32: the same range, 8 significant bits. From halfway between the greatest number and 2^128 on,
+// numbers become Inf.
 struct Bfloat16 {
   static constexpr bool kIsVariable = false;
   using Code = uint16_t;
@@ -137,16 +141,17 @@ struct Bfloat16 {
   NARROWCAST_HOST_DEVICE static float decode(Code code) { return decode_bfp16(code); }
 };
 
-// IEEE 754 binary16: 11 significant bits, 6e-8 to 65504. From 65520 on numbers become Inf (at random above 65504):
-// an overflow shows, and is never silently the greatest number.
+// IEEE 754 binary16: 11 significant bits, 6e-8 to 65504. Numbers from 65520 on become Inf (with stochastic rounding
+// some above 65504), so that an overflow is visible and never silently becomes the greatest number.
 struct Binary16 {
   static constexpr bool kIsVariable = false;
   using Code = uint16_t;
   static constexpr double kHalfStep = 0x1p-25;
   static constexpr double kRelativeHalfStep = 0x1p-11;
-  static constexpr float kUnits = 0x1p37F;              // Subnormals in these have 13 binary places.
-  static constexpr uint32_t kNormalBits = 0x38800000U;  // 2^-14, from where on numbers have all their digits.
-  static constexpr uint32_t kRebias = 0x38000000U;      // float32's exponent less this, down 13 bits, is binary16's.
+  static constexpr float kUnits = 0x1p37F;              // Subnormals in these units have 13 binary places.
+  static constexpr uint32_t kNormalBits = 0x38800000U;  // 2^-14; numbers from here on have all their digits.
+  static constexpr uint32_t kRebias = 0x38000000U;      // float32's exponent minus this, shifted right by 13, is
+                                                        // binary16's.
   static constexpr uint32_t kInf = 0x7C00U;
   static constexpr uint32_t kNan = 0x7E00U;
 
@@ -168,7 +173,7 @@ struct Binary16 {
   NARROWCAST_HOST_DEVICE static float decode(Code code) { return decode_fp16(code); }
 };
 
-// float32 itself. Nothing is rounded.
+// float32 itself, without rounding.
 struct Binary32 {
   static constexpr bool kIsVariable = false;
   using Code = uint32_t;

@@ -1,13 +1,14 @@
-// What a message between ranks can be made of: the formats' sizes and types, from their table. docs/wire_format.md
-// describes the bytes.
+// The wire formats' sizes and types, derived from their table. docs/wire_format.md describes the bytes.
 //
-// Block formats: numel elements are cut into blocks of kBlock, the last one shorter. Each block is its scale (bfloat16,
-// little-endian), then the code of each of its elements in order, kBits bits each, least significant bit first, the
-// last byte filled up with zeros. Nothing is aligned. A sub-range that starts at a block is a message of its own. Float
-// formats: the elements one after another, little-endian. Variable formats: variable_width.h.
+// - Block formats: the elements are cut into blocks of kBlock; the last one may be shorter. Each block is its scale
+//   (bfloat16, little-endian), then the codes of its elements in order, kBits bits each, least significant bit first.
+//   The last byte is filled up with zeros. Nothing is aligned. A sub-range that starts at a block is a separate
+//   message.
+// - Float formats: the elements one after another, little-endian.
+// - Variable formats: see variable_width.h.
 //
-// A new format is a number and a row in narrowcast/wire_formats.h, where it has new elements their type in
-// wire_elements.h, and its bytes in the documentation.
+// A new format needs a number and a row in narrowcast/wire_formats.h, a type in wire_elements.h if its elements are
+// new, and a description of its bytes in the documentation.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +29,10 @@ namespace codec::wire {
 
 inline constexpr int64_t kScaleBytes = 2;
 
-// A format's type says all that others derive from it. What rounding a number x to the nearest costs is at most the
-// larger of kHalfStep and kRelativeHalfStep |x|.
+// The type of a format holds all properties from which others are derived. Rounding a number x to nearest has an error
+// of at most the larger of kHalfStep and kRelativeHalfStep |x|.
 
-// Scaled blocks of `kElements` codes of an Element of wire_elements.h. The half steps are those of x over its block's
+// Scaled blocks of `kElements` codes of an Element of wire_elements.h. The half steps refer to x over its block's
 // scale, whose magnitude is at most kGreatest.
 template <class ElementType, int64_t kElements>
 struct BlockFormat {
@@ -43,10 +44,10 @@ struct BlockFormat {
   static constexpr double kGreatest = Element::kGreatest;
   static constexpr double kHalfStep = Element::kHalfStep;
   static constexpr double kRelativeHalfStep = Element::kRelativeHalfStep;
-  static constexpr int64_t kBlockBytes = kScaleBytes + kBlock * kBits / 8;  // A whole block has so many.
+  static constexpr int64_t kBlockBytes = kScaleBytes + kBlock * kBits / 8;  // Bytes of a whole block.
 };
 
-// Numbers by themselves, of an Element of wire_elements.h. Without a scale they have no greatest code to fill.
+// Numbers without a scale, of an Element of wire_elements.h. There is no greatest code that a block must reach.
 template <class ElementType>
 struct FloatFormat {
   using Element = ElementType;
@@ -59,8 +60,8 @@ struct FloatFormat {
   static constexpr int64_t kBlockBytes = sizeof(typename Element::Code);
 };
 
-// A step for a message, and for each block of codes a width and how far its own step is below: kBits bits per element,
-// all included. The half step is that of x over the step. A part of a message is none.
+// One step for a message and, for each block of codes, a width and the distance of the block's step below the
+// message's. All of it takes kBits bits per element. The half step refers to x over the step. Messages cannot be split.
 template <class ElementType>
 struct VariableFormat {
   using Element = ElementType;
@@ -90,7 +91,8 @@ template <std::size_t kRow>
 using FormatOfRow =
     decltype(format_of<decltype(element_of<kWireFormatRows[kRow].element>()), kWireFormatRows[kRow].block>());
 
-// Calls `visitor` with a value of the format's type. A number that is no WireFormat throws std::invalid_argument.
+// Calls `visitor` with a value of the format's type. Throws std::invalid_argument if `format` is not a valid
+// WireFormat.
 template <std::size_t kRow = 0, class Visitor>
 decltype(auto) visit(WireFormat format, Visitor&& visitor) {
   if (format == kWireFormatRows[kRow].format) {
@@ -103,13 +105,14 @@ decltype(auto) visit(WireFormat format, Visitor&& visitor) {
   }
 }
 
-// Whether blocks choose their widths, so that parts of messages are no messages. A number that is no WireFormat throws
-// std::invalid_argument.
+// Whether blocks choose their widths, so that messages cannot be split. Throws std::invalid_argument if `format` is not
+// a valid WireFormat.
 inline bool is_variable(WireFormat format) {
   return visit(format, [](auto type) { return decltype(type)::kIsVariable; });
 }
 
-// visit(), for who works on parts of messages by themselves. A variable format throws std::invalid_argument, too.
+// visit(), for callers that process parts of messages separately. Also throws std::invalid_argument for a variable
+// format.
 template <class Visitor>
 decltype(auto) visit_fixed(WireFormat format, Visitor&& visitor) {
   using Result = decltype(visitor(FormatOfRow<0>()));
@@ -122,7 +125,7 @@ decltype(auto) visit_fixed(WireFormat format, Visitor&& visitor) {
   });
 }
 
-// The name in the format's row. A number that is no WireFormat throws std::invalid_argument.
+// The name in the format's row. Throws std::invalid_argument if `format` is not a valid WireFormat.
 inline std::string_view name_of(WireFormat format) {
   for (const WireFormatRow& row : kWireFormatRows) {
     if (row.format == format) {
@@ -132,13 +135,13 @@ inline std::string_view name_of(WireFormat format) {
   throw std::invalid_argument("no WireFormat");
 }
 
-// Bits of a code, without its share of a scale; in variable formats on average, with its share of everything. A number
-// that is no WireFormat throws std::invalid_argument.
+// Bits of a code, without its share of a scale. In variable formats it is an average that includes everything. Throws
+// std::invalid_argument if `format` is not a valid WireFormat.
 inline int64_t code_bits(WireFormat format) {
   return visit(format, [](auto type) { return int64_t{decltype(type)::kBits}; });
 }
 
-// Whether a finite number may become another. A number that is no WireFormat throws std::invalid_argument.
+// Whether a finite number may change. Throws std::invalid_argument if `format` is not a valid WireFormat.
 inline bool rounds(WireFormat format) {
   return visit(format, [](auto type) {
     using Format = decltype(type);
@@ -146,7 +149,7 @@ inline bool rounds(WireFormat format) {
   });
 }
 
-// The greater of two sizes, and the smaller: c10::SymInt has functions of its own, which trace.
+// The greater and the smaller of two sizes. c10::SymInt has its own functions for them, which can be traced.
 template <class Integer>
 NARROWCAST_HOST_DEVICE Integer greater(const Integer& a, const Integer& b) {
   if constexpr (std::is_integral_v<Integer>) {
@@ -165,8 +168,8 @@ NARROWCAST_HOST_DEVICE Integer smaller(const Integer& a, const Integer& b) {
   }
 }
 
-// Bytes of a message of `numel` elements: scales of all blocks, and all codes in whole bytes. Every block but the last
-// fills its bytes; in variable formats the last one, too. Integer: int64_t, or c10::SymInt.
+// Bytes of a message of `numel` elements: the scales of all blocks, and all codes in whole bytes. Only the last block
+// of a message may fill less than a whole block's bytes, and not in variable formats. Integer: int64_t, or c10::SymInt.
 template <class Format, class Integer>
 NARROWCAST_HOST_DEVICE Integer encoded_size(const Integer& numel) {
   const Integer blocks = (numel + (Format::kBlock - 1)) / Format::kBlock;

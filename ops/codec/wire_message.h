@@ -1,5 +1,5 @@
-// Messages, written and read one element after another: what the bytes are. The kernels of ops/cpu/wire do the same
-// many elements at a time, and where they have no vectors, this.
+// Messages, encoded and decoded one element at a time: the definition of the bytes. The kernels of ops/cpu/wire give
+// the same bytes many elements at a time, and use this code where they have no vectors.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace narrowcast::codec::wire {
 
-// y as a code of an Element, where y is number i of what `rounding` begins with.
+// y as a code of an Element; y is element i counted from the position of `rounding`.
 template <class Element>
 uint32_t encode_element(float y, const Rounding& rounding, int64_t i) {
   return rounding.stochastic ? Element::encode(y, random_word(rounding, i)) : Element::encode(y);
@@ -30,7 +30,7 @@ void put_code(uint8_t* codes, int64_t i, uint32_t code) {
   }
 }
 
-// Code i of `count`, all other bits 0.
+// Code i of `count`, with all other bits 0.
 template <int kBits>
 uint32_t get_code(const uint8_t* codes, int64_t i, int64_t count) {
   const int64_t byte = i * kBits / 8;
@@ -39,7 +39,7 @@ uint32_t get_code(const uint8_t* codes, int64_t i, int64_t count) {
   return (low | high << 8) >> (i * kBits % 8) & ((1U << kBits) - 1);
 }
 
-// The largest of the magnitudes' bits.
+// The largest of the bits of the magnitudes.
 inline uint32_t largest_magnitude(const float* x, int64_t n) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -91,7 +91,7 @@ float decode_number(const uint8_t* bytes) {
   return Format::Element::decode(static_cast<typename Format::Element::Code>(code));
 }
 
-// The elements of formats whose parts are messages, block by block.
+// Messages of formats that can be split, block by block.
 template <class Format>
 void encode_blocks(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   for (int64_t i = 0; i < n; i += Format::kBlock) {
@@ -116,7 +116,7 @@ void decode_blocks(const uint8_t* bytes, int64_t n, float* out) {
   }
 }
 
-// x[0..n) to encoded_size<Format>(n) bytes.
+// Encodes x[0..n) to encoded_size<Format>(n) bytes.
 template <class Format>
 void encode(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   if constexpr (Format::kIsVariable) {
@@ -126,7 +126,7 @@ void encode(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes)
   }
 }
 
-// encoded_size<Format>(n) bytes to out[0..n).
+// Decodes encoded_size<Format>(n) bytes to out[0..n).
 template <class Format>
 void decode(const uint8_t* bytes, int64_t n, float* out) {
   if constexpr (Format::kIsVariable) {

@@ -1,4 +1,4 @@
-// How a number that a wire format does not have becomes one that it has.
+// Rounding of numbers that a wire format cannot represent.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace narrowcast::codec::wire {
 
-// Philox 4x32-10, the counter-based generator behind stochastic rounding: J. Salmon et al., "Parallel random numbers:
-// as easy as 1, 2, 3", SC 2011. The same counter and key give the same words on every machine, in any order.
+// Philox 4x32-10, the counter-based generator of stochastic rounding: J. Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3", SC 2011. The same counter and key give the same words on every machine, in any order.
 
-// Four words: a counter, or what it becomes.
+// Four words: a counter, or its random words.
 struct PhiloxWords {
   uint32_t word[4];
 };
@@ -41,15 +41,14 @@ NARROWCAST_HOST_DEVICE inline PhiloxWords philox(PhiloxWords counter, uint64_t k
   return counter;
 }
 
-// To the nearest, ties to even; or, if stochastic, up or down at random, so that
-// the expected value is the number. The choice depends on the seed, the step and
-// the element's position alone: whoever encodes the same elements of the same
-// step gets the same bytes.
+// Rounds to nearest, ties to even. If stochastic, rounds up or down at random so that the expected value is the number.
+// The choice depends only on the seed, the step and the element's position: encoding the same elements of the same step
+// again gives the same bytes.
 struct Rounding {
   bool stochastic = false;
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint64_t position = 0;  // The first element has this one.
+  uint64_t position = 0;  // Position of the first element.
 
   // The same for elements that begin `elements` later.
   NARROWCAST_HOST_DEVICE Rounding at(int64_t elements) const {

@@ -1,4 +1,4 @@
-// What a failed peer or network is told as, in all layers: one class, one sentence.
+// The error for a failed peer or network in all layers: one class, one sentence.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -17,7 +17,7 @@ namespace narrowcast {
   TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank, ": ", step, " failed: ", reason);
 }
 
-// Throws `error`, which is not null, again as that error. What is no std::exception is thrown as it is.
+// Throws `error`, which is not null, as that error. An exception that is no std::exception is rethrown unchanged.
 [[noreturn]] inline void rethrow_as_backend_error(const std::exception_ptr& error, int64_t rank,
                                                   const std::string& step) {
   try {
@@ -27,7 +27,7 @@ namespace narrowcast {
   }
 }
 
-// Returns body(), which does nothing but talk to other ranks: whatever it throws is told as a failure of `step`.
+// Returns body(), which only communicates with other ranks. Whatever it throws becomes an error of `step`.
 template <class Body>
 decltype(auto) with_backend_errors(int64_t rank, const std::string& step, Body&& body) {
   try {

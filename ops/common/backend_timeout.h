@@ -8,7 +8,7 @@
 
 namespace narrowcast {
 
-// c10d's default for a backend that does not publish its options.
+// c10d's default if the backend does not publish its options.
 inline std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
   try {
     return backend.getBackendOptions()->timeout;

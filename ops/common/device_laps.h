@@ -1,4 +1,4 @@
-// Times of what is done on a device.
+// Times of work on a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,14 +12,14 @@
 
 namespace narrowcast {
 
-// Points in time, and what lies between them: by the clock on the CPU, whose work is done when it returns, and by
-// events where work is enqueued on streams. For one thread.
+// Points in time and the intervals between them. On the CPU, where work is done when a call returns, they are read from
+// the clock. On devices that enqueue work on streams, they are events. For one thread.
 class DeviceLaps {
  public:
   explicit DeviceLaps(at::Device device) : device_(device) {}
 
-  // Marks a point: on the CPU this one, else the one at which all is done that the current stream of the device has so
-  // far, before what it is given next. The host waits for nothing.
+  // Marks a point: on the CPU, now; else the point at which the work enqueued so far on the device's current stream is
+  // done. The host does not wait.
   void mark() {
     if (device_.is_cpu()) {
       times_.push_back(Clock::now());
@@ -29,7 +29,7 @@ class DeviceLaps {
     events_.back().record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   }
 
-  // Waits until the last mark is reached. Seconds from each mark to the next, which all are forgotten.
+  // Waits until the last mark is reached. Returns the seconds from each mark to the next, and forgets all marks.
   std::vector<double> take() { return device_.is_cpu() ? between_times() : between_events(); }
 
  private:
@@ -49,7 +49,7 @@ class DeviceLaps {
     std::vector<double> seconds;
     for (size_t i = 1; i < events.size(); ++i) {
       events[i].synchronize();
-      seconds.push_back(1e-3 * events[i - 1].elapsedTime(events[i]));  // That is in milliseconds.
+      seconds.push_back(1e-3 * events[i - 1].elapsedTime(events[i]));  // elapsedTime is in milliseconds.
     }
     return seconds;
   }

@@ -1,4 +1,4 @@
-// The names of an enum's values, told once: for printing them, for reading them, and for the errors of both.
+// The names of an enum's values, listed once for printing, for parsing, and for the errors of both.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -12,11 +12,11 @@
 
 namespace narrowcast {
 
-// The values of one option. What throws throws c10::ValueError.
+// The values of one option. Errors are c10::ValueErrors.
 template <class Enum, size_t count>
 struct EnumeratorNames {
-  const char* option;  // as users know it
-  const char* type;    // the enum's own name
+  const char* option;  // Name of the option, as users know it.
+  const char* type;    // Name of the enum.
   std::array<std::pair<Enum, std::string_view>, count> names;
 
   // Throws "OPTION: 7 is no TYPE" for a number that has no name.
@@ -27,7 +27,7 @@ struct EnumeratorNames {
     TORCH_CHECK_VALUE(false, option, ": ", static_cast<int>(value), " is no ", type);
   }
 
-  // Nothing for an unknown name.
+  // std::nullopt for an unknown name.
   std::optional<Enum> find(std::string_view name) const {
     for (const auto& [value, known] : names) {
       if (name == known) return value;
@@ -42,14 +42,14 @@ struct EnumeratorNames {
     return *found;
   }
 
-  // The same with other words, "OPTION: unknown name 'NAME'; known: a, b, c".
+  // The same with another message: "OPTION: unknown name 'NAME'; known: a, b, c".
   Enum parse_known(std::string_view name) const {
     const std::optional<Enum> found = find(name);
     TORCH_CHECK_VALUE(found, option, ": unknown name '", name, "'; known: ", joined(", "));
     return *found;
   }
 
-  // In their order, with commas, but for what stands before the last one.
+  // All names in order, separated by commas; `before_last` stands before the last one instead.
   std::string joined(std::string_view before_last) const {
     std::string text;
     for (size_t i = 0; i < count; ++i) {

@@ -7,10 +7,10 @@
 
 namespace narrowcast {
 
-// Closes its descriptor when it goes, or gets another one. Moves, does not copy.
+// Closes its descriptor when it is destroyed or assigned another one. Can be moved, not copied.
 class FileDescriptor {
  public:
-  // Takes over `descriptor`, which is open, or negative for none.
+  // Takes over `descriptor`, which is open, or negative for "none".
   explicit FileDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
   ~FileDescriptor() { close(); }
   FileDescriptor(FileDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}

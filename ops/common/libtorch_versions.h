@@ -1,6 +1,6 @@
-// What differs between the versions of LibTorch that narrowcast is compiled with, 2.11 to 2.15, and the one name that
-// the rest of narrowcast has for it. Each function takes what the LibTorch at hand has, whatever its number: the newer
-// name where it is there, since the older one is then deprecated.
+// Wrappers for the differences between the versions of LibTorch that narrowcast is compiled with, 2.11 to 2.15. Each
+// function uses the API that the installed LibTorch has, whatever its version number. It prefers the newer API, since
+// the older one is deprecated once the newer one exists.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,8 @@
 
 namespace narrowcast::libtorch {
 
-// Every rank's `own`, one after the other, into `all` of every rank of a c10d::ProcessGroup. Returns its c10d::Work.
+// Gathers every rank's `own`, one after the other, into `all` of every rank of a c10d::ProcessGroup. Returns the
+// c10d::Work.
 template <class Group>
 auto all_gather_single(const c10::intrusive_ptr<Group>& group, at::Tensor& all, at::Tensor& own) {
   if constexpr (requires { group->all_gather_single(all, own); }) {
@@ -25,7 +26,8 @@ auto all_gather_single(const c10::intrusive_ptr<Group>& group, at::Tensor& all, 
   }
 }
 
-// receives[r] elements of each rank r into `received`, sends[r] elements of `sent` to it. Returns the c10d::Work.
+// Receives receives[r] elements from each rank r into `received` and sends it sends[r] elements of `sent`. Returns the
+// c10d::Work.
 template <class Group>
 auto all_to_all_single(const c10::intrusive_ptr<Group>& group, at::Tensor& received, at::Tensor& sent,
                        std::vector<int64_t>& receives, std::vector<int64_t>& sends) {
@@ -36,7 +38,7 @@ auto all_to_all_single(const c10::intrusive_ptr<Group>& group, at::Tensor& recei
   }
 }
 
-// A backend that has enqueued all on the current stream has no Work to give (NCCL's, from LibTorch 2.8 on).
+// Work is null if the backend has enqueued everything on the current stream (NCCL's, from LibTorch 2.8 on).
 template <class Work>
 void wait_if_any(const c10::intrusive_ptr<Work>& work) {
   if (work.defined()) {
@@ -44,8 +46,9 @@ void wait_if_any(const c10::intrusive_ptr<Work>& work) {
   }
 }
 
-// The same two for who keeps the order on a stream himself: enqueued on the current one of the tensors' device, not on
-// one of the group's own, which would wait for it and then be waited for. On the CPU they wait.
+// The two collectives for callers that keep the order on a stream themselves. They are enqueued on the current stream
+// of the tensors' device. A separate stream of the group would first wait for that stream and then be waited for. On
+// the CPU these functions wait.
 template <class Group>
 void all_gather_on_stream(const c10::intrusive_ptr<Group>& group, at::Tensor& all, at::Tensor& own) {
   c10d::AllgatherOptions options;
@@ -69,8 +72,8 @@ void all_to_all_on_stream(const c10::intrusive_ptr<Group>& group, at::Tensor& re
   }
 }
 
-// A node of the autograd graph, owned as its edges own it: by a c10::intrusive_ptr, or a std::shared_ptr whose deleter
-// frees long graphs without recursion.
+// Makes a node of the autograd graph, owned as the graph's edges own it: by a c10::intrusive_ptr, or by a
+// std::shared_ptr whose deleter frees long graphs without recursion.
 template <class Node, class... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {

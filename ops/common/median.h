@@ -1,4 +1,4 @@
-// The median, for those who measure: ranks their link, narrowcast-bench its hooks.
+// The median, for measurements of links (ranks) and of hooks (narrowcast-bench).
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -9,7 +9,7 @@
 
 namespace narrowcast {
 
-// The middle of the values, or the mean of the two in the middle. Throws c10::ValueError without values.
+// The middle value, or the mean of the two middle values. Throws c10::ValueError if `values` is empty.
 inline double median(std::vector<double> values) {
   TORCH_CHECK_VALUE(!values.empty(), "values: a median needs at least one");
   std::sort(values.begin(), values.end());

@@ -1,4 +1,4 @@
-// What a process keeps for each of its process groups.
+// Data that a process keeps for each of its process groups.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -12,20 +12,20 @@
 
 namespace narrowcast {
 
-// One T for each process group. A weak reference to the group keeps its address from being another group's and lets the
-// group end. A group does not tell when it ends: what ended groups had is freed by the next call for any group, unless
-// somebody else still holds it. Thread-safe. Nothing may wait for other ranks under the lock, as ranks may be threads
-// of one process.
+// One T for each process group. The entry's weak reference lets the group end, and keeps its address from being reused
+// by another group. A group gives no notice when it ends: the T of an ended group is freed by the next call for any
+// group, unless it is still referenced elsewhere. Thread-safe. Code that runs under the lock must not wait for other
+// ranks, as ranks may be threads of one process.
 template <class T>
 class PerGroup {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
   using Values = std::vector<std::shared_ptr<T>>;
 
-  // The group's T. If it has none, it gets what make(the other groups' values) returns.
+  // The group's T. The first call makes it by make(the other groups' values).
   template <class Make>
   std::shared_ptr<T> of(const Group& group, const Make& make) {
-    Values ended;  // Destroyed when the lock is released: a T may wait for a thread.
+    Values ended;  // Destroyed after the lock is released: a T may wait for a thread.
     const std::lock_guard<std::mutex> lock(mutex_);
     ended = take_ended();
     const auto known = entries_.find(group.get());
@@ -41,7 +41,7 @@ class PerGroup {
     return value;
   }
 
-  // The group's T, made without arguments at the first call.
+  // The group's T, default-constructed by the first call.
   std::shared_ptr<T> of(const Group& group) {
     return of(group, [](const Values&) { return std::make_shared<T>(); });
   }
@@ -70,11 +70,11 @@ class PerGroup {
   std::map<const c10d::ProcessGroup*, Entry> entries_;
 };
 
-// Values by keys that can be compared for equality, for PerGroup<KeptByKey<...>>. Thread-safe.
+// Values by keys that can be compared for equality; used as PerGroup<KeptByKey<...>>. Thread-safe.
 template <class Key, class Value>
 class KeptByKey {
  public:
-  // Null if nothing is kept under that key.
+  // Null if no value is kept for the key.
   std::shared_ptr<const Value> find(const Key& key) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [other, value] : values_) {

@@ -1,7 +1,7 @@
-// The contract of the operators, the same on every device: each function checks its operator's arguments and returns
-// the outputs, allocated and not yet filled, on the input's device. They are the meta kernels; CPU and CUDA kernels
-// start with them, so that every device refuses and returns the same. c10::ValueError or c10::TypeError names the
-// argument.
+// The contract of the operators, the same on every device. Each function checks its operator's arguments and returns
+// the outputs on the input's device, allocated and not yet filled. These functions are the meta kernels; CPU and CUDA
+// kernels call them first, so that every device has the same errors and outputs. A c10::ValueError or c10::TypeError
+// names the argument.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,8 @@
 
 namespace narrowcast::meta {
 
-// The dtypes that the operators quantise are told here alone. Calls body(T()), where T is the C++ type of one of them,
-// or otherwise() for another dtype, and returns what that returns.
+// The only list of the dtypes that the operators quantise. Calls body(T()), where T is the C++ type of `dtype`, or
+// otherwise() for another dtype. Returns the callable's result.
 template <class Body, class Otherwise>
 auto visit_float_or(at::ScalarType dtype, const Body& body, const Otherwise& otherwise) {
   switch (dtype) {
@@ -44,17 +44,17 @@ inline bool is_float(at::ScalarType dtype) {
       dtype, [](auto) { return true; }, [] { return false; });
 }
 
-// Throws c10::TypeError, naming what has the dtype, unless it is such a one.
+// Throws a c10::TypeError that names `name` unless is_float(dtype).
 inline void check_float_dtype(std::string_view name, at::ScalarType dtype) {
   TORCH_CHECK_TYPE(is_float(dtype), name, " must be float32, float64, bfloat16 or float16, not ", dtype);
 }
 
-// The same for `tensor`, called `name`.
+// The same for a tensor called `name`.
 inline void check_float(std::string_view name, const at::Tensor& tensor) {
   check_float_dtype(name, tensor.scalar_type());
 }
 
-// Calls body(T()) for the C++ type T of `dtype`. c10::TypeError for one that the operators do not quantise.
+// Calls body(T()) for the C++ type T of `dtype`. Throws c10::TypeError for a dtype that the operators do not quantise.
 template <class Body>
 void visit_float(at::ScalarType dtype, const Body& body) {
   check_float_dtype("dtype", dtype);
@@ -84,8 +84,8 @@ at::Tensor dequantize_per_tensor(const at::Tensor& q, const at::Tensor& scale, c
 // For q [C, ...]: float32 [C, ...].
 at::Tensor dequantize_per_channel(const at::Tensor& q, const at::Tensor& scales, const at::Tensor& zero_points);
 
-// FP16 and BFP16. Throw unless `tensor`, called `name` in messages, can be the input of quantize_tensor and
-// dequantize_tensor.
+// FP16 and BFP16. These throw unless `tensor`, called `name` in messages, is a valid input of quantize_tensor or
+// dequantize_tensor, respectively.
 void check_quantizable(const at::Tensor& tensor, const std::string& name);
 void check_dequantizable(const at::Tensor& tensor, const std::string& name);
 
@@ -95,13 +95,13 @@ at::Tensor quantize_tensor(const at::Tensor& x, std::string_view qtype);
 // For q [...]: float32 [...].
 at::Tensor dequantize_tensor(const at::Tensor& q, std::string_view qtype, std::optional<double> quant_loss);
 
-// The part of the auto_quantize operators' contract that needs no process group: they throw unless all tensors are
-// defined, of the four float types, dense and on one device. The collectives start with them.
+// The part of the auto_quantize operators' contract that needs no process group. These throw unless all tensors are
+// defined, of the four float types, dense and on one device. The collectives call them first.
 void check_all_gather(at::TensorList outputs, const at::Tensor& input);
 void check_all_to_all(at::TensorList outputs, at::TensorList inputs);
 void check_all_to_all_single(const at::Tensor& output, const at::Tensor& input);
 
-// Refuses async_op=True: an operator has no work to return.
+// Throws c10::ValueError for async_op=True: an operator cannot return a work.
 [[noreturn]] void refuse_async_op();
 
 // Weight-only int8. For x [C, n]: codes of the target dtype [C, n], scales of x's dtype [C], zero points int64 [C].
@@ -120,11 +120,11 @@ c10::SymInt encoded_size(const c10::SymInt& numel, std::string_view format);
 at::Tensor encode(const at::Tensor& x, std::string_view format, std::optional<int64_t> seed, int64_t step,
                   int64_t offset);
 
-// For bytes [encoded_size(numel)]: float32 [numel]. CorruptInputError for another number of bytes.
+// For bytes [encoded_size(numel)]: float32 [numel]. Throws CorruptInputError for another number of bytes.
 at::Tensor decode(const at::Tensor& bytes, std::string_view format, const c10::SymInt& numel);
 
-// The contract of quantized_all_reduce_ and quantized_all_reduce, as far as one rank alone can check it. The second
-// returns what the mean is written to, for x [...]: a tensor of its shape and dtype.
+// The part of the contract of quantized_all_reduce_ and quantized_all_reduce that one rank can check. For x [...], the
+// second function returns a tensor of its shape and dtype for the mean.
 void check_quantized_all_reduce(const at::Tensor& x, std::string_view format);
 at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format);
 

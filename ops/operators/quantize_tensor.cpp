@@ -1,4 +1,4 @@
-// FP16 and BFP16, as far as all devices share it: the C++ functions, and the operators on lists.
+// FP16 and BFP16, the part that all devices share: the C++ functions, and the operators on lists.
 #include <narrowcast/quantize_tensor.h>
 
 #include <c10/util/Exception.h>
@@ -22,7 +22,7 @@ std::string element_name(const char* list, size_t index) {
   return std::string(list) + "[" + std::to_string(index) + "]";
 }
 
-// Each tensor of a list goes through the dispatcher by itself, so that devices may differ.
+// Each tensor of a list goes through the dispatcher separately, so that devices may differ.
 std::vector<at::Tensor> quantize_list(at::TensorList xs, std::string_view name) {
   const DQuantType qtype = parse_dquant_type(name);
   for (size_t i = 0; i < xs.size(); ++i) {
@@ -92,8 +92,8 @@ std::vector<at::Tensor> dequantize_tensor_list(at::TensorList qs, DQuantType qty
   return op.call(qs, to_string(qtype), quant_loss);
 }
 
-// A list without tensors names no device; of the keys that such a call can reach, CompositeExplicitAutograd is the one
-// that serves every device as well.
+// A list without tensors has no device. Such a call can reach few dispatch keys; the only one among them that also
+// serves every device is CompositeExplicitAutograd.
 TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd, m) {
   m.impl("quantize_tensor_list", &quantize_list);
   m.impl("dequantize_tensor_list", &dequantize_list);

@@ -1,4 +1,4 @@
-// FP16 and BFP16: the functions on tensors, and the collectives that send tensors so.
+// FP16 and BFP16: the functions on tensors, and the collectives that send tensors in these formats.
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -10,13 +10,13 @@ namespace {
 
 using QuantLoss = std::optional<double>;
 
-// What travels is the elements, one after the other: of a sparse tensor there would be another number of them.
+// The collectives send the elements in order. A sparse tensor would have another number of them.
 void check_tensor(const std::string& name, const at::Tensor& tensor) {
   check_quantizable(tensor, name);
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, name, " must be dense, but has layout ", tensor.layout());
 }
 
-// Tensors of one argument, which all must be on `device`.
+// Tensors of one argument; all must be on `device`.
 void check_list(const std::string& name, at::TensorList tensors, at::Device device) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string element = name + "[" + std::to_string(i) + "]";
@@ -26,7 +26,7 @@ void check_list(const std::string& name, at::TensorList tensors, at::Device devi
   }
 }
 
-// The device all tensors must be on.
+// The device that all tensors must be on.
 at::Device first_device(const std::string& name, at::TensorList tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), name, " must hold one tensor per rank, but is empty");
   check_tensor(name + "[0]", tensors[0]);

@@ -1,4 +1,4 @@
-// Weight-only int8, as far as all devices share it: the C++ functions, the operators in float64, and the linear layer
+// Weight-only int8, the part that all devices share: the C++ functions, the operators in float64, and the linear layer
 // under autocast.
 #include <narrowcast/weight_only_int8.h>
 
@@ -19,8 +19,8 @@
 namespace narrowcast {
 namespace {
 
-// As torch.nn.functional.linear under autocast, the layer computes in autocast's dtype, whatever the input's, but for
-// float64. Scales and bias keep their dtypes: they are applied in float32 all the same.
+// Like torch.nn.functional.linear under autocast, the layer computes in autocast's dtype, except for a float64 input.
+// Scales and bias keep their dtypes: they are applied in float32 in any case.
 template <at::DeviceType kDevice>
 at::Tensor linear_in_autocast_dtype(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                                     const std::optional<at::Tensor>& bias) {

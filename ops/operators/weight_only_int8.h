@@ -1,4 +1,4 @@
-// What the kernels of weight-only int8 share on all devices.
+// Code of weight-only int8 that the kernels of all devices share.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,16 +10,16 @@
 
 namespace narrowcast {
 
-// weight_only_int8_linear as the dispatcher calls it.
+// The signature of weight_only_int8_linear in the dispatcher.
 using LinearSignature = at::Tensor(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                                    const std::optional<at::Tensor>& bias);
 
 // The registered operator weight_only_int8_linear.
 const c10::TypedOperatorHandle<LinearSignature>& linear_operator();
 
-// The operators in float64: the expressions of PyTorch's benchmarks/gpt_fast/quantize.py in LibTorch's operators, and
-// so, on each device, the bits that PyTorch computes there. Kernels of the devices call these for float64 once they
-// have checked the arguments (meta.h).
+// The operators in float64: the expressions of PyTorch's benchmarks/gpt_fast/quantize.py in LibTorch's operators. On
+// each device they give the bits that PyTorch computes there. The devices' kernels check the arguments (meta.h) and
+// then call these functions for float64.
 namespace composite {
 
 // dynamically_quantize_per_channel: writes the codes [C, n] and scales [C] of x [C, n], n >= 1.

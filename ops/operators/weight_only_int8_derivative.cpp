@@ -1,10 +1,10 @@
 // The derivative of weight_only_int8_linear. y = linear(x, weight) * scales + bias has
-//   dx = (dy * scales) weight, dbias = sum of dy over the leading dimensions,
-// written in differentiable operators, so that second derivatives work too. It is linear in x and the bias, so that its
-// directional derivative is itself.
+//   dx = (dy * scales) weight, dbias = sum of dy over the leading dimensions.
+// Both are written in differentiable operators, so that second derivatives exist. The layer is linear in x and the bias
+// together, so it is its own directional derivative.
 //
-// A torch::autograd::Function does this for most calls, with all that LibTorch knows to do with one. But it refuses
-// torch.func's transforms and forward mode: there a node of our own does it, as LibTorch's own kernels have one.
+// A torch::autograd::Function handles most calls, with LibTorch's full support for such functions. But it does not
+// support torch.func's transforms and forward mode. For these there is a separate node, as in LibTorch's own kernels.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/functorch/DynamicLayer.h>
@@ -72,7 +72,7 @@ struct WeightOnlyInt8Linear : torch::autograd::Function<WeightOnlyInt8Linear> {
   }
 };
 
-// The same for transforms.
+// The same for torch.func's transforms and forward mode.
 class WeightOnlyInt8LinearBackward : public torch::autograd::Node {
  public:
   WeightOnlyInt8LinearBackward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
@@ -108,7 +108,7 @@ class WeightOnlyInt8LinearBackward : public torch::autograd::Node {
   at::ScalarType bias_dtype_;
 };
 
-// The derivative of the output in the direction of the tangents of input and bias, of which there is one at least.
+// The derivative of the output in the direction of the tangents of input and bias, of which at least one is defined.
 at::Tensor directional_derivative(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                                   const std::optional<at::Tensor>& bias, const at::Tensor& output) {
   const std::optional<at::Tensor> of_bias =
@@ -117,7 +117,7 @@ at::Tensor directional_derivative(const at::Tensor& input, const at::Tensor& wei
                                 : of_bias->to(output.scalar_type()).expand_as(output);
 }
 
-// Autograd would speak of undefined tensors in its own terms; all else is for the kernels to refuse.
+// Autograd's own message for an undefined tensor would not name the argument. The kernels check everything else.
 void check_differentiable(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                           const std::optional<at::Tensor>& bias) {
   check_defined(input, "input");

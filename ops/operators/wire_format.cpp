@@ -1,4 +1,4 @@
-// Wire formats, as far as all devices share them: the C++ functions, and encoded_size.
+// Wire formats, the part that all devices share: the C++ functions, and encoded_size.
 #include <narrowcast/wire_format.h>
 
 #include <c10/core/SymInt.h>
@@ -22,7 +22,7 @@ void check_format(WireFormat format) {
                     static_cast<int64_t>(format), " is no wire format");
 }
 
-// Arithmetic on sizes, which are symbols while a program is traced.
+// Computes with sizes, which are symbols while a program is traced.
 c10::SymInt encoded_size_kernel(c10::SymInt numel, std::string_view format) {
   return meta::encoded_size(numel, format);
 }
@@ -53,7 +53,7 @@ std::string wire_format_names() {
   return names;
 }
 
-// Not by the dispatcher: hooks ask for every bucket and step.
+// Does not use the dispatcher, to be fast: hooks call this for every bucket and step.
 int64_t encoded_size(int64_t numel, WireFormat format) {
   TORCH_CHECK_VALUE(numel >= 0, "numel must be at least 0, not ", numel);
   check_format(format);
@@ -72,8 +72,8 @@ at::Tensor decode(const at::Tensor& bytes, WireFormat format, int64_t numel) {
   return op.call(bytes, to_string(format), numel);
 }
 
-// encoded_size has no tensor, and so no device; of the keys that such a call can reach, CompositeExplicitAutograd is
-// the one that serves every device as well.
+// There is no tensor argument, and so no device. Such a call can reach few dispatch keys; the only one among them that
+// also serves every device is CompositeExplicitAutograd.
 TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd, m) { m.impl("encoded_size", &encoded_size_kernel); }
 
 }  // namespace narrowcast

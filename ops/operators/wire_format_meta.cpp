@@ -1,4 +1,4 @@
-// Wire formats: the operators on messages, and the mean over ranks that is sent in one.
+// Wire formats: the operators on messages, and the mean over ranks that is sent in a wire format.
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>

@@ -1,6 +1,6 @@
-// Quantisation is constant between its steps, and what arrives from other ranks is rounded: there is no useful
-// gradient. Without a kernel here autograd would treat the outputs as constants and give silently wrong gradients; with
-// these the forward pass works and backward through an output throws, naming the operator.
+// Quantisation is piecewise constant, and data from other ranks is rounded: there is no useful gradient. Without a
+// kernel here, autograd would treat the outputs as constants and silently compute wrong gradients. With these kernels
+// the forward pass works, and backward through an output throws an error that names the operator.
 #include "ops/operators/without_derivative.h"
 
 #include <ATen/core/grad_mode.h>
@@ -60,8 +60,9 @@ void write_checked(const std::string& name, at::TensorList inputs, at::TensorLis
   }
 }
 
-// The Autograd kernel of an operator whose kernels check_output before they write anything: those that communicate tell
-// the other ranks. What its schema marks as written are the outputs, all other tensors the inputs.
+// The Autograd kernel of an operator whose own kernels call check_output before they write anything; kernels that
+// communicate then report the error to the other ranks. The outputs are the arguments that the schema marks as written;
+// the inputs are all other tensors.
 void run_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto values = torch::jit::last(*stack, arguments.size());
@@ -71,7 +72,7 @@ void run_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     const auto* const alias = arguments[i].alias_info();
     append(values[i], alias != nullptr && alias->isWrite() ? outputs : inputs);
   }
-  // Kernels that communicate refuse outputs themselves, so that all ranks are told. The meta kernels do not.
+  // Kernels that communicate check outputs themselves, so that all ranks get the error. The meta kernels do not.
   write_checked(op.schema().name(), inputs, outputs, [&] {
     op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     check_outputs(inputs, outputs);

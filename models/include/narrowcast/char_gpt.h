@@ -10,7 +10,7 @@
 
 namespace narrowcast::models {
 
-// Shape of a CharGpt. Every one is an option of create_model("char_gpt", ...).
+// Shape of a CharGpt. Every field is an option of create_model("char_gpt", ...).
 struct CharGptOptions {
   int64_t layers = 2;             // transformer blocks, 1..256
   int64_t heads = 4;              // attention heads per block, 1..256; must divide width
@@ -19,16 +19,16 @@ struct CharGptOptions {
   int64_t vocabulary_size = 256;  // different tokens, 1..1114112
 };
 
-// A Gpt that is small unless told otherwise, over exactly the characters of its text.
+// A Gpt that is small by default, over exactly the characters of its text.
 class NARROWCAST_EXPORT CharGpt : public Gpt {
  public:
   // The name by which create_model makes it.
   static constexpr const char* kName = "char_gpt";
 
-  // Throws c10::ValueError for an option out of its range or a width that heads does not divide.
+  // Throws c10::ValueError if an option is out of its range, or if heads does not divide width.
   explicit CharGpt(const CharGptOptions& options = {});
 
-  // Makes the model that {{"layers", 2}, ...} describes; see create_model.
+  // Makes the model with the given options, e.g. {{"layers", 2}}; see create_model.
   static std::shared_ptr<CharGpt> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);

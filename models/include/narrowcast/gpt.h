@@ -15,7 +15,7 @@
 
 namespace narrowcast::models {
 
-// Shape of a Gpt, by default that of the smallest GPT-2. Every one is an option of create_model("gpt", ...).
+// Shape of a Gpt, by default of the smallest GPT-2. Every field is an option of create_model("gpt", ...).
 struct GptOptions {
   int64_t layers = 12;              // transformer blocks, 1..256
   int64_t heads = 12;               // attention heads per block, 1..256; must divide width
@@ -24,22 +24,22 @@ struct GptOptions {
   int64_t vocabulary_size = 50257;  // different tokens, 1..1114112
 };
 
-// Decoder-only transformer as in GPT-2 (Radford et al. 2019): token and position embeddings, pre-norm blocks of
-// causal attention and a GELU MLP of four times the width, a last layer norm, and an output projection that
-// shares the token embedding's weight (one parameter). Weights start as N(0, 0.02^2), the projections that
-// write to the residual stream as N(0, (0.02 / sqrt(2 layers))^2), biases at 0, layer norms at the identity.
-// Dropout is of the embeddings, of the attention's weights and of what attention and MLP add to the residual stream.
+// Decoder-only transformer as in GPT-2 (Radford et al. 2019). It has token and position embeddings, pre-norm blocks of
+// causal attention and a GELU MLP of four times the width, and a last layer norm. The output projection shares the
+// token embedding's weight (one parameter). Weights start as N(0, 0.02^2), the projections that write to the residual
+// stream as N(0, (0.02 / sqrt(2 layers))^2), biases at 0, layer norms at the identity. Dropout applies to the
+// embeddings, the attention's weights and the results that attention and MLP add to the residual stream.
 class NARROWCAST_EXPORT Gpt : public Model {
  public:
   // The name by which create_model makes it.
   static constexpr const char* kName = "gpt";
 
-  // Throws c10::ValueError for an option out of its range or a width that heads does not divide.
+  // Throws c10::ValueError if an option is out of its range, or if heads does not divide width.
   explicit Gpt(const GptOptions& options = {});
   ~Gpt() override;
 
-  // Makes the model that {{"layers", 2}, ...} describes; see create_model. Heads that are not given are 64 wide, as in
-  // every GPT-2.
+  // Makes the model with the given options, e.g. {{"layers", 2}}; see create_model. If `heads` is not given, heads are
+  // 64 wide, as in every GPT-2.
   static std::shared_ptr<Gpt> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);
@@ -50,12 +50,12 @@ class NARROWCAST_EXPORT Gpt : public Model {
   // Position t sees tokens 0..t only.
   at::Tensor logits(const at::Tensor& tokens);
 
-  // inputs and targets int64 [B, T]: mean cross entropy in nats of targets given logits(inputs).
+  // inputs and targets int64 [B, T] -> mean cross entropy in nats of the targets given logits(inputs).
   at::Tensor forward(const Batch& batch) override;
 
   std::optional<NextToken> next_token() override;
 
-  // Continues a prompt as models::generate (generation.h) does, from this model's logits.
+  // Continues a prompt like models::generate (generation.h), with this model's logits.
   at::Tensor generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator);
 
   ModelOptions options() const override;
@@ -64,7 +64,7 @@ class NARROWCAST_EXPORT Gpt : public Model {
   const GptOptions& shape() const { return shape_; }
 
  protected:
-  // `name` is the model's, with which errors begin.
+  // Error messages begin with `name`, the model's.
   Gpt(const char* name, const GptOptions& options);
 
  private:

@@ -11,7 +11,7 @@
 
 namespace narrowcast::models {
 
-// Shape of an Mlp. Every one is an option of create_model("mlp", ...).
+// Shape of an Mlp. Every field is an option of create_model("mlp", ...).
 struct MlpOptions {
   int64_t inputs = 784;  // pixels per image, 1..16777216
   int64_t hidden = 128;  // width of each hidden layer, 1..65536
@@ -25,21 +25,21 @@ class NARROWCAST_EXPORT Mlp : public Model {
   // The name by which create_model makes it.
   static constexpr const char* kName = "mlp";
 
-  // Throws c10::ValueError for an option out of its range.
+  // Throws c10::ValueError if an option is out of its range.
   explicit Mlp(const MlpOptions& options = {});
 
-  // Makes the model that {{"hidden", 64}, ...} describes; see create_model.
+  // Makes the model with the given options, e.g. {{"hidden", 64}}; see create_model.
   static std::shared_ptr<Mlp> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);
   // The names of its options.
   static std::vector<std::string> option_names();
 
-  // images [B, ...] with `inputs` values each -> float32 [B, classes]. uint8 pixels are divided by 255,
-  // floating ones are taken as they are.
+  // images [B, ...] with `inputs` values each -> float32 [B, classes]. uint8 pixels are divided by 255; floating-point
+  // pixels are used unchanged.
   at::Tensor logits(const at::Tensor& images);
 
-  // inputs as above, targets int64 [B] in 0..classes-1: mean cross entropy in nats.
+  // inputs as above, targets int64 [B] in 0..classes-1 -> mean cross entropy in nats.
   at::Tensor forward(const Batch& batch) override;
 
   ModelOptions options() const override;

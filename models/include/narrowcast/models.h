@@ -11,16 +11,15 @@
 namespace NARROWCAST_EXPORT narrowcast {
 namespace models {
 
-// Names that create_model knows, sorted.
+// The names that create_model accepts, sorted.
 std::vector<std::string> model_names();
 
-// A freshly initialised model (parameters drawn from LibTorch's default generator).
-// Missing options take the model's defaults. Throws
-// c10::ValueError for an unknown name (it lists the known ones), an option the
-// model does not have, or a value out of range, naming the option and the value.
+// A freshly initialised model; its parameters are drawn from LibTorch's default generator. Missing options have the
+// model's defaults. Throws c10::ValueError for an unknown name (the message lists the known names). For an option that
+// the model does not have, or a value out of range, the c10::ValueError names the option and the value.
 std::shared_ptr<Model> create_model(const std::string& name, const ModelOptions& options = {});
 
-// Numbers that the parameters of such a model hold, computed from the options alone. Errors as above.
+// The total size of such a model's parameters, computed from the options only. Errors as above.
 int64_t count_parameters(const std::string& name, const ModelOptions& options = {});
 
 }  // namespace models

@@ -1,6 +1,5 @@
-// The affine uint8 operators on the CPU: tensors to pointers, and the work to
-// threads. Splitting it changes no bit, because a range joins exactly and every
-// other result depends on one element only.
+// The affine uint8 operators on the CPU: passes tensors as pointers, and divides the work among threads. The division
+// changes no bit, because ranges are merged exactly and every other result depends on one element only.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
@@ -17,7 +16,7 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Elements worth a thread's start: some microseconds of work.
+// Elements per thread, enough to start one for: some microseconds of work.
 constexpr int64_t kGrain = int64_t{1} << 15;
 
 template <class T>
@@ -28,7 +27,7 @@ AffineRange find_range_in_parallel(const T* x, int64_t n) {
   return at::parallel_reduce(0, n, kGrain, AffineRange{}, join_part, codec::merge);
 }
 
-// Where the qparams of each channel lie.
+// The destination of each channel's qparams.
 struct QparamsOut {
   float* scales;
   int32_t* zero_points;
@@ -39,10 +38,10 @@ struct QparamsOut {
   }
 };
 
-// Qparams of `channels` rows of `row` elements (at least one) each, one row after the other.
+// Qparams of `channels` rows of `row` elements (at least one) each; the rows are contiguous.
 template <class T>
 void choose_for_rows(const T* x, int64_t channels, int64_t row, QparamsOut out) {
-  if (channels < at::get_num_threads()) {  // Few rows: the threads share each.
+  if (channels < at::get_num_threads()) {  // Few rows: all threads work on each row.
     for (int64_t channel = 0; channel < channels; ++channel) {
       out.store(channel, find_range_in_parallel(x + channel * row, row));
     }
@@ -55,8 +54,8 @@ void choose_for_rows(const T* x, int64_t channels, int64_t row, QparamsOut out) 
   });
 }
 
-// Calls body(channel, first, size) for parts of rows that cover all `numel`
-// elements of `channels` equal rows: elements first..first + size are of one channel.
+// Calls body(channel, first, size) for parts of rows that cover all `numel` elements of `channels` equal rows. Elements
+// first to first + size - 1 belong to one channel.
 template <class Body>
 void for_each_part_of_rows(int64_t numel, int64_t channels, const Body& body) {
   if (numel == 0) {
@@ -73,7 +72,7 @@ void for_each_part_of_rows(int64_t numel, int64_t channels, const Body& body) {
   });
 }
 
-// Each channel's zero point as the code that it must be.
+// Reads each channel's zero point, which must be a whole number in [0, 255].
 template <class T>
 void read_zero_points(const at::Tensor& zero_points, const char* name, std::vector<AffineQparams>& qparams) {
   constexpr auto kGreatest = static_cast<T>(codec::kAffineGreatestCode);
@@ -131,7 +130,7 @@ std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x
     zero_point.zero_();
     return outputs;
   }
-  // The order of the elements does not matter, only that each is there once.
+  // Elements may be in any order, but each must be there once.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   const QparamsOut out{scale.mutable_data_ptr<float>(), zero_point.mutable_data_ptr<int32_t>()};
   meta::visit_float(x.scalar_type(),

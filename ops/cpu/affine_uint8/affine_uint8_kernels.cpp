@@ -23,11 +23,9 @@ float positive_or_zero(Bits bits) {
   return bits == 0 ? 0 : static_cast<float>(value);
 }
 
-// Floats order like integers: among values with the sign bit clear the greatest
-// has the greatest signed bits, among those with it set the least has the
-// greatest unsigned bits, and a NaN beats all others of its sign. Two integer
-// maxima per vector thus give both ends of the range and whether there is a NaN,
-// on the elements' own width.
+// Floats are compared as integers: among values with the sign bit clear, the greatest value has the greatest signed
+// bits. Among values with it set, the least value has the greatest unsigned bits. A NaN exceeds all other values of its
+// sign. So two integer maxima per vector give both ends of the range and detect NaN, at the elements' own width.
 template <class T>
 AffineRange find_range(const T* x, int64_t n) {
   using Bits = hwy::MakeUnsigned<std::conditional_t<sizeof(T) == 2, uint16_t, T>>;
@@ -59,10 +57,10 @@ AffineRange find_range(const T* x, int64_t n) {
   return range;
 }
 
-// Quotients beyond this give code 0 or 255 whatever the zero point, and every T holds it exactly.
+// Quotients beyond it give code 0 or 255 for any zero point; every T represents it exactly.
 constexpr int kFarQuotient = 300;
 
-// Quotients no farther out than that; NaN becomes the least.
+// Clamps quotients to that range; NaN becomes the least value.
 template <class D>
 HWY_INLINE hn::Vec<D> within_reach(D d, hn::Vec<D> quotient) {
   const auto lowest = hn::Set(d, -kFarQuotient);
@@ -70,13 +68,13 @@ HWY_INLINE hn::Vec<D> within_reach(D d, hn::Vec<D> quotient) {
   return hn::Min(not_low, hn::Set(d, kFarQuotient));
 }
 
-// The quotients of one vector of x, rounded to x's type and within reach.
+// The quotients of one vector of x, rounded to x's type and clamped.
 template <class D>
 HWY_INLINE hn::Vec<D> divide(D d, const float* x, float scale) {
   return within_reach(d, hn::Div(hn::LoadU(d, x), hn::Set(d, scale)));
 }
 
-// In double until they are whole numbers; float32 holds those exactly.
+// Rounds to whole numbers in double; float32 represents these exactly.
 template <class D>
 HWY_INLINE hn::Vec<D> divide(D d, const double* x, float scale) {
   const hn::Rebind<double, D> d_wide;
@@ -85,8 +83,8 @@ HWY_INLINE hn::Vec<D> divide(D d, const double* x, float scale) {
   return hn::DemoteTo(d, hn::Sub(hn::Add(quotient, rounder), rounder));
 }
 
-// For the 16-bit types. Float16 keeps fewer bits of a subnormal quotient than
-// this, but all of those round to code 0 plus zero point either way.
+// For the 16-bit types. Float16 keeps fewer bits of a subnormal quotient than this, but such quotients round to the
+// code of 0 in either case.
 template <int kDroppedBits, class D, class T>
 HWY_INLINE hn::Vec<D> divide_narrow(D d, const T* x, float scale) {
   const hn::RebindToUnsigned<D> d_bits;
@@ -104,9 +102,8 @@ HWY_INLINE hn::Vec<D> divide(D d, const c10::Half* x, float scale) {
   return divide_narrow<13>(d, x, scale);
 }
 
-// codec::quantize on vectors. Adding 1.5 * 2^23 rounds a quotient half to even
-// and leaves it in the low bits; whole numbers then add without rounding, and
-// the narrowing to uint8 clamps.
+// codec::quantize on vectors. Adding 1.5 * 2^23 rounds a quotient half to even and leaves it in the low bits. Whole
+// numbers are then added without rounding, and the conversion to uint8 clamps.
 template <class T>
 void quantize(const T* x, int64_t n, AffineQparams qparams, uint8_t* codes) {
   const FloatLanes<T> d;
@@ -162,7 +159,7 @@ inline float dequantized_mean(const uint8_t* const* codes, const AffineQparams* 
   return sum / static_cast<float>(ranks);
 }
 
-// Four vectors at a time, so that a rank's qparams are fetched once for all four.
+// Processes four vectors at a time, so that a rank's qparams are loaded once for all four.
 template <class T>
 void dequantize_mean(const uint8_t* const* codes, const AffineQparams* qparams, int64_t ranks, int64_t n, T* out) {
   const FloatLanes<T> d;

@@ -1,6 +1,5 @@
-// Vectors of float32 lanes read from and written to arrays of the project's
-// four element types, for the instruction set being compiled. Included once
-// per instruction set by files that use hwy/foreach_target.h.
+// Vectors of float32 lanes, loaded from and stored to arrays of the project's four element types, for the instruction
+// set that is being compiled. Included once per instruction set by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_FLOAT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_FLOAT_LANES_INL_H_
 #undef NARROWCAST_OPS_CPU_FLOAT_LANES_INL_H_
@@ -19,14 +18,12 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Float32 lanes for elements of T: a full vector, or half of one for double,
-// whose own vector is then full.
+// Float32 lanes for elements of T: a full vector, or half of one for double, so that the doubles fill a vector.
 template <class T>
 using FloatLanes =
     std::conditional_t<std::is_same_v<T, double>, hn::Rebind<float, hn::ScalableTag<double>>, hn::ScalableTag<float>>;
 
-// Highway's own conversion from half knows neither Inf nor NaN where the
-// processor has none (below AVX2); ours does.
+// If the processor has no conversion from half (below AVX2), Highway's own one handles neither Inf nor NaN; ours does.
 inline constexpr bool kHasHalfConversion = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3;
 
 template <class D>
@@ -34,8 +31,8 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const float* x) {
   return hn::LoadU(d, x);
 }
 
-// Rounded half to even, as static_cast<float>(double) is. Without vectors, Highway's own conversion would make numbers
-// of what overflows.
+// Rounds half to even, like static_cast<float>(double). Without vectors, Highway's own conversion would give finite
+// numbers on overflow.
 template <class D>
 HWY_INLINE hn::Vec<D> load_floats(D d, const double* x) {
   if constexpr (HWY_TARGET == HWY_SCALAR) {
@@ -51,8 +48,8 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const c10::BFloat16* x) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<D>(), bits)));
 }
 
-// The 15 bits below the sign, moved to where float32 has them, are the value
-// times 2^-112, subnormals included; Inf and NaN end up at 2^16 or above.
+// The 15 bits below the sign, moved to their position in float32, are the value times 2^-112, subnormals included; Inf
+// and NaN give 2^16 or more.
 template <class D>
 HWY_INLINE hn::Vec<D> half_bits_to_floats(D d, hn::Vec<hn::Rebind<uint16_t, D>> half_bits) {
   const hn::RebindToUnsigned<D> d_bits;
@@ -75,8 +72,8 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const c10::Half* x) {
   }
 }
 
-// Float32 bits rounded half to even to so many fewer bits, which become 0.
-// Overflow goes to Inf; a NaN may become anything.
+// Rounds float32 bits half to even; the lowest kDroppedBits bits become 0. Overflow gives Inf; a NaN may become
+// anything.
 template <int kDroppedBits, class D>
 HWY_INLINE hn::Vec<D> drop_bits(D d_bits, hn::Vec<D> bits) {
   const auto odd = hn::And(hn::ShiftRight<kDroppedBits>(bits), hn::Set(d_bits, 1U));
@@ -102,7 +99,7 @@ HWY_INLINE void store_low_halves(D, hn::Vec<hn::RebindToUnsigned<D>> bits, uint1
   hn::StoreU(hn::DemoteTo(d_out, hn::BitCast(hn::RebindToSigned<D>(), bits)), d_out, out);
 }
 
-// As c10::BFloat16(float): round half to even, every NaN is 0x7FC0.
+// Like c10::BFloat16(float): round half to even, every NaN is 0x7FC0.
 template <class D>
 HWY_INLINE void store_floats(D d, hn::Vec<D> value, c10::BFloat16* out) {
   const hn::RebindToUnsigned<D> d_bits;
@@ -112,10 +109,9 @@ HWY_INLINE void store_floats(D d, hn::Vec<D> value, c10::BFloat16* out) {
   store_low_halves(d, bits, reinterpret_cast<uint16_t*>(out));
 }
 
-// Numbers of float32 to the bits of binary16, rounded half to even; a NaN may become anything.
-// Adding a power of two that is 2^13 units of the result's last place (at
-// least those of the subnormals') rounds the magnitude; its low bits are then
-// the mantissa, and overflow has become Inf on the way.
+// Converts float32 numbers to the bits of binary16, rounded half to even; a NaN may become anything. The magnitude is
+// rounded by adding a power of two that is 2^13 units of the result's last place, at least those of the subnormals. The
+// low bits of the sum are the mantissa, and overflow has become Inf.
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> half_bits_of_numbers(D d, hn::Vec<D> value) {
   const hn::RebindToUnsigned<D> d_bits;
@@ -130,7 +126,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> half_bits_of_numbers(D d, hn::Vec<D>
   return hn::Or(sign, magnitude);
 }
 
-// As c10::Half(float): round half to even, every NaN is 0x7E00 with its sign.
+// Like c10::Half(float): round half to even, every NaN is 0x7E00 with its sign.
 template <class D>
 HWY_INLINE void store_floats(D d, hn::Vec<D> value, c10::Half* out) {
   const hn::RebindToUnsigned<D> d_bits;

@@ -1,4 +1,4 @@
-// Messages in any wire format, written and read in parts: the kind of the format is chosen once per message.
+// Messages in any wire format, written and read in parts. The kind of format is determined once per message.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace narrowcast::cpu {
 
-// Returns body(the format's FixedMessages or VariableMessages).
+// Returns body(messages), where `messages` is the format's FixedMessages or VariableMessages.
 template <class Body>
 decltype(auto) visit_messages(WireFormat format, const Body& body) {
   return codec::wire::is_variable(format) ? body(VariableMessages(format)) : body(FixedMessages(format));
 }
 
-// Writes a message in the parts for which for_parts(body) calls body(first, elements), and input(first, elements) is
+// Writes a message in parts. for_parts(body) calls body(first, elements) for each part; input(first, elements) returns
 // a part's elements.
 template <class Messages, class ForParts, class Input>
 void write_parts(typename Messages::Writer& writer, const ForParts& for_parts, const Input& input) {

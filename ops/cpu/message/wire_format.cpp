@@ -1,4 +1,4 @@
-// Wire formats on the CPU: tensors to pointers, and the work to threads.
+// Wire formats on the CPU: passes tensors as pointers, and divides the work among threads.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 

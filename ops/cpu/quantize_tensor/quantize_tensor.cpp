@@ -1,4 +1,4 @@
-// FP16 and BFP16 on the CPU: tensors to pointers, and the work to threads.
+// FP16 and BFP16 on the CPU: passes tensors as pointers, and divides the work among threads.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -14,7 +14,7 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Elements worth a thread's start: some microseconds of work.
+// Elements per thread, enough to start one for: some microseconds of work.
 constexpr int64_t kGrain = int64_t{1} << 15;
 
 template <class T>

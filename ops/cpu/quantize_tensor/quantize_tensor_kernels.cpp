@@ -13,8 +13,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
-// codec::encode_fp16 with the limit rounded to T, as PyTorch's clamp rounds it:
-// in bfloat16 it is 65536, from where on binary16 has only Inf.
+// codec::encode_fp16 with the limit rounded to T, as PyTorch's clamp rounds it. In bfloat16 the limit is 65536, which
+// is Inf in binary16.
 template <class T>
 struct Fp16Encoder {
   const float limit = static_cast<float>(static_cast<T>(codec::kFp16Max));

@@ -1,8 +1,6 @@
-// FP16 and BFP16 (ops/codec/quantize_tensor.h) over arrays: one pass,
-// vectorised, the instruction set picked at run time, the same bits on every one
-// of them. Each function runs on the calling thread: who wants more threads
-// splits the work. Pointers need no alignment, must not overlap, and may be null
-// where the size is 0.
+// FP16 and BFP16 (ops/codec/quantize_tensor.h) over arrays, in one pass. The kernels are vectorised, the instruction
+// set is chosen at run time, and all instruction sets give the same bits. Each function runs on the calling thread; to
+// use more threads, split the work. Pointers need no alignment, must not overlap, and may be null if the size is 0.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -13,7 +11,7 @@
 
 namespace narrowcast::cpu {
 
-// The arrays to encode: T is float, double, c10::BFloat16 or c10::Half.
+// Arrays for encoding. T is float, double, c10::BFloat16 or c10::Half.
 template <class T>
 struct EncodeSpan {
   const T* x;
@@ -21,30 +19,30 @@ struct EncodeSpan {
   uint16_t* codes;
 };
 
-// The arrays to decode.
+// Arrays for decoding.
 struct DecodeSpan {
   const uint16_t* codes;
   int64_t n;
   float* out;
 };
 
-// codes[i] = codec::encode_fp16(x[i], limit): x as float32, limit 65504 rounded to T.
+// codes[i] = codec::encode_fp16(x[i], limit), with x as float32, and the limit 65504 rounded to T.
 template <class T>
 void encode_fp16(EncodeSpan<T> span);
 
-// codes[i] = codec::encode_bfp16(x[i]): x as float32.
+// codes[i] = codec::encode_bfp16(x[i]), with x as float32.
 template <class T>
 void encode_bfp16(EncodeSpan<T> span);
 
-// out[i] = codec::decode_fp16(codes[i]), and that divided by quant_loss.
+// out[i] = codec::decode_fp16(codes[i]), divided by quant_loss if given.
 void decode_fp16(DecodeSpan span);
 void decode_fp16(DecodeSpan span, float quant_loss);
 
-// out[i] = codec::decode_bfp16(codes[i]), and that divided by quant_loss.
+// out[i] = codec::decode_bfp16(codes[i]), divided by quant_loss if given.
 void decode_bfp16(DecodeSpan span);
 void decode_bfp16(DecodeSpan span, float quant_loss);
 
-// The library holds these; c10's types would hide them without being told again.
+// Instantiated in quantize_tensor_kernels.cpp.
 #define NARROWCAST_DECLARE_ENCODE(T)               \
   extern template void encode_fp16(EncodeSpan<T>); \
   extern template void encode_bfp16(EncodeSpan<T>);
@@ -54,14 +52,14 @@ NARROWCAST_DECLARE_ENCODE(c10::BFloat16)
 NARROWCAST_DECLARE_ENCODE(c10::Half)
 #undef NARROWCAST_DECLARE_ENCODE
 
-// What an instruction set offers for elements of T: the functions above.
+// The above encoders for elements of T, for one instruction set.
 template <class T>
 struct EncodeKernels {
   void (*fp16)(EncodeSpan<T>);
   void (*bfp16)(EncodeSpan<T>);
 };
 
-// The encoders of an instruction set.
+// The encoders for one instruction set.
 using EncodeKernelTable =
     std::tuple<EncodeKernels<float>, EncodeKernels<double>, EncodeKernels<c10::BFloat16>, EncodeKernels<c10::Half>>;
 

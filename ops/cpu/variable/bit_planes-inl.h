@@ -1,11 +1,14 @@
-// Blocks of 32 codes as planes of their bits, each a word of 32 bits, and back (ops/codec/variable_width.h). Included
-// once per instruction set that has vectors, by files that use hwy/foreach_target.h.
+// Conversion of blocks of 32 codes to the planes of their bits, each a word of 32 bits, and back
+// (ops/codec/variable_width.h). Included once per instruction set that has vectors, by files that use
+// hwy/foreach_target.h.
 //
-// Bytes are 8 planes: seen as a square of 8 by 8 bits, 8 bytes are transposed, which is the same both ways, and then
-// their bytes are sorted by planes. That takes three exchanges (H. Warren, "Hacker's Delight", 7-3) or, where the
-// processor has GFNI, one product of matrices of bits between two orders of bytes. All 8 planes of a byte are written
-// or read whatever the width, so that nothing branches on it: the planes behind a block's width are overwritten by the
-// next block, or left out. Where kTakesWidths is false codes are as wide as a byte, by a shift.
+// Bytes have 8 planes. Each 8 bytes are transposed as a square of 8 by 8 bits, an operation that is its own inverse,
+// and then their bytes are sorted by planes. The transposition takes three exchanges (H. Warren, "Hacker's Delight",
+// 7-3). If the processor has GFNI, it takes one product of bit matrices, between two permutations of bytes.
+//
+// All 8 planes of a byte are written or read for any width, so that there is no branch on the width. Planes after a
+// block's width are overwritten by the next block, or ignored. If kTakesWidths is false, codes are shifted to the width
+// of a byte.
 #if defined(NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_
@@ -20,8 +23,8 @@
 #include "ops/codec/variable_headers.h"
 #include "ops/cpu/variable/plane_tables.h"
 
-// Processors with AVX3_DL have GFNI, but Highway 1.0 neither enables it there nor asks for it.
-// NARROWCAST_BEFORE_PLANES, in the place of HWY_BEFORE_NAMESPACE, enables it; whoever dispatches asks.
+// Processors with AVX3_DL have GFNI, but Highway 1.0 neither enables it there nor checks for it.
+// NARROWCAST_BEFORE_PLANES, used instead of HWY_BEFORE_NAMESPACE, enables it; the dispatching code checks for it.
 #undef NARROWCAST_HAS_GFNI
 #undef NARROWCAST_BEFORE_PLANES
 #if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC && !HWY_COMPILER_CLANG
@@ -39,7 +42,7 @@ NARROWCAST_BEFORE_PLANES;
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr int64_t kPlanes = 8;  // Of a byte.
+inline constexpr int64_t kPlanes = 8;  // Planes of a byte.
 inline constexpr int64_t kPlanesBytes = kPlanes * codec::wire::kWordBytes;
 static_assert(codec::wire::kVariableBlock == 32 && kPlanesBytes == 32, "a block of bytes is as long as its planes");
 
@@ -51,7 +54,7 @@ inline constexpr int64_t kPlaneVectors = kPlanesBytes / kPlaneLanes;
 
 #if NARROWCAST_HAS_GFNI
 
-// A vector's bytes in any order.
+// A permutation of a vector's bytes.
 HWY_INLINE PlaneVector ordered(PlaneVector bytes, const uint8_t (&places)[kPlanesBytes]) {
   return PlaneVector{_mm256_permutexvar_epi8(hn::Load(PlaneBytes(), places).raw, bytes.raw)};
 }
@@ -62,26 +65,26 @@ HWY_INLINE PlaneVector rows_of_codes(hn::Vec512<uint32_t> first, hn::Vec512<uint
   return PlaneVector{_mm512_castsi512_si256(_mm512_permutex2var_epi8(first.raw, places.raw, second.raw))};
 }
 
-// To be made before the loop over blocks.
+// Constructed before the loop over blocks.
 class BitPlanes {
  public:
   static constexpr bool kTakesWidths = true;
 
   HWY_INLINE BitPlanes() {}
 
-  // Writes the planes of a block of codes of `width` bits as rows (PlaneOrders), and behind them anything.
+  // Writes the planes of a block of codes of `width` bits, given as rows (PlaneOrders), followed by undefined bytes.
   HWY_INLINE void store(PlaneVector (&block)[1], uint32_t width, uint8_t* words) const {
     hn::StoreU(ordered(transposed(block[0]), kPlaneOrders.planes_of_rows[width]), PlaneBytes(), words);
   }
 
-  // Reads the planes of such a block as bytes, whatever is behind them.
+  // Reads the planes of such a block as bytes; ignores the bytes after them.
   HWY_INLINE void load(const uint8_t* words, uint32_t width, PlaneVector (&block)[1]) const {
     block[0] = transposed(ordered(hn::LoadU(PlaneBytes(), words), kPlaneOrders.rows_of_planes[width]));
   }
 
  private:
-  // Bit j of byte i becomes bit i of row j, in each 8 bytes: bit j of byte i of the product is what byte i of the first
-  // has in common with byte 7 - j of the second.
+  // Bit j of byte i becomes bit i of row j, in each 8 bytes. Bit j of byte i of the product is the parity of byte i of
+  // the first factor AND byte 7 - j of the second.
   HWY_INLINE PlaneVector transposed(PlaneVector rows) const {
     return PlaneVector{_mm256_gf2p8affine_epi64_epi8(diagonal_.raw, rows.raw, 0)};
   }
@@ -92,7 +95,7 @@ class BitPlanes {
 
 #else
 
-// To be made before the loop over blocks.
+// Constructed before the loop over blocks.
 class BitPlanes {
  public:
   static constexpr bool kTakesWidths = false;
@@ -103,7 +106,7 @@ class BitPlanes {
     }
   }
 
-  // Writes the planes of a block of bytes, that of bit 7 first.
+  // Writes the planes of a block of bytes, beginning with bit 7.
   HWY_INLINE void store(PlaneVector (&block)[kPlaneVectors], uint32_t /*width*/, uint8_t* words) const {
     for (PlaneVector& bytes : block) {
       bytes = hn::TableLookupBytes(transposed(bytes), by_plane_);
@@ -130,7 +133,7 @@ class BitPlanes {
 
   static HWY_INLINE PlaneVector order(const uint8_t (&places)[16]) { return hn::LoadDup128(PlaneBytes(), places); }
 
-  // Exchanges the bits that are marked in `mask` with those that lie kDistance above them.
+  // Exchanges the bits set in `mask` with the bits kDistance above them.
   template <int kDistance>
   static HWY_INLINE hn::Vec<Squares> exchange_bits(hn::Vec<Squares> x, hn::Vec<Squares> mask) {
     const auto different = hn::And(hn::Xor(x, hn::ShiftRight<kDistance>(x)), mask);
@@ -166,13 +169,13 @@ class BitPlanes {
 
 #endif
 
-// Calls body(first element, the codes of a vector of int32) for all of a block of bytes with a sign.
+// Calls body(first element, a vector of int32 codes) until all codes of a block of signed bytes were passed.
 template <class Body, class D = hn::ScalableTag<int32_t>>
 HWY_INLINE void for_each_vector(const hn::Vec<PlaneBytes> (&block)[kPlaneVectors], const Body& body) {
   const D d;
   const hn::Rebind<int8_t, decltype(d)> d_bytes;
   constexpr int64_t kLanesOfInt = hn::MaxLanes(D());
-  if constexpr (2 * kLanesOfInt == kPlaneLanes) {  // Both halves of a vector: without a way through memory.
+  if constexpr (2 * kLanesOfInt == kPlaneLanes) {  // Both halves of a vector, without a store to memory.
     const hn::Rebind<uint8_t, D> d_half;
     body(0, hn::PromoteTo(d, hn::BitCast(d_bytes, hn::LowerHalf(d_half, block[0]))));
     body(kLanesOfInt, hn::PromoteTo(d, hn::BitCast(d_bytes, hn::UpperHalf(d_half, block[0]))));

@@ -1,5 +1,5 @@
-// How far the numbers of blocks reach to either side of 0 (ops/codec/variable_headers.h). Included once per instruction
-// set by files that use hwy/foreach_target.h.
+// The range of blocks' numbers on both sides of 0 (ops/codec/variable_headers.h). Included once per instruction set by
+// files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_BLOCK_EXTENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_BLOCK_EXTENTS_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_BLOCK_EXTENTS_INL_H_
@@ -37,16 +37,16 @@ using SideInts = hn::ScalableTag<int32_t>;
 using SideVector = hn::Vec<SideInts>;
 inline constexpr int64_t kSideLanes = hn::MaxLanes(SideInts());
 
-// The maxima of neighbouring lanes: those of `lower`, then those of `upper`.
+// The maxima of neighbouring lanes, first of `lower`, then of `upper`.
 HWY_INLINE SideVector pairwise_max(SideVector lower, SideVector upper) {
   const SideInts d;
   return hn::Max(hn::ConcatEven(d, upper, lower), hn::ConcatOdd(d, upper, lower));
 }
 
-// The bits of the largest positive numbers and of the largest magnitudes of negative ones of kBlocks blocks, in lanes
-// whose maximum counts: block by block, of each the positive ones first. They are negative, or that of 0, where there
-// are none. As a signed whole number the largest positive float32 is the greatest, as an unsigned one the most negative
-// one; NaN is beyond all of its sign.
+// The bits of the largest positive numbers, and of the largest magnitudes of negative numbers, of kBlocks blocks. A
+// value is the maximum of some lanes; they are ordered by block, the positive side first. A value is negative, or the
+// bits of 0, if the block has no number on that side. As signed integers, the greatest bits belong to the largest
+// positive float32; as unsigned integers, to the most negative one. NaN is beyond all numbers of its sign.
 template <int64_t kBlocks>
 HWY_INLINE SideVector sides_of_blocks(const float* x) {
   if constexpr (kBlocks > 1) {
@@ -67,7 +67,7 @@ HWY_INLINE SideVector sides_of_blocks(const float* x) {
   }
 }
 
-// codec::wire::bfloat16_above of such a side.
+// codec::wire::bfloat16_above of such a value.
 HWY_INLINE SideVector bfloat16_above(SideVector side) {
   const SideInts d;
   const auto magnitude = hn::Min(hn::Max(side, hn::Zero(d)), hn::Set(d, static_cast<int32_t>(codec::kInfBits)));
@@ -99,7 +99,7 @@ HWY_INLINE void extents_of_whole_tile(const TileSource& source, BlockExtent* ext
   }
 }
 
-// Of the blocks of n <= kTile numbers.
+// The extents of the blocks of n <= kTile numbers.
 HWY_INLINE void extents_of_tile(const TileSource& source, int64_t n, BlockExtent* extents) {
   if (HWY_LIKELY(n == kTile)) {
     return extents_of_whole_tile(source, extents);

@@ -15,7 +15,7 @@ constexpr PlaneTables kTables{.masks = {0x00AA00AA00AA00AAU, 0x0000CCCC0000CCCCU
                               .part_halves = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15},
                               .by_element = {14, 12, 10, 8, 6, 4, 2, 0, 15, 13, 11, 9, 7, 5, 3, 1}};
 
-// Where byte i of a vector comes from, if bytes of either half or quarters are put in that order.
+// The source index of byte i of a vector, if the bytes of each half, or the quarters, are permuted by `order`.
 constexpr int of_bytes(const uint8_t (&order)[16], int i) { return i / 16 * 16 + order[i % 16]; }
 constexpr int of_quarters(const uint64_t (&order)[4], int i) { return static_cast<int>(order[i / 8]) * 8 + i % 8; }
 

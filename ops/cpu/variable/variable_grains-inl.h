@@ -1,4 +1,4 @@
-// Grains of a variable format (ops/codec/variable_width.h): what headers say of their blocks, and their codes in a
+// Grains of a variable format (ops/codec/variable_width.h): decoding of their blocks' headers, and their codes in a
 // message. Included once per instruction set by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_VARIABLE_GRAINS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_VARIABLE_GRAINS_INL_H_
@@ -29,7 +29,7 @@ using codec::wire::kVariableGroup;
 using codec::wire::kWordBytes;
 using codec::wire::VariableMessage;
 
-// Where a grain's codes go: from its first byte to behind its last.
+// The destination of a grain's codes, from the first byte to one after the last.
 struct VariableGrain {
   const uint8_t* headers;
   uint8_t* begin;
@@ -38,7 +38,7 @@ struct VariableGrain {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// Without vectors, the plain codec.
+// Without vectors, the plain codec is used.
 
 HWY_INLINE int64_t bytes_of_grain(const uint8_t* headers) {
   return codec::wire::bytes_of_headers(headers, kGrainBlocks);
@@ -58,10 +58,10 @@ void decode_grain(const VariableMessage& message, int64_t block, int64_t begin, 
 
 #else
 
-// Tables of bytes by the upper or the lower half of a header.
+// Tables of bytes, indexed by the upper or the lower half of a header.
 struct HeaderTables {
   alignas(16) uint8_t widths_by_upper[16];
-  alignas(16) uint8_t widths_by_lower[16];  // Where the upper half is 0.
+  alignas(16) uint8_t widths_by_lower[16];  // For headers whose upper half is 0.
   alignas(16) uint8_t zero_points_by_upper[16];
 };
 
@@ -81,7 +81,7 @@ using HeaderBytes = hn::CappedTag<uint8_t, kGrainBlocks>;
 using HeaderVector = hn::Vec<HeaderBytes>;
 inline constexpr int64_t kHeaderLanes = hn::MaxLanes(HeaderBytes());
 
-// What the headers of kHeaderLanes blocks say of their codes.
+// The properties of the codes of kHeaderLanes blocks, from their headers.
 struct HeaderLanes {
   HeaderVector header;
   HeaderVector upper;
@@ -105,7 +105,7 @@ struct HeaderLanes {
     return hn::And(bytes, hn::Set(HeaderBytes(), uint8_t{15}));
   }
 
-  // And above it what is the lower half of the next.
+  // The bits above contain the lower half of the next byte.
   static HWY_INLINE HeaderVector upper_half_below(HeaderVector bytes) {
     const hn::Repartition<uint16_t, HeaderBytes> d_pairs;
     return hn::BitCast(HeaderBytes(), hn::ShiftRight<4>(hn::BitCast(d_pairs, bytes)));
@@ -125,7 +125,7 @@ HWY_INLINE int64_t bytes_of_grain(const uint8_t* headers) {
   return static_cast<int64_t>(hn::GetLane(hn::SumOfLanes(d_sums, hn::SumsOf8(widths)))) * kWordBytes;
 }
 
-// Of a grain's blocks.
+// The widths of a grain's blocks.
 struct GrainWidths {
   alignas(32) uint8_t at[kGrainBlocks];
 
@@ -171,18 +171,18 @@ struct GrainSteps {
       const auto eighths = hn::And(hn::ShiftRight<2>(header), hn::Set(d, codec::wire::kMostFraction));
       const auto halved =
           hn::BitCast(d, hn::Max(hn::BitCast(d_int, hn::ShiftRight<1>(header)), set_ints(kHalfOfFirstFaint)));
-      const auto quarters = hn::Sub(halved, hn::Set(d, kHalfOfFirstFaint));  // None where the message's step is taken.
+      const auto quarters = hn::Sub(halved, hn::Set(d, kHalfOfFirstFaint));  // 0 if the block has the message's step.
       const auto distance =
           hn::IfThenElse(is_above(codec::wire::kFirstOwn), hn::ShiftLeft<codec::wire::kFractionShift>(eighths),
                          hn::ShiftLeft<codec::wire::kFaintShift>(quarters));
       const auto sign = hn::IfThenElseZero(is_above(codec::wire::kFirstFaint), hn::ShiftLeft<31>(header));
-      const auto magnitude = hn::Sub(hn::Max(message, distance), distance);  // Not below 0.
+      const auto magnitude = hn::Sub(hn::Max(message, distance), distance);  // At least 0.
       body(i, hn::BitCast(BlockFloats(), hn::Xor(magnitude, sign)));
     }
   }
 };
 
-// What elements of a grain's blocks are multiplied with to become codes.
+// The factors by which the elements of a grain's blocks become numbers to be rounded to codes.
 struct GrainInverses {
   alignas(64) float at[kGrainBlocks];
 
@@ -193,7 +193,7 @@ struct GrainInverses {
   }
 };
 
-// Headers of n elements of a grain as those of a whole one, as vectors are read.
+// The headers of n elements of a grain, padded to a whole grain, since they are read as vectors.
 struct WholeHeaders {
   uint8_t at[kGrainBlocks] = {};
 
@@ -202,10 +202,10 @@ struct WholeHeaders {
   }
 };
 
-// Kernels write two planes' bytes behind a block's first word, and read as many.
+// The number of bytes from a block's first word on that kernels may write or read.
 constexpr int64_t kReach = 2 * kPlanesBytes;
 
-// Writes the words of whole blocks, and nothing behind the grain's end: that is another thread's, or nobody's.
+// Writes the words of whole blocks, and nothing beyond the grain's end: those bytes may belong to another thread.
 template <bool kFetchesAhead, class... Random>
 HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step, const VariableGrain& grain,
                               Random... random) {
@@ -260,7 +260,7 @@ HWY_NOINLINE void encode_grain(const TileSource& source, int64_t n, uint16_t ste
   encode_blocks<false>({padded, nullptr}, whole, step, rounding, {headers.at, grain.begin, grain.end});
 }
 
-// A grain's blocks, as they are read.
+// Properties of a grain's blocks for decoding.
 struct GrainBlocks {
   GrainWidths widths;
   GrainZeroPoints zero_points;
@@ -270,7 +270,7 @@ struct GrainBlocks {
       : widths(headers), zero_points(headers), steps(step, headers) {}
 };
 
-// The words of a grain's blocks, from which all that kernels read can be read.
+// Decodes a grain's blocks. All bytes within the kernels' reach from `words` on must be readable.
 template <class Sink>
 HWY_INLINE void decode_blocks(const GrainBlocks& blocks, const uint8_t* words, int64_t n, float* out) {
   alignas(64) static constexpr uint8_t kZeros[kReach] = {};
@@ -283,7 +283,7 @@ HWY_INLINE void decode_blocks(const GrainBlocks& blocks, const uint8_t* words, i
   }
 }
 
-// What decode_grain does where a grain has fewer elements, or its message ends before, or less than kReach behind it.
+// decode_grain for a grain that is shorter, or whose message ends before it or less than kReach bytes after it.
 template <class Sink>
 HWY_NOINLINE void decode_end(const VariableMessage& message, int64_t block, int64_t begin, int64_t n, float* out) {
   const WholeHeaders headers(message.headers + block, n);

@@ -1,4 +1,4 @@
-// Widths and headers of blocks from how far their numbers reach (ops/codec/variable_headers.h), many blocks at a time.
+// Widths and headers of blocks from the extents of their numbers (ops/codec/variable_headers.h), many blocks at a time.
 // Included once per instruction set by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_VARIABLE_HEADERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_VARIABLE_HEADERS_INL_H_
@@ -25,7 +25,7 @@ using codec::wire::StepCodes;
 
 #if HWY_TARGET == HWY_SCALAR
 
-// Without vectors, the plain codec.
+// Without vectors, the plain codec is used.
 
 uint32_t largest_of_extents(const BlockExtent* extents, int64_t blocks) {
   uint32_t largest = 0;
@@ -53,7 +53,7 @@ HWY_INLINE void headers_of_grain(const BlockExtent* extents, const StepCodes& co
 
 #else
 
-using BlockFloats = hn::ScalableTag<float>;  // Lanes are blocks.
+using BlockFloats = hn::ScalableTag<float>;  // Each lane is a block.
 using BlockInts = hn::RebindToSigned<BlockFloats>;
 using BlockBits = hn::RebindToUnsigned<BlockFloats>;
 
@@ -78,7 +78,7 @@ struct ExtentLanes {
 uint32_t largest_of_extents(const BlockExtent* extents, int64_t blocks) {
   const BlockInts d;
   auto largest = hn::Zero(d);
-  for (int64_t i = 0; i < blocks; i += static_cast<int64_t>(hn::Lanes(d))) {  // Zeros are behind the last one.
+  for (int64_t i = 0; i < blocks; i += static_cast<int64_t>(hn::Lanes(d))) {  // There are zeros after the last block.
     largest = hn::Max(largest, ExtentLanes(extents + i).larger());
   }
   return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));
@@ -119,7 +119,7 @@ class WidthLanes {
 
 int64_t bytes_of_widths(const BlockExtent* extents, int64_t blocks, int64_t stride, const StepCodes& codes) {
   const BlockInts d;
-  constexpr int64_t kAtOnce = int64_t{1} << 22;  // A lane holds the sum of so many.
+  constexpr int64_t kAtOnce = int64_t{1} << 22;  // The number of blocks whose sum a lane can hold.
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const WidthLanes widths(codes);
   int64_t words = 0;
@@ -128,7 +128,7 @@ int64_t bytes_of_widths(const BlockExtent* extents, int64_t blocks, int64_t stri
     auto sums0 = hn::Zero(d);
     auto sums1 = hn::Zero(d);
     for (int64_t begin = first; begin < end; begin += stride * kGrainBlocks) {
-      for (int64_t i = begin; i < begin + kGrainBlocks; i += 2 * lanes) {  // Zeros are behind the last one.
+      for (int64_t i = begin; i < begin + kGrainBlocks; i += 2 * lanes) {  // There are zeros after the last block.
         sums0 = hn::Add(sums0, widths.of(ExtentLanes(extents + i)));
         sums1 = hn::Add(sums1, widths.of(ExtentLanes(extents + i + lanes)));
       }
@@ -146,7 +146,7 @@ HWY_INLINE hn::Vec<BlockFloats> least_steps_of(const ExtentLanes& extents, hn::V
                  hn::Mul(hn::BitCast(d, extents.smaller()), per_smaller));
 }
 
-// Numbers for each width up to kMostOwnWidth: those of others are any.
+// Numbers for each width up to kMostOwnWidth; for other widths they are undefined.
 struct ByWidth {
   static constexpr uint32_t kNumbers = 8;
   static_assert(codec::wire::kMostOwnWidth - codec::wire::kFaintWidth < kNumbers, "each must have a place");
@@ -173,7 +173,7 @@ struct ByWidth {
   }
 };
 
-// What StepCodes::header multiplies extents with, without a zero point and about one.
+// The factors of extents in StepCodes::header, without and with a zero point.
 struct StepReciprocals {
   ByWidth larger;
   ByWidth smaller;

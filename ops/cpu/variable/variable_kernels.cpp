@@ -27,7 +27,7 @@ const VariableKernels* variable_kernels();
 NARROWCAST_BEFORE_PLANES;
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
-// A grain as float32, and the one to be asked for meanwhile.
+// A grain as float32, and the grain to prefetch meanwhile.
 template <class T>
 HWY_INLINE TileSource grain_of(const WireInput<T>& input, int64_t begin, int64_t n, float* tile) {
   const T* const upcoming = upcoming_of(input, begin);
@@ -77,7 +77,7 @@ void codes(WireInput<T> input, const Rounding& rounding, const VariableGrains& g
   });
 }
 
-// The grain of a message that begins at element `first`.
+// Decodes the grain of a message that begins at element `first`.
 template <class Sink>
 HWY_INLINE void decode_one(const VariableSource& source, int64_t first, int64_t n, float* out) {
   const int64_t grain = first / kTile;
@@ -113,7 +113,7 @@ HWY_INLINE void take_part(const VariableParts& parts, int64_t r, int64_t begin, 
 
 void average(const VariableParts& parts, WireOutput mean, BlockExtent* extents) {
   const bool streams =
-      extents == nullptr && is_streamed(mean.x, array_length(mean));  // What is measured is read again soon.
+      extents == nullptr && is_streamed(mean.x, array_length(mean));  // A mean that is measured is soon read again.
   const Quotient quotient(parts.ranks);
   alignas(64) float tile[kTile] = {};
   for_each_grain(mean.n, [&](int64_t begin, int64_t n) {

@@ -1,8 +1,9 @@
-// Messages whose blocks choose their widths (ops/codec/variable_width.h), in the steps that threads share: vectorised,
-// the instruction set picked at run time, the same bytes and floats on every one of them as the plain codec.
-// variable_message.h puts the steps together.
+// The steps of encoding and decoding messages whose blocks choose their widths (ops/codec/variable_width.h), for use by
+// several threads. The kernels are vectorised, and the instruction set is chosen at run time. On each, bytes and floats
+// equal those of the plain codec. The steps are combined in variable_message.h.
 //
-// Parts begin at a multiple of kWireGrain elements. Pointers need no alignment and must not overlap unless it says so.
+// Parts begin at multiples of kWireGrain elements. Pointers need no alignment and must not overlap unless stated
+// otherwise.
 #pragma once
 
 #include <cstdint>
@@ -20,29 +21,29 @@ using codec::wire::BlockExtent;
 inline constexpr int64_t kGrainBlocks = codec::wire::kGroupBlocks;
 static_assert(kWireGrain == codec::wire::kVariableGroup, "parts are whole groups");
 
-// Arrays of a number for each block have room for, and are read as, whole grains.
+// Arrays with a number for each block have room for whole grains, and are read as such.
 inline constexpr int64_t whole_grains(int64_t blocks) { return (blocks + kGrainBlocks - 1) / kGrainBlocks; }
 
 // Writes the extent of each block of the part.
 template <class T>
 void variable_extents(WireInput<T> input, BlockExtent* extents);
 
-// The bits of the largest magnitude of `blocks` blocks, as their extents have it. extents: whole grains, of zeros
-// behind the last block.
+// The bits of the largest magnitude of `blocks` blocks, according to their extents. `extents` has whole grains, with
+// zeros after the last block.
 uint32_t variable_largest(const BlockExtent* extents, int64_t blocks);
 
-// The bytes of the codes of such blocks, or of one grain of each `stride` of them; all have a code.
+// The bytes of the codes of such blocks, or of every `stride`-th grain of them; all numbers must have a code.
 int64_t variable_bytes(const BlockExtent* extents, int64_t blocks, int64_t stride, const codec::wire::StepCodes& codes);
 
 // Writes the headers of `blocks` blocks.
 void variable_headers(const BlockExtent* extents, int64_t blocks, const codec::wire::StepCodes& codes,
                       uint8_t* headers);
 
-// Writes the first byte of each grain's codes, and behind them that behind the last: whole_grains(blocks) + 1 numbers.
+// Writes the offset of each grain's codes, and the end of the last grain's: whole_grains(blocks) + 1 numbers.
 void variable_offsets(const uint8_t* headers, int64_t blocks, int64_t* byte_of_grain);
 
-// Where a part's codes go: the message's step, its blocks' headers, and for each grain its first byte, counted from
-// `codes`, and behind the last one where it ends.
+// The destination of a part's codes. It has the message's step, its blocks' headers, and the offset of each grain from
+// `codes`, followed by the end of the last grain.
 struct VariableGrains {
   uint16_t step;
   const uint8_t* headers;
@@ -59,11 +60,11 @@ struct VariableSource {
   const int64_t* byte_of_grain;
 };
 
-// Number i of `out` is element first + i of the message.
+// Element i of `out` becomes element first + i of the message.
 void variable_decode(const VariableSource& source, int64_t first, WireOutput out);
 
-// Elements of a sum, from `first` on. Rank r's message is messages[r], or where that is null its part is `own`, the
-// float32 of these elements. `own` is as long as the mean, or begins at null where there is none.
+// Elements of a sum, from `first` on. The message of rank r is messages[r]; if that is null, its part is `own`, the
+// float32 of these elements. `own` has the length of the mean, or its pointer is null if no rank has such a part.
 struct VariableParts {
   const VariableSource* const* messages;
   int64_t ranks;
@@ -71,8 +72,8 @@ struct VariableParts {
   int64_t first;
 };
 
-// As WireKernels::average. May be written to `own`. What variable_extents makes of the mean goes to `extents` unless it
-// is null.
+// Like WireKernels::average. May be written to `own`. Unless `extents` is null, also writes the mean's extents there,
+// like variable_extents.
 void variable_average(const VariableParts& parts, WireOutput mean, BlockExtent* extents = nullptr);
 
 #define NARROWCAST_DECLARE_VARIABLE(T)                               \
@@ -89,7 +90,7 @@ using VariableExtents = void (*)(WireInput<T>, BlockExtent*);
 template <class T>
 using VariableCodes = void (*)(WireInput<T>, const Rounding&, const VariableGrains&);
 
-// What an instruction set offers: the functions above.
+// The above functions for one instruction set.
 struct VariableKernels {
   std::tuple<VariableExtents<float>, VariableExtents<double>, VariableExtents<c10::BFloat16>,
              VariableExtents<c10::Half>>

@@ -1,5 +1,5 @@
-// Blocks of codes of any width (ops/codec/variable_width.h), between float32, the bits of a message, and back. Included
-// once per instruction set by files that use hwy/foreach_target.h.
+// Blocks of codes of any width (ops/codec/variable_width.h): conversion between float32 and the bits of a message.
+// Included once per instruction set by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_
@@ -24,7 +24,7 @@ using codec::wire::kVariableBlock;
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Vectors of codes on their way to bytes. Two of the widest, or four of others become a vector of bytes.
+// Vectors of codes before they become bytes. Two vectors of 16 lanes, or four narrower ones, become a vector of bytes.
 inline constexpr bool kHasWidest = hn::MaxLanes(hn::ScalableTag<float>()) == 16;
 using CodeFloats = hn::CappedTag<float, 16>;
 using CodeLanes = hn::RebindToUnsigned<CodeFloats>;
@@ -32,13 +32,13 @@ inline constexpr int64_t kCodeLanes = hn::MaxLanes(CodeFloats());
 inline constexpr int64_t kCodeVectors = kPlaneLanes / kCodeLanes;
 static_assert(kCodeVectors == (kHasWidest ? 2 : 4), "codes must fill a vector of bytes");
 
-// The zero point of codes of this width as it is taken together with a byte of which BitPlanes makes planes.
+// The zero point of codes of this width, in the form in which it is added to a byte for BitPlanes.
 constexpr int32_t zero_point_of_planes(int32_t zero_point, uint32_t width) {
   return BitPlanes::kTakesWidths || zero_point == 0 ? zero_point : zero_point << (kPlanes - width);
 }
 
-// In the low 22 bits the codes of kCodeLanes elements, less the zero point. Random words are those of the block's
-// elements; without, to nearest.
+// The codes of kCodeLanes elements, without the zero point, in the low 22 bits. `random` is the random words of the
+// block's elements; without them, rounds to nearest.
 template <class... Random>
 HWY_INLINE hn::Vec<CodeLanes> rounded_lanes(const float* x, float inverse, Random... random) {
   constexpr float kRounder = 0x1.8p23F;  // The low bits of the sum are the whole number.
@@ -57,7 +57,7 @@ HWY_INLINE hn::Vec<CodeLanes> rounded_lanes(const float* x, float inverse, Rando
   }
 }
 
-// The low bytes of a vector's codes: as rows of a product where planes are made by one, else in order.
+// The low bytes of a vector's codes: as rows of a product if planes are computed by a product, else in order.
 template <class D>
 HWY_INLINE PlaneVector low_bytes_of([[maybe_unused]] D d, const hn::Vec<D> (&codes)[kCodeVectors]) {
 #if NARROWCAST_HAS_GFNI
@@ -73,7 +73,7 @@ HWY_INLINE PlaneVector low_bytes_of([[maybe_unused]] D d, const hn::Vec<D> (&cod
 #endif
 }
 
-// Writes the codes of a block, and behind its words anything up to 64 bytes from its first one on.
+// Writes the codes of a block; bytes after its words may become anything, up to 64 bytes from its first word on.
 template <bool kIsWide, class... Random>
 HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
                              const uint8_t& zero_point, uint8_t* words, Random... random) {
@@ -105,8 +105,8 @@ HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inve
   }
 }
 
-// Blocks with codes of more than 8 bits have no zero point, and `zero_point` is zero_point_of_planes of others; a
-// reference, so that the broadcast loads it.
+// Encodes a block. Codes of more than 8 bits have no zero point; for others `zero_point` is that of
+// zero_point_of_planes. It is a reference so that the broadcast loads it.
 template <class... Random>
 HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
                              const uint8_t& zero_point, uint8_t* words, Random... random) {
@@ -136,8 +136,8 @@ HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* word
   });
 }
 
-// Reads the 32 bytes from a block's first word on, or 64 if its codes have more than 8 bits. `zero_point` is
-// zero_point_of_planes; references, so that broadcasts load them.
+// Decodes a block from the 32 bytes from its first word on, or 64 if its codes have more than 8 bits. `zero_point` is
+// that of zero_point_of_planes. It and `step` are references so that broadcasts load them.
 template <class Sink>
 HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, const uint8_t& zero_point,
                              const float& step, float* out) {
@@ -150,7 +150,7 @@ HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint
   const int shift = static_cast<int>(kPlanes - width);
   PlaneVector block[kPlaneVectors];
   planes.load(words, width, block);
-  if constexpr (BitPlanes::kTakesWidths) {  // No difference is beyond a byte, as codes of 8 bits have no zero point.
+  if constexpr (BitPlanes::kTakesWidths) {  // All differences fit in a byte, as codes of 8 bits have no zero point.
     for (auto& bytes : block) bytes = hn::Sub(bytes, hn::Set(PlaneBytes(), zero_point));
   }
   for_each_vector(block, [&](int64_t i, auto bytes) {

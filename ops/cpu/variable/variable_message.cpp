@@ -15,32 +15,33 @@ using codec::wire::kVariableBlock;
 using codec::wire::kWordBytes;
 using codec::wire::StepCodes;
 
-// From one step to the next, in the bits of a float32.
+// The distance of two neighbouring steps, in the bits of a float32.
 constexpr uint32_t kUnit = codec::wire::kScaleUnit;
 constexpr int64_t kPatternsOfOctave = (int64_t{1} << 23) / kUnit;
 
-// A message of so many blocks has its step guessed from one of each kSampleStride grains of them.
+// If a message has at least this many blocks, its step is first estimated from every kSampleStride-th grain.
 constexpr int64_t kSampledBlocks = 8192;
 constexpr int64_t kSampleStride = 16;
 
-// The bytes of a message whose largest magnitude has no code.
+// Stands for the size of a message whose largest magnitude has no code.
 constexpr int64_t kNoCodes = std::numeric_limits<int64_t>::max();
 
-// A step and the bytes that it takes.
+// A step and the bytes of its codes.
 struct Tried {
   int64_t step;
   int64_t bytes;
 };
 
-// Where the search for a step stands.
+// The state of the search for a step.
 struct StepSearch {
   int64_t low;
-  int64_t high;  // Fits.
+  int64_t high;  // This step fits.
   int64_t guess;
-  double bytes_per_step;  // By which they fall from one step to the next.
+  double bytes_per_step;  // The decrease in bytes from one step to the next.
 
-  // Goes on until the step is found: as least_step for steps that take at most `bytes`, where counting them costs much.
-  // They fall as between the last two that were tried; where they do not, the range is halved.
+  // Searches until the step is found. The result is that of least_step for steps whose codes take at most `bytes`; this
+  // search is for expensive counts. It extrapolates from the last two steps that were tried; if that is impossible, it
+  // halves the range.
   template <class Count>
   uint16_t least(int64_t bytes, const Count& count) {
     constexpr int kMostGuesses = 8;
@@ -68,7 +69,7 @@ struct StepSearch {
 VariableWriter::VariableWriter(int bits_per_element, const Rounding& rounding, int64_t n, uint8_t* bytes)
     : layout_(codec::wire::variable_layout(bits_per_element, n)), rounding_(rounding), bytes_(bytes) {
   const int64_t grains = whole_grains(layout_.blocks);
-  // Not set: all but the last are measured.
+  // Not initialised: all elements except the padding are measured.
   extents_ = std::make_unique_for_overwrite<BlockExtent[]>(static_cast<size_t>(grains * kGrainBlocks));
   std::fill(extents_.get() + layout_.blocks, extents_.get() + grains * kGrainBlocks, BlockExtent{});
   byte_of_grain_.resize(static_cast<size_t>(grains) + 1);
@@ -79,7 +80,7 @@ uint16_t VariableWriter::find_step() const {
   if (largest > codec::wire::kGreatestMagnitudeBits) {
     return codec::wire::kNanScale;
   }
-  // Steps below have no code for the largest magnitude; with this one and those above all blocks are faint or zeros.
+  // Lower steps have no code for the largest magnitude; with `high` and higher steps all blocks are faint or zeros.
   const auto pattern = [](double value) { return codec::float_bits(static_cast<float>(value)) / kUnit; };
   const double magnitude = codec::float_of_bits(largest);
   const auto bounded = [](uint32_t step) { return std::clamp<uint32_t>(step, kLeastStep, kGreatestStep); };
@@ -91,8 +92,8 @@ uint16_t VariableWriter::find_step() const {
                ? variable_bytes(extents_.get(), layout_.blocks, stride, codes)
                : kNoCodes;
   };
-  // A step of twice the size, kPatternsOfOctave behind, takes a word less for each block that has any. Gradients' steps
-  // are mostly about 2 octaves farther below their largest number than a block has words.
+  // A step of twice the size, kPatternsOfOctave patterns higher, saves a word in each block that has any. The steps of
+  // gradients are mostly about 2 octaves farther below their largest number than a block has words.
   const auto bytes_per_step = static_cast<double>(layout_.blocks * kWordBytes) / kPatternsOfOctave;
   const int64_t words = layout_.code_bytes / (layout_.blocks * kWordBytes);
   StepSearch search{low, high, high - (words + 3) * kPatternsOfOctave, bytes_per_step};
@@ -130,7 +131,7 @@ VariableGrains VariableWriter::grains_from(int64_t first) const {
 
 void VariableWriter::read_back(int64_t first, int64_t n, float* out) const {
   if (n == 0) {
-    return;  // A message of nothing has no step.
+    return;  // An empty message has no step.
   }
   const codec::wire::VariableMessage message{step(), bytes_ + kStepBytes, bytes_ + layout_.first_code,
                                              layout_.code_bytes};

@@ -1,8 +1,8 @@
-// Messages in a variable format (ops/codec/variable_width.h), written and read in parts, which may be on several
-// threads at a time. No element can be written before the step is known, which all elements determine; and none be read
-// before its byte is known, which the widths of all blocks before it determine.
+// Messages in a variable format (ops/codec/variable_width.h), written and read in parts, by several threads at a time
+// if desired. An element can only be written once the step is known, which depends on all elements. It can only be read
+// once its offset is known, which depends on the widths of all blocks before it.
 //
-// Parts begin at a multiple of kWireGrain elements. Which parts there are changes no bit.
+// Parts begin at multiples of kWireGrain elements. The division into parts changes no bit.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,21 @@ class VariableWriter {
  public:
   VariableWriter(int bits_per_element, const Rounding& rounding, int64_t n, uint8_t* bytes);
 
-  // Takes note of elements `first` and on.
+  // Measures elements from `first` on.
   template <class T>
   void measure(int64_t first, WireInput<T> part) {
     variable_extents(part, extents_.get() + first / codec::wire::kVariableBlock);
   }
 
-  // Makes a mean of these parts, and takes note of it as elements `first` and on.
+  // Computes the mean of these parts, and measures it as elements from `first` on.
   void measure_mean(int64_t first, const VariableParts& parts, WireOutput mean) {
     variable_average(parts, mean, extents_.get() + first / codec::wire::kVariableBlock);
   }
 
-  // Writes all but codes, when all elements were measured.
+  // Writes everything except the codes, after all elements were measured.
   void settle();
 
-  // Writes the codes of these elements, which must be those that were measured.
+  // Writes the codes of these elements, which must equal the measured ones.
   template <class T>
   void write(int64_t first, WireInput<T> part) const {
     if (part.n > 0 && !is_nan_) {
@@ -45,30 +45,30 @@ class VariableWriter {
     }
   }
 
-  // out[i] = what element first + i was written as.
+  // out[i] = the decoded value of element first + i, which must have been written.
   void read_back(int64_t first, int64_t n, float* out) const;
 
  private:
   VariableGrains grains_from(int64_t first) const;
   uint16_t find_step() const;
-  uint16_t step() const { return codec::wire::step_of_message(bytes_); }  // Once it is settled.
+  uint16_t step() const { return codec::wire::step_of_message(bytes_); }  // Valid after settle().
 
   const codec::wire::VariableLayout layout_;
   const Rounding rounding_;
   uint8_t* const bytes_;
-  std::unique_ptr<BlockExtent[]> extents_;  // Of each block, and zeros up to a whole grain.
+  std::unique_ptr<BlockExtent[]> extents_;  // The extent of each block, and zeros up to a whole grain.
   std::vector<int64_t> byte_of_grain_;
   bool is_nan_ = false;
 };
 
-// Reads n elements from variable_layout(bits_per_element, n).bytes, which may be any and must stay as they are.
+// Reads n elements from variable_layout(bits_per_element, n).bytes of any content, which must not change meanwhile.
 class VariableReader {
  public:
   VariableReader(int bits_per_element, const uint8_t* bytes, int64_t n);
 
   VariableSource source() const { return {message_, byte_of_grain_.data()}; }
 
-  // Number i of `out` is element first + i.
+  // Element i of `out` becomes element first + i of the message.
   void decode(int64_t first, WireOutput out) const { variable_decode(source(), first, out); }
 
  private:
@@ -76,21 +76,22 @@ class VariableReader {
   std::vector<int64_t> byte_of_grain_;
 };
 
-// Reads the messages of n elements of all ranks, by rank. Null for the one rank whose part is given as float32, or for
-// none.
+// Reads the messages of n elements of all ranks. At most one pointer, in the order of ranks, is null: that rank's part
+// is given as float32.
 class VariableRankReader {
  public:
   VariableRankReader(int bits_per_element, const std::vector<const uint8_t*>& messages, int64_t n);
   VariableRankReader(const VariableRankReader&) = delete;
   VariableRankReader& operator=(const VariableRankReader&) = delete;
 
-  // Number i of `mean` is element first + i of the mean, as WireKernels::average. `own` is the part of the rank without
-  // message from element `first` on, as long as the mean, and may be where that is written to.
+  // Element i of `mean` becomes element first + i of the mean, computed as by WireKernels::average. `own` is the part
+  // of the rank without a message, from element `first` on. It has the length of the mean and may be the memory of
+  // `mean`.
   void average(int64_t first, WireInput<float> own, WireOutput mean) const {
     variable_average(parts(first, own), mean);
   }
 
-  // As average(), and measures the mean as elements `first` and on of the writer.
+  // Like average(), and measures the mean as elements from `first` on of the writer.
   void average_and_measure(VariableWriter& writer, int64_t first, WireInput<float> own, WireOutput mean) const {
     writer.measure_mean(first, parts(first, own), mean);
   }
@@ -110,7 +111,7 @@ class VariableMessages {
  public:
   using Writer = VariableWriter;
 
-  // As FixedMessages'.
+  // See FixedMessages.
   static constexpr bool kMeasured = true;
   static constexpr bool kTakesAnyOrder = true;
 

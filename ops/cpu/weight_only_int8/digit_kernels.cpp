@@ -1,8 +1,8 @@
 #include "ops/cpu/weight_only_int8/linear_kernels.h"
 
-// VNNI is in AVX3_DL; all other instruction sets share the answer that there is none.
+// AVX3_DL has VNNI; all other instruction sets share the code that returns null.
 #define HWY_WANT_AVX3_DL
-#undef HWY_DISABLED_TARGETS  // The build may leave out some by itself.
+#undef HWY_DISABLED_TARGETS  // The build may disable some itself.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3)
 
 #undef HWY_TARGET_INCLUDE
@@ -23,8 +23,8 @@ namespace narrowcast::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// Digits of few rows times codes: each code meets so few digits that to pack it first, as digit_multiply-inl.h does,
-// would cost more than the products.
+// Products of the digits of few rows and codes. Each code is multiplied by so few digits that packing it first, as in
+// digit_multiply-inl.h, would take longer than the products.
 
 constexpr int kTileOutputs = 4;
 
@@ -37,7 +37,7 @@ HWY_INLINE __m128i sums_of_lanes(const __m512i (&v)[kTileOutputs]) {
   return _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
 }
 
-// How far ahead of their use codes are fetched: the processor does not look beyond a page by itself.
+// The distance by which codes are prefetched: the processor itself does not prefetch beyond a page.
 constexpr int64_t kPrefetchBytes = 8192;
 
 // sums[d] += digit row d times the 64 codes of the inputs from k on.
@@ -51,12 +51,12 @@ HWY_INLINE void add_step(const int8_t* digits, const int8_t* codes, int64_t k, _
   }
 }
 
-// sums[d] = digit row d times the codes of one output. One output after the other reads the codes as they lie in
-// memory, which is faster than several side by side.
+// sums[d] = digit row d times the codes of one output. Processing one output after the other reads the codes in memory
+// order, which is faster than several outputs side by side.
 template <int kDigitRows>
 HWY_INLINE void multiply_output(const int8_t* digits, const int8_t* codes, int64_t inputs,
                                 __m512i (&sums)[kDigitRows]) {
-  __m512i odd[kDigitRows];  // Twice the chains of sums hide their latency.
+  __m512i odd[kDigitRows];  // Two chains of sums per digit row hide their latency.
   HWY_UNROLL(6)
   for (int d = 0; d < kDigitRows; ++d) sums[d] = odd[d] = _mm512_setzero_si512();
   int64_t k = 0;
@@ -75,8 +75,8 @@ HWY_INLINE void multiply_output(const int8_t* digits, const int8_t* codes, int64
   for (int d = 0; d < kDigitRows; ++d) sums[d] = _mm512_add_epi32(sums[d], odd[d]);
 }
 
-// sums[d * kBlockOutputs + o] = digit row d of a panel of kDigitRows times output o of a tile. Past the layer's end its
-// last output stands in.
+// sums[d * kBlockOutputs + o] = digit row d of a panel of kDigitRows times output o of a tile. Beyond the layer's end,
+// its last output is used instead.
 template <int kDigitRows>
 void multiply_codes(const int8_t* digits, const Int8Layer& layer, int64_t first, int32_t* sums) {
   __m512i partial[kDigitRows][kTileOutputs];
@@ -103,11 +103,11 @@ constexpr MultiplyCodes kMultiplyCodes[kPanelDigitRows + 1] = {nullptr,
                                                                &multiply_codes<5>,
                                                                &multiply_codes<6>};
 
-// With more, packing pays.
+// With more digit rows, packing is faster.
 constexpr int64_t kMostFewDigitRows = 9;
 
-// DigitKernels::multiply for at most kMostFewDigitRows digit rows. Panels after the first find a tile's codes in the
-// first-level cache.
+// DigitKernels::multiply for at most kMostFewDigitRows digit rows. For all panels except the first, a tile's codes are
+// in the first-level cache.
 template <class T>
 void multiply_few(const DigitRows& x, const Int8Layer& layer, Range blocks, T* const* y) {
   HWY_ALIGN int32_t sums[kMostFewDigitRows * kBlockOutputs];

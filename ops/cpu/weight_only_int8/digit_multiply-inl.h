@@ -1,5 +1,5 @@
-// Digits times codes, packed first for many digit rows, as linear_kernels.h says, for the instruction set being
-// compiled. Included by digit_kernels.cpp, which includes Highway.
+// Products of digits and codes (linear_kernels.h) for many digit rows, for which codes are packed first. For the
+// instruction set that is being compiled. Included by digit_kernels.cpp, which includes Highway.
 #if defined(NARROWCAST_DIGIT_MULTIPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_DIGIT_MULTIPLY_INL_H_
 #undef NARROWCAST_DIGIT_MULTIPLY_INL_H_
@@ -22,25 +22,25 @@ namespace narrowcast::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// A block's codes are packed slice by slice: 64 codes of each output side by side, four of each output in turn, so that
-// one vector holds the codes of 16 outputs that meet the same four digits.
+// A block's codes are packed slice by slice. In a slice, 64 codes of each output are side by side, four of each output
+// in turn, so that one vector holds the codes of 16 outputs that are multiplied by the same four digits.
 constexpr int64_t kSlice = 1024;  // inputs whose packed codes stay in the first-level cache
 constexpr int64_t kPackedInputs = 4;
 constexpr int64_t kVectorOutputs = 16;
 constexpr int kBlockVectors = kBlockOutputs / kVectorOutputs;
 
-// A slice of inputs: k = begin..begin + size, a whole number of steps.
+// A slice of inputs, begin <= k < begin + size; a whole number of steps.
 struct Slice {
   int64_t begin;
   int64_t size;
 };
 
-// 64 codes, or those that the mask lets through and zeros, with 128 added.
+// 64 codes with 128 added. Codes that the mask excludes are 0 before the addition.
 HWY_INLINE __m512i load_unsigned_codes(const int8_t* codes, __mmask64 mask) {
   return _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, codes), _mm512_set1_epi8(static_cast<char>(0x80)));
 }
 
-// Four vectors' parts of 128 bits as a matrix, transposed; vector i of the result goes to out[4 * i].
+// Transposes a matrix of four vectors' parts of 128 bits; vector i of the result is written to out[4 * i].
 HWY_INLINE void transpose_parts(__m512i v0, __m512i v1, __m512i v2, __m512i v3, __m512i* out) {
   const __m512i low01 = _mm512_shuffle_i32x4(v0, v1, 0x44);
   const __m512i high01 = _mm512_shuffle_i32x4(v0, v1, 0xEE);
@@ -52,9 +52,9 @@ HWY_INLINE void transpose_parts(__m512i v0, __m512i v1, __m512i v2, __m512i v3, 
   out[12] = _mm512_shuffle_i32x4(high01, high23, 0xDD);
 }
 
-// Sixteen vectors of 16 int32 as a matrix, transposed in place.
+// Transposes a matrix of sixteen vectors of 16 int32 in place.
 HWY_INLINE void transpose(__m512i (&v)[kVectorOutputs]) {
-  __m512i quads[kVectorOutputs];  // [4 j + c]: of rows 4 j..4 j + 3 column c of each part of 128 bits
+  __m512i quads[kVectorOutputs];  // [4 j + c]: column c of each part of 128 bits, of rows 4 j..4 j + 3
   HWY_UNROLL(4)
   for (int j = 0; j < kVectorOutputs; j += 4) {
     const __m512i low01 = _mm512_unpacklo_epi32(v[j], v[j + 1]);
@@ -70,8 +70,8 @@ HWY_INLINE void transpose(__m512i (&v)[kVectorOutputs]) {
   for (int c = 0; c < 4; ++c) transpose_parts(quads[c], quads[4 + c], quads[8 + c], quads[12 + c], v + c);
 }
 
-// The codes of 16 outputs and 64 inputs from k on, those past the inputs' end as any: their digits are zeros. Outputs
-// past the layer's end are copies of its last one.
+// Packs the codes of 16 outputs and 64 inputs from k on. Codes beyond the inputs' end are arbitrary, since their digits
+// are zeros. Outputs beyond the layer's end are copies of its last one.
 inline void pack_step(const Int8Layer& layer, int64_t first, int64_t k, int8_t* packed) {
   const __mmask64 mask = ~__mmask64{0} >> (kDigitStep - std::min(layer.inputs - k, kDigitStep));
   __m512i v[kVectorOutputs];
@@ -92,7 +92,7 @@ inline void pack_slice(const Int8Layer& layer, int64_t first, Slice slice, int8_
   }
 }
 
-// Has the processor fetch a slice of a block's codes, some at a time, while another is multiplied.
+// Prefetches a slice of a block's codes in portions, while another slice is multiplied.
 class CodeFetcher {
  public:
   CodeFetcher(const Int8Layer& layer, int64_t first, Slice slice)
@@ -121,7 +121,8 @@ class CodeFetcher {
   int64_t offset_ = 0;
 };
 
-// In assembly: with its intrinsic GCC 12 moves most of the 24 sums to memory and back, 2.5 times slower.
+// Written in assembly: with the intrinsic, GCC 12 moves most of the 24 sums to memory and back, which is 2.5 times
+// slower.
 HWY_INLINE void add_products(__m512i& sums, __m512i unsigned_bytes, __m512i signed_bytes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_bytes), "v"(signed_bytes));
 }
@@ -133,13 +134,13 @@ HWY_INLINE __m512i broadcast_digits(const int8_t* digits) {
   return _mm512_set1_epi32(four);
 }
 
-// A tile's digits: of one panel, or of that and the next.
+// A tile's digits, from one panel or from two consecutive ones.
 struct TileDigits {
   const int8_t* first;
   const int8_t* second;
 };
 
-// sums[d] += digit row d times four packed codes of each of the block's outputs; k is the place in a step.
+// sums[d] += digit row d times four packed codes of each of the block's outputs; k is the offset in a step.
 template <int kDigitRows>
 HWY_INLINE void add_packed(TileDigits digits, int64_t k, const int8_t* packed,
                            __m512i (&sums)[kDigitRows][kBlockVectors]) {
@@ -178,14 +179,14 @@ void multiply_tile(TileDigits digits, const int8_t* packed, int64_t size, int32_
 
 constexpr int64_t kTileDigitRows = 2 * kPanelDigitRows;
 
-// By digit rows, which are a multiple of 2 or of 3.
+// Indexed by the number of digit rows, which is a multiple of 2 or of 3.
 using MultiplyTile = void (*)(TileDigits, const int8_t*, int64_t, int32_t*);
 constexpr MultiplyTile kMultiplyTile[kTileDigitRows + 1] = {
     nullptr,           nullptr, &multiply_tile<2>, &multiply_tile<3>, &multiply_tile<4>,  nullptr,
     &multiply_tile<6>, nullptr, &multiply_tile<8>, &multiply_tile<9>, &multiply_tile<10>, nullptr,
     &multiply_tile<12>};
 
-// Adds a slice to all sums of a block, [digit row][kBlockOutputs].
+// Adds a slice's products to all sums of a block, [digit row][kBlockOutputs].
 inline void multiply_slice(const DigitRows& x, const int8_t* packed, Slice slice, CodeFetcher next, int32_t* sums) {
   const int64_t digit_rows = x.rows * x.planes;
   const int64_t tiles = (digit_rows + kTileDigitRows - 1) / kTileDigitRows;

@@ -1,5 +1,5 @@
-// Rows to digits, and sums of digits to outputs, as linear_kernels.h says, for the instruction set being compiled.
-// Included by digit_kernels.cpp, which includes Highway.
+// Conversion of rows to digits, and of sums of digits to outputs (linear_kernels.h), for the instruction set that is
+// being compiled. Included by digit_kernels.cpp, which includes Highway.
 #if defined(NARROWCAST_DIGIT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_DIGIT_ROWS_INL_H_
 #undef NARROWCAST_DIGIT_ROWS_INL_H_
@@ -22,7 +22,7 @@ namespace narrowcast::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// x[k..k+16), zeros from n on.
+// x[k..k + 16), zeros from n on.
 HWY_INLINE __m512 load_row(const float* x, int64_t k, int64_t n) {
   const int64_t left = std::clamp<int64_t>(n - k, 0, 16);
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << left) - 1), x + k);
@@ -41,7 +41,7 @@ struct Magnitudes {
 
 template <class T>
 Magnitudes find_magnitudes(const T* x, int64_t n) {
-  constexpr int kChains = 4;  // of sums, to hide their latency
+  constexpr int kChains = 4;  // chains of sums, to hide their latency
   __m512 largest[kChains];
   __m512 sum[kChains];
   for (int i = 0; i < kChains; ++i) largest[i] = sum[i] = _mm512_setzero_ps();
@@ -59,7 +59,8 @@ Magnitudes find_magnitudes(const T* x, int64_t n) {
   return {_mm512_reduce_max_ps(all_largest), _mm512_reduce_add_ps(all_sums)};
 }
 
-// NaN and Inf make the sum so. Values beyond 2^+-100 would leave float32 on their way to units.
+// With NaN or Inf, the sum is not finite. Values beyond 2^+-100 would overflow or underflow float32 when converted to
+// units.
 template <class T>
 int64_t planes_for(const T* x, int64_t n) {
   constexpr int64_t kLeast = std::is_same_v<T, float> ? 3 : 2;
@@ -79,7 +80,7 @@ int64_t planes_for(const T* x, int64_t n) {
   return kLeast < 3 && as_if_all_largest <= 256 * kMostOverMean * magnitudes.sum ? 3 : 0;
 }
 
-// The exponent of the largest power of two that brings `largest` within the digits' range.
+// The exponent of the largest power of two that scales `largest` into the range of the digits.
 inline int exponent_for(double largest, int64_t planes) {
   const double range = planes == 3 ? 127 * 65536 + 127 * 256 + 127 : 127 * 256 + 127;
   int exponent = 0;
@@ -87,7 +88,7 @@ inline int exponent_for(double largest, int64_t planes) {
   return exponent - 1;
 }
 
-// Where the digits of row `row`, plane 0, begin, and how far apart its steps are.
+// The first digit of row `row` in plane 0, and the distance between its steps.
 struct DigitPlace {
   int8_t* first;
   int64_t step;
@@ -101,7 +102,7 @@ inline DigitPlace place_of(const DigitRows& x, int64_t row) {
           in_panel * kDigitStep};
 }
 
-// Sixteen values to digits, stored one plane after the other 64 bytes apart; their sums are added to `sums`.
+// Writes sixteen values as digits, one plane after the other, 64 bytes apart, and adds the digits to `sums`.
 template <int kPlanes>
 HWY_INLINE void store_digits(__m512i value, int8_t* out, __m512i (&sums)[kPlanes]) {
   HWY_UNROLL(3)
@@ -136,7 +137,7 @@ void split(const T* x, int64_t n, int64_t row, const DigitRows& out) {
   out.planes == 3 ? split_into<3>(x, n, row, out) : split_into<2>(x, n, row, out);
 }
 
-// Eight outputs' scale and bias; anything past the layer's end.
+// The scale and bias of eight outputs; undefined values beyond the layer's end.
 struct Scaling {
   Scaling() = default;
   Scaling(const Int8Layer& layer, int64_t first) {
@@ -148,8 +149,8 @@ struct Scaling {
   __m512d bias = _mm512_setzero_pd();
 };
 
-// Eight outputs of a row from the sums of its planes. In double, where all before the scale is exact, and rounded to
-// float32 once.
+// Eight outputs of a row from the sums of its planes. The computation is in double, where it is exact before the scale
+// is applied, and is rounded to float32 once.
 HWY_INLINE __m256 scale_sums(const int32_t* sums, const DigitRows& x, int64_t row, const Scaling& scaling) {
   __m512d value = _mm512_setzero_pd();
   for (int64_t plane = 0; plane < x.planes; ++plane) {
@@ -161,7 +162,7 @@ HWY_INLINE __m256 scale_sums(const int32_t* sums, const DigitRows& x, int64_t ro
   return _mm512_cvtpd_ps(_mm512_add_pd(product, scaling.bias));
 }
 
-// A block's outputs of every row from its sums, [digit row][kBlockOutputs].
+// Writes a block's outputs of every row, from its sums, [digit row][kBlockOutputs].
 template <class T>
 void store_block(const DigitRows& x, const Int8Layer& layer, int64_t first, const int32_t* sums, T* const* y) {
   const hn::FixedTag<float, 8> d;

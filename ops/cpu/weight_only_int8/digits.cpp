@@ -9,14 +9,14 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Digits of as many rows as stay in a third-level cache while all codes pass by: each digit meets 32 codes, so they
-// need not be read fast.
+// Bytes of digits, for as many rows as stay in a third-level cache while all codes are read. Each digit is multiplied
+// by 32 codes, so the digits need not be read fast.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
-// Products of bytes worth a thread's start: some microseconds of work.
+// Products of bytes per thread, enough to start one for: some microseconds of work.
 constexpr int64_t kDigitGrain = int64_t{1} << 20;
 
-// Rows in as few chunks as fit the cache, all about as large: each costs a pass over the codes.
+// Divides rows into the fewest chunks that fit the cache, of about equal size: each chunk costs a pass over the codes.
 int64_t rows_per_chunk(int64_t rows, int64_t planes, int64_t padded) {
   const int64_t rows_per_panel = kPanelDigitRows / planes;
   const int64_t panels = (rows + rows_per_panel - 1) / rows_per_panel;
@@ -25,7 +25,7 @@ int64_t rows_per_chunk(int64_t rows, int64_t planes, int64_t padded) {
   return (panels + chunks - 1) / chunks * rows_per_panel;
 }
 
-// Memory for the digits of one chunk of rows, which takes the chunks one after the other.
+// Memory for the digits of one chunk of rows, reused for all chunks.
 class ChunkBuffer {
  public:
   ChunkBuffer(int64_t rows, int64_t planes, int64_t padded)

@@ -1,15 +1,16 @@
-// weight_only_int8_linear on the CPU: tensors to pointers, and the kernel that suits the number of rows:
+// weight_only_int8_linear on the CPU: passes tensors as pointers to the kernel that suits the number of rows:
 //
 //   rows       processor with VNNI                              others
-//   1..4       exact sums of digits (linear_kernels.h); rows    sums in float32 straight from the codes
+//   1..4       exact sums of digits (linear_kernels.h); rows    sums in float32, directly from the codes
 //              that suit no digits are summed in float32
 //   5 and up   the same                                         codes widened block by block to float32,
 //                                                               LibTorch's dense matrix product
 //
-// but for bfloat16 of more than 64 rows, of a multiple of 32 inputs, codes are widened block by block to bfloat16 where
-// the processor has matrix instructions for it (AMX), or has no VNNI but multiplies it. Other rows that are not float32
-// are converted to it before and from it after, except for the digits of bfloat16. float64 has no kernel of its own:
-// LibTorch's operators compute the reference's expression.
+// Exception: for more than 64 rows of bfloat16 whose number of inputs is a multiple of 32, codes are widened block by
+// block to bfloat16, if the processor has matrix instructions for it (AMX), or has no VNNI but multiplies bfloat16.
+//
+// Other rows that are not float32 are converted to it before and from it after, except for the digits of bfloat16. For
+// float64 there is no separate kernel: LibTorch's operators compute the reference's expression.
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
@@ -32,17 +33,19 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Beyond, LibTorch's product of bfloat16 is the faster one on processors with AMX.
+// With more rows, LibTorch's product of bfloat16 is faster on processors with AMX.
 constexpr int64_t kMostBfloat16Rows = 64;
 
-// That product multiplies so many inputs at a time. Of other numbers of inputs it multiplies what follows a row, the
-// beginning of the next, by zero, and makes NaN of another row's Inf and NaN (as in LibTorch 2.11).
+// LibTorch's product of bfloat16 multiplies this many inputs at a time. If the number of inputs is not a multiple, it
+// multiplies the beginning of the next row by zero, so that an Inf or NaN there becomes a NaN here (as of LibTorch
+// 2.11).
 constexpr int64_t kBfloat16Step = 32;
 
-// Codes worth a thread's start: some microseconds of work.
+// Codes per thread, enough to start one for: some microseconds of work.
 constexpr int64_t kProductGrain = int64_t{1} << 17;
 
-// Widened codes at a time: few enough for a second-level cache, and enough for the matrix product's full speed.
+// Bytes of codes that are widened at a time: they fit in a second-level cache, and the matrix product has its full
+// speed.
 constexpr int64_t kBlockBytes = int64_t{1} << 20;
 constexpr int64_t kLeastBlock = 16;  // outputs
 
@@ -61,9 +64,9 @@ std::vector<Row<T>> rows_of(const at::Tensor& x, const at::Tensor& y) {
   return rows;
 }
 
-// Any number of rows, kMostFewRows at a time.
+// For any number of rows, kMostFewRows at a time.
 void multiply_directly(std::span<const Row<float>> rows, const Int8Layer& layer) {
-  constexpr int64_t kTile = 8;  // what the kernel likes best
+  constexpr int64_t kTile = 8;  // the kernel's best number of outputs
   const int64_t tiles = (layer.outputs + kTile - 1) / kTile;
   const int64_t grain = std::max<int64_t>(1, kProductGrain / (kTile * std::max<int64_t>(1, layer.inputs)));
   at::parallel_for(0, tiles, grain, [&](int64_t begin, int64_t end) {
@@ -75,7 +78,7 @@ void multiply_directly(std::span<const Row<float>> rows, const Int8Layer& layer)
   });
 }
 
-// The same for bfloat16: one row after the other, as few are summed in float32.
+// The same for bfloat16, one row after the other, since few rows are summed in float32.
 void multiply_directly(std::span<const Row<c10::BFloat16>> rows, const Int8Layer& layer) {
   std::vector<float> x(static_cast<size_t>(layer.inputs));
   std::vector<float> y(static_cast<size_t>(layer.outputs));
@@ -117,7 +120,7 @@ int64_t block_outputs(const Int8Layer& layer, int64_t element_size) {
   return std::clamp(std::min(in_cache, per_thread), std::min(kLeastBlock, layer.outputs), layer.outputs);
 }
 
-// One thread's memory: widened codes of a block, and the product of all rows with them.
+// One thread's memory: the widened codes of a block, and the product of all rows with them.
 struct Scratch {
   Scratch(const at::Tensor& x, int64_t block)
       : codes(at::empty({block, x.size(1)}, x.options())), product(at::empty({x.size(0) * block}, x.options())) {}
@@ -136,7 +139,7 @@ void multiply_block(const at::Tensor& x, const Int8Layer& layer, Range outputs, 
   }
 }
 
-// A thread does whole blocks, on its own, so that threads wait for each other only once.
+// Each thread computes whole blocks alone, so that threads wait for each other only once.
 template <class T>
 void multiply_blocks(const at::Tensor& x, const Int8Layer& layer, T* y) {
   const int64_t block = block_outputs(layer, sizeof(T));
@@ -149,9 +152,9 @@ void multiply_blocks(const at::Tensor& x, const Int8Layer& layer, T* y) {
   });
 }
 
-// y [rows, outputs] for x [rows, inputs], inputs >= 1: both float32 or both bfloat16, contiguous. Codes are widened to
-// x's dtype block by block, so that the widened ones stay in the cache. In bfloat16 the product is rounded before it is
-// scaled, as in the reference. The order of sums is LibTorch's.
+// y [rows, outputs] for x [rows, inputs], inputs >= 1; both are float32 or both bfloat16, contiguous. Codes are widened
+// to x's dtype block by block, so that the widened codes stay in the cache. In bfloat16 the product is rounded before
+// it is scaled, as in the reference. The order of sums is LibTorch's.
 void multiply_dense(const at::Tensor& x, const Int8Layer& layer, const at::Tensor& y) {
   if (x.scalar_type() == at::kFloat) {
     multiply_blocks(x, layer, y.mutable_data_ptr<float>());

@@ -1,6 +1,6 @@
-// Kernels of weight_only_int8_linear: for any processor, vectorised, the instruction set picked at run time; and in
-// digits, for processors with VNNI. Each runs on the calling thread but for multiply_digits. Pointers need no
-// alignment, unless it says so.
+// Kernels of weight_only_int8_linear: vectorised kernels for any processor, whose instruction set is chosen at run
+// time, and kernels for processors with VNNI, which compute with digits. Each runs on the calling thread, except
+// multiply_digits. Pointers need no alignment unless stated otherwise.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -14,7 +14,7 @@ namespace narrowcast::cpu {
 struct Int8Layer {
   const int8_t* codes;  // [outputs, inputs]
   const float* scales;  // [outputs]
-  const float* bias;    // [outputs], or null for none
+  const float* bias;    // [outputs], or null
   int64_t inputs;
   int64_t outputs;
 };
@@ -25,7 +25,7 @@ struct Range {
   int64_t end;
 };
 
-// One row's inputs and where its outputs go.
+// One row's inputs and the destination of its outputs.
 template <class T>
 struct Row {
   const T* x;  // [inputs]
@@ -36,8 +36,8 @@ struct Row {
 
 inline constexpr int64_t kMostFewRows = 4;
 
-// The given outputs of `count` rows (1..kMostFewRows), straight from the codes. Sums are float32; the order of their
-// terms, and so every bit, depends on the number of inputs and the instruction set only.
+// The given outputs of `count` rows (1..kMostFewRows), directly from the codes. Sums are float32. The order of their
+// terms, and so every bit, depends only on the number of inputs and the instruction set.
 void multiply_few_rows(const Row<float>* rows, int64_t count, const Int8Layer& layer, Range outputs);
 
 // out[i] = codes[i], exactly.
@@ -48,28 +48,29 @@ void widen_codes(const int8_t* codes, int64_t n, c10::BFloat16* out);
 void scale_outputs(const float* product, const Int8Layer& layer, Range outputs, float* y);
 void scale_outputs(const c10::BFloat16* product, const Int8Layer& layer, Range outputs, c10::BFloat16* y);
 
-// Kernels for processors with VNNI: sums of four products of bytes in one instruction (digit_kernels.cpp, digits.cpp).
+// Kernels for processors with VNNI, an instruction for sums of four products of bytes (digit_kernels.cpp, digits.cpp).
 //
-// Each row x is written in fixed point, x[k] = unit * v[k], where the unit is a power of two so small that the row's
-// largest v nearly fills its digits:
+// Each row x is written in fixed point, x[k] = unit * v[k]. The unit is a power of two, so small that the row's largest
+// v nearly fills its digits:
 //
 //   v = d0 * 256^(planes-1) + ... + d(planes-1),  every digit in -128..127
 //
-// A plane of digits times the codes is a matrix product of bytes with sums in int32, which are exact, and so is their
-// combination in double. What is lost is the rounding of x[k] to a whole number of units: at most half a unit, less
-// than max|x| / 8355711 with three planes and max|x| / 32639 with two. Because sums are exact, a row's result depends
-// on no thread, block or other row.
+// A plane of digits times the codes is a matrix product of bytes with sums in int32. These sums are exact, and so is
+// their combination in double. The only error is the rounding of x[k] to a whole number of units: at most half a unit,
+// which is less than max|x| / 8355711 with three planes and max|x| / 32639 with two. Because sums are exact, a row's
+// result does not depend on threads, blocks or other rows.
 //
-// VNNI multiplies unsigned by signed bytes: codes go in with 128 added, and 128 times the sum of the digits, the
-// correction, comes off the result.
+// VNNI multiplies unsigned by signed bytes. So 128 is added to the codes, and the correction, 128 times the sum of the
+// digits, is subtracted from the result.
 //
-// Digit rows (row 0's planes, then row 1's, ...) lie in panels of kPanelDigitRows, the last with what remains; in a
-// panel, 64 digits of its first digit row, 64 of the next, ..., then the next 64 of the first.
+// Digit rows (row 0's planes, then row 1's, ...) are stored in panels of kPanelDigitRows; the last panel has the
+// remaining rows. A panel contains 64 digits of its first digit row, 64 of the next, and so on, then the next 64 of the
+// first.
 
-inline constexpr int64_t kPanelDigitRows = 6;       // a multiple of 2 and of 3, so no row is in two panels
+inline constexpr int64_t kPanelDigitRows = 6;       // a multiple of 2 and of 3, so that no row is in two panels
 inline constexpr int64_t kDigitStep = 64;           // inputs are padded with zeros to a multiple of it
-inline constexpr int64_t kMostDigitInputs = 65536;  // up to here sums of 255 * 128 fit int32
-inline constexpr int64_t kBlockOutputs = 32;        // outputs are computed in blocks of so many
+inline constexpr int64_t kMostDigitInputs = 65536;  // up to this number, sums of 255 * 128 fit int32
+inline constexpr int64_t kBlockOutputs = 32;        // outputs in a block
 
 // Rows as digits. The arrays are aligned to 64 bytes.
 struct DigitRows {
@@ -81,24 +82,24 @@ struct DigitRows {
   int32_t* corrections;  // [rows * planes]
 };
 
-// For rows of float or c10::BFloat16.
+// Kernels for rows of float or c10::BFloat16.
 template <class T>
 struct DigitKernels {
-  // The planes that do justice to x[0..n): half a unit is then below 2^-16 of the mean magnitude (2^-8 in bfloat16).
-  //   2  bfloat16 whose largest magnitude is at most 64 times the mean
-  //   3  float32 likewise; bfloat16 up to 16384 times the mean
-  //   0  other rows, and those with a value that is not finite or a largest one beyond 2^+-100; they go another way
+  // The number of planes that x[0..n) needs for half a unit to be below 2^-16 of the mean magnitude (2^-8 in bfloat16).
+  //   2  bfloat16, if the largest magnitude is at most 64 times the mean
+  //   3  float32, if the largest magnitude is at most 64 times the mean; bfloat16, up to 16384 times
+  //   0  other rows, and rows with a value that is not finite or a largest magnitude beyond 2^+-100: use another kernel
   int64_t (*planes_for)(const T* x, int64_t n);
 
-  // Writes x[0..n), which out.planes suit, as row `row`.
+  // Writes x[0..n) as row `row`; out.planes is a suitable number of planes.
   void (*split)(const T* x, int64_t n, int64_t row, const DigitRows& out);
 
-  // The outputs of the given blocks (block b is outputs [32 b, 32 b + 32), the last one shorter where they end);
-  // row r of x goes to y[r].
+  // Computes the outputs of the given blocks, with row r of x written to y[r]. Block b is outputs [32 b, 32 b + 32);
+  // the last block may be shorter.
   void (*multiply)(const DigitRows& x, const Int8Layer& layer, Range blocks, T* const* y);
 };
 
-// Null where the processor, or the instruction set that Highway chose, has no VNNI.
+// Null if the processor, or the instruction set that Highway has chosen, has no VNNI.
 template <class T>
 const DigitKernels<T>* digit_kernels() = delete;
 template <>
@@ -106,7 +107,8 @@ const DigitKernels<float>* digit_kernels();
 template <>
 const DigitKernels<c10::BFloat16>* digit_kernels();
 
-// All outputs of the rows, which `planes` suit. layer.inputs is at most kMostDigitInputs. T is float or c10::BFloat16.
+// Computes all outputs of the rows, for which `planes` is a suitable number. layer.inputs is at most kMostDigitInputs.
+// T is float or c10::BFloat16.
 template <class T>
 void multiply_digits(std::span<const Row<T>> rows, const Int8Layer& layer, int64_t planes);
 

@@ -1,6 +1,5 @@
-// dynamically_quantize_per_channel on the CPU: tensors to pointers, and the
-// work to threads. Each row is read from memory once: the pass that quantises
-// finds it in the cache where the pass for its scale left it.
+// dynamically_quantize_per_channel on the CPU: passes tensors as pointers, and divides the work among threads. Each row
+// is read from memory once: when it is quantised, it is still in the cache from the search for its scale.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -17,10 +16,10 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Elements worth a thread's start: some microseconds of work.
+// Elements per thread, enough to start one for: some microseconds of work.
 constexpr int64_t kRangeGrain = int64_t{1} << 15;
 
-// The rows of x, their scales and their codes. Elements of a row are adjacent.
+// The rows of x, their scales and their codes. A row's elements are contiguous.
 template <class T, class Code>
 struct Rows {
   const T* x;
@@ -32,7 +31,7 @@ struct Rows {
   Code* codes;
 };
 
-// Threads take whole rows.
+// Each thread processes whole rows.
 template <class T, class Code>
 void quantize_rows(const Rows<T, Code>& rows) {
   at::parallel_for(0, rows.count, std::max<int64_t>(1, kRangeGrain / rows.size), [&](int64_t begin, int64_t end) {
@@ -45,10 +44,10 @@ void quantize_rows(const Rows<T, Code>& rows) {
   });
 }
 
-// NaN if either is.
+// NaN if either number is NaN.
 float larger(float a, float b) { return b > a || b != b ? b : a; }
 
-// Threads share each row.
+// All threads work on each row.
 template <class T, class Code>
 void quantize_long_rows(const Rows<T, Code>& rows) {
   for (int64_t row = 0; row < rows.count; ++row) {

@@ -17,8 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
-// Without their signs floats order like integers, with Inf and then NaN above
-// all others: one integer maximum finds the largest magnitude and any NaN.
+// Floats without their signs have the order of integers, with Inf and then NaN above all others. So one integer maximum
+// finds the largest magnitude and any NaN.
 template <class T>
 float find_largest_magnitude(const T* x, int64_t n) {
   using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
@@ -45,8 +45,8 @@ float find_largest_magnitude(const T* x, int64_t n) {
   return static_cast<float>(value);
 }
 
-// A quotient in float32, rounded to T. Float16 keeps fewer bits of a subnormal
-// quotient than this, but all of those round to code 0 either way.
+// Rounds a float32 quotient to T. Float16 keeps fewer bits of a subnormal quotient than this, but such quotients round
+// to code 0 in either case.
 template <class T, class D>
 HWY_INLINE hn::Vec<D> round_quotient(D d, hn::Vec<D> quotient) {
   const hn::RebindToUnsigned<D> d_bits;
@@ -58,9 +58,8 @@ HWY_INLINE hn::Vec<D> round_quotient(D d, hn::Vec<D> quotient) {
   }
 }
 
-// Quotients are clamped while no rounding can move them across a bound: every T
-// has the bounds. Adding 1.5 * 2^23 then rounds them half to even and leaves
-// them in the low bits.
+// Quotients are clamped before they are rounded, which is safe because every T represents the bounds exactly. Adding
+// 1.5 * 2^23 then rounds them half to even and leaves them in the low bits.
 template <class T, class Code>
 void quantize_symmetric(const T* x, int64_t n, T scale, CodeRange range, Code* codes) {
   const FloatLanes<T> d;
@@ -71,7 +70,7 @@ void quantize_symmetric(const T* x, int64_t n, T scale, CodeRange range, Code* c
   const auto min = hn::Set(d, static_cast<float>(range.min));
   const auto max = hn::Set(d, static_cast<float>(range.max));
   const auto rounder = hn::Set(d, 0x1.8p23F);
-  // Only a scale that is not finite makes NaN, which the vectors do not expect.
+  // NaN occurs only with a scale that is not finite, and the vectors do not handle it.
   const int64_t in_vectors = std::isfinite(static_cast<float>(scale)) ? n / lanes * lanes : 0;
   for (int64_t i = 0; i < in_vectors; i += lanes) {
     const auto clamped = hn::Min(hn::Max(hn::Div(load_floats(d, x + i), divisor), min), max);

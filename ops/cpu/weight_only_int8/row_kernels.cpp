@@ -1,7 +1,7 @@
 #include "ops/cpu/weight_only_int8/linear_kernels.h"
 
-// Accumulators are arrays, which vectors of unknown size cannot form.
-#undef HWY_DISABLED_TARGETS  // The build may leave out some by itself.
+// Accumulators are arrays; vectors of unknown size cannot be array elements.
+#undef HWY_DISABLED_TARGETS  // The build may disable some itself.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
 #undef HWY_TARGET_INCLUDE
@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
-// Outputs that are summed together: enough chains of sums to hide their latency, no more than the registers hold.
+// Outputs that are summed together: enough chains of sums to hide their latency, but few enough for the registers.
 constexpr int tile_outputs(int rows) { return rows <= 2 ? 8 : 4; }
 
 // One vector of codes as float32.
@@ -27,7 +27,7 @@ HWY_INLINE hn::Vec<D> load_codes(D d, const int8_t* codes) {
   return hn::ConvertTo(d, hn::PromoteTo(d_int, hn::LoadU(hn::Rebind<int8_t, D>(), codes)));
 }
 
-// Tells the processor to fetch the codes of the tile after this one. Past the layer's end it has no effect.
+// Prefetches the codes of the tile after this one. Has no effect beyond the layer's end.
 template <int kOutputs>
 HWY_INLINE void prefetch_next_tile(const int8_t* codes, int64_t inputs, int64_t k) {
   constexpr int64_t kCacheLine = 64;
@@ -40,7 +40,7 @@ HWY_INLINE void prefetch_next_tile(const int8_t* codes, int64_t inputs, int64_t 
   }
 }
 
-// The terms that fill no vector.
+// Adds the terms that do not fill a vector.
 template <int kRows, int kOutputs>
 void add_last_terms(const Row<float>* rows, const int8_t* codes, Range terms, int64_t inputs,
                     float (&sums)[kRows][kOutputs]) {
@@ -122,8 +122,8 @@ void widen_to_floats(const int8_t* codes, int64_t n, float* out) {
   for (; i < n; ++i) out[i] = codes[i];
 }
 
-// Widens whole vectors and returns how many codes these were. The upper halves of float32 are bfloat16, and codes need
-// no more bits.
+// Widens whole vectors and returns the number of widened codes. The upper half of a float32 is a bfloat16, which has
+// enough bits for a code.
 #if HWY_TARGET == HWY_SCALAR
 inline int64_t widen_vectors(const int8_t*, int64_t, uint16_t*) { return 0; }
 #else

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using FourMagnitudes = hn::Vec<hn::Full128<int32_t>>;
 
-// The largest of a vector's magnitudes in each of four lanes.
+// Reduces a vector of magnitudes to four lanes, with the largest magnitude of each quarter of the lanes.
 template <class D>
 HWY_INLINE FourMagnitudes fold_to_four(D d, hn::Vec<D> magnitudes) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -32,8 +32,8 @@ HWY_INLINE FourMagnitudes fold_to_four(D d, hn::Vec<D> magnitudes) {
   }
 }
 
-// The bits of one block's largest magnitude, spread over four lanes. As integers, magnitudes order like their values
-// and NaN is the greatest.
+// The bits of one block's largest magnitude, which is the maximum of four lanes. As integers, magnitudes have the order
+// of their values, and NaN is the greatest.
 template <int64_t kBlock>
 HWY_INLINE FourMagnitudes largest_of_block(const float* x) {
   const hn::ScalableTag<float> d;
@@ -50,7 +50,7 @@ HWY_INLINE FourMagnitudes largest_of_block(const float* x) {
   return fold_to_four(d_bits, hn::Max(largest0, largest1));
 }
 
-// The largest of each of four blocks, in order.
+// The largest magnitude of each of four blocks, in order.
 HWY_INLINE FourMagnitudes largest_of_each(FourMagnitudes a, FourMagnitudes b, FourMagnitudes c, FourMagnitudes d) {
   const hn::Full128<int32_t> d_bits;
   const hn::Full128<int64_t> d_pairs;
@@ -64,15 +64,15 @@ HWY_INLINE FourMagnitudes largest_of_each(FourMagnitudes a, FourMagnitudes b, Fo
                  hn::BitCast(d_bits, hn::InterleaveUpper(d_pairs, ab, cd)));
 }
 
-// The scales of a tile's blocks. Arrays have room for a vector behind the last block.
+// The scales of a tile's blocks. The arrays have room for one more vector after the last block.
 struct BlockScales {
   static constexpr int64_t kRoom = kTile / kLeastBlock + 16;
-  alignas(64) int32_t largest[kRoom];  // The largest magnitude's bits.
-  alignas(64) uint32_t bits[kRoom];    // The scale's, in the low half.
+  alignas(64) int32_t largest[kRoom];  // Bits of the largest magnitude.
+  alignas(64) uint32_t bits[kRoom];    // Bits of the scale, in the low half.
   alignas(64) float inverse[kRoom];
 };
 
-// How often a tile is read. What is upcoming is asked for in equal parts.
+// How often a tile is read. Each pass prefetches an equal part of the upcoming tile.
 enum class Passes { kOne = 1, kTwo = 2 };
 
 template <int64_t kBlock, Passes kPasses>
@@ -109,8 +109,8 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> scale_lanes(D d, hn::Vec<D> magnitude,
   return hn::IfThenZeroElse(hn::Lt(scale, least), scale);
 }
 
-// codec::wire::block_scale and inverse_scale of each block. False if one of them holds a NaN or Inf; then nothing but
-// `largest` counts.
+// codec::wire::block_scale and inverse_scale of each block. Returns false if a block contains NaN or Inf; then only
+// `largest` is valid.
 template <class Format>
 HWY_INLINE bool find_scales(const TileSource& source, int64_t blocks, BlockScales& scales) {
   const hn::ScalableTag<float> d;

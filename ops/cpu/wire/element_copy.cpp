@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
-// A grain, and asks for memory from `upcoming` on meanwhile, unless that is null.
+// Copies a grain, and meanwhile prefetches memory from `upcoming` on, unless that is null.
 template <class Sink>
 HWY_INLINE void copy_grain(const float* from, const float* upcoming, int64_t n, float* to) {
   constexpr int64_t kInCacheLine = kCacheLine / static_cast<int64_t>(sizeof(float));

@@ -5,9 +5,9 @@
 
 namespace narrowcast::cpu {
 
-// Number i of `to` becomes number i of `from`, for to.n of them; the two overlap nowhere. Runs on the calling thread.
-// Long arrays are written past the caches, so that their memory is not read before, and grains that are dealt out are
-// asked for ahead of time: the processor sees no stream in them.
+// Copies element i of `from` to element i of `to`, for to.n elements; the two must not overlap. Runs on the calling
+// thread. Long arrays are written past the caches, so that their memory is not read first. Grains in another order are
+// prefetched, since the processor does not recognise a stream in them.
 void copy_elements(const WireInput<float>& from, const WireOutput& to);
 
 }  // namespace narrowcast::cpu

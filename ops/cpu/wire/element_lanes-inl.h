@@ -1,6 +1,6 @@
-// The elements of messages (ops/codec/wire_elements.h), one per lane of float32, and codes of block formats between
-// lanes, bytes and the bits of a message. Included once per instruction set that has vectors, by files that use
-// hwy/foreach_target.h; the functions on fixed vectors of 16 bytes are the same on all of them.
+// The elements of messages (ops/codec/wire_elements.h), one per lane of float32, and conversion of the codes of block
+// formats between lanes, bytes and the bits of a message. Included once per instruction set that has vectors, by files
+// that use hwy/foreach_target.h. The functions on fixed vectors of 16 bytes are the same on all of them.
 #if defined(NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_
@@ -23,8 +23,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 using BitsOf = hn::Vec<hn::RebindToUnsigned<D>>;
 
-// Lanes of an Element of block formats. Codes to write are in the low 8 bits of each lane, above them is anything;
-// codes to read are in one byte each.
+// Lanes of an Element of block formats. encode() gives codes in the low 8 bits of each lane, with undefined bits above.
+// decode() reads codes of one byte each.
 template <class Element>
 struct ElementLanes;
 
@@ -65,7 +65,8 @@ struct ElementLanes<codec::wire::Float8E4M3> {
     const auto magnitude = hn::BitCast(d_bits, hn::Abs(y));
     const auto odd = hn::And(hn::ShiftRight<kCut>(magnitude), hn::Set(d_bits, 1U));
     const auto rounded = hn::Add(hn::Add(magnitude, odd), hn::Set(d_bits, Element::kOdd / 2 - 1 - Element::kRebias));
-    const auto subnormal = hn::BitCast(d_bits, hn::Add(hn::Abs(y), hn::Set(d, Element::kRounder)));  // Its low bits.
+    const auto subnormal = hn::BitCast(d_bits, hn::Add(hn::Abs(y), hn::Set(d, Element::kRounder)));  // The code is in
+                                                                                                     // the low bits.
     return with_sign_of(d, y, hn::IfThenElse(is_subnormal(d, y), subnormal, hn::ShiftRight<kCut>(rounded)));
   }
 
@@ -100,7 +101,7 @@ struct ElementLanes<codec::wire::Float8E4M3> {
     return hn::RebindMask(hn::RebindToUnsigned<D>(), hn::Lt(hn::Abs(y), hn::Set(d, Element::kLeastNormal)));
   }
 
-  // Subnormals come with bits of the constant that was added to them, all above the low byte.
+  // The bits of subnormals contain those of the constant that was added, all above the low byte.
   template <class D>
   static HWY_INLINE BitsOf<D> with_sign_of(D, hn::Vec<D> y, BitsOf<D> code) {
     const hn::RebindToUnsigned<D> d_bits;
@@ -109,8 +110,8 @@ struct ElementLanes<codec::wire::Float8E4M3> {
   }
 };
 
-// Lanes of an Element of formats without blocks: the type that float_lanes-inl.h reads and writes it as, and stochastic
-// rounding of finite numbers to codes.
+// Lanes of an Element of formats without blocks: the type with which float_lanes-inl.h reads and writes it, and
+// stochastic rounding of finite numbers to codes.
 template <class Element>
 struct NumberLanes;
 
@@ -146,7 +147,7 @@ struct NumberLanes<codec::wire::Binary16> {
   }
 };
 
-// Nothing to round.
+// No rounding.
 template <>
 struct NumberLanes<codec::wire::Binary32> {
   using Number = float;
@@ -159,7 +160,7 @@ struct NumberLanes<codec::wire::Binary32> {
 
 using Bytes16 = hn::Full128<uint8_t>;
 
-// The low bytes of the lanes of one vector, at place `part` of each quarter: 4 bytes of each 16.
+// The low bytes of a vector's lanes, at position `kPart` of each quarter: 4 bytes of each 16.
 template <int kPart, class D>
 HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> low_bytes(D d, hn::Vec<D> lanes) {
   const hn::Repartition<uint8_t, D> d_bytes;
@@ -189,14 +190,14 @@ HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> join_low_bytes(D d, const hn::Ve
   }
 }
 
-// Codes that are packed together: they fill whole bytes in every format.
+// Codes that are packed together: in every format they fill whole bytes.
 inline constexpr int64_t kPackedCodes = 32;
 
-// kPackedCodes codes of one byte each, of which the low kBits count, to 4 * kBits bytes.
+// Packs kPackedCodes codes, the low kBits bits of one byte each, into 4 * kBits bytes.
 template <int kBits>
 void pack(const uint8_t* codes, uint8_t* packed);
 
-// Two codes to a byte.
+// Two codes become one byte.
 template <>
 HWY_INLINE void pack<4>(const uint8_t* codes, uint8_t* packed) {
   const Bytes16 d;
@@ -208,7 +209,7 @@ HWY_INLINE void pack<4>(const uint8_t* codes, uint8_t* packed) {
   hn::StoreU(hn::ConcatEven(d, hn::BitCast(d, pairs(codes + 16)), hn::BitCast(d, pairs(codes))), d, packed);
 }
 
-// Four codes to three bytes: 12 bytes of 16 codes, with zeros behind.
+// Four codes become three bytes: 16 codes give 12 bytes, followed by zeros.
 HWY_INLINE hn::Vec<Bytes16> pack_6_bits(const uint8_t* codes) {
   const Bytes16 d;
   const hn::Repartition<uint32_t, decltype(d)> d_quads;
@@ -230,11 +231,11 @@ HWY_INLINE void pack<6>(const uint8_t* codes, uint8_t* packed) {
   hn::StoreU(hn::LowerHalf(d_half, hn::ShiftRightBytes<4>(d, second)), d_half, packed + 16);
 }
 
-// The inverse: the codes as int8.
+// The inverse of pack: gives the codes as int8.
 template <int kBits>
 void unpack(const uint8_t* packed, uint8_t* codes);
 
-// Codes of kBits bits in bytes, their sign in all bits above.
+// Extends the sign of codes of kBits bits to the bits above, in bytes.
 template <int kBits>
 HWY_INLINE hn::Vec<Bytes16> extend_sign(hn::Vec<Bytes16> codes) {
   const Bytes16 d;
@@ -254,7 +255,7 @@ HWY_INLINE void unpack<4>(const uint8_t* packed, uint8_t* codes) {
   hn::StoreU(hn::InterleaveUpper(d, low, high), d, codes + 16);
 }
 
-// 16 codes from the 12 bytes of `bytes` that begin at kFirst.
+// 16 codes from 12 bytes, which begin at byte kFirst of `bytes`.
 template <int kFirst>
 HWY_INLINE hn::Vec<Bytes16> unpack_6_bits(hn::Vec<Bytes16> bytes) {
   const Bytes16 d;

@@ -1,6 +1,6 @@
-// Messages in a format whose parts are messages of their own, written and read in parts, which may be on several
-// threads at a time. Parts begin at a multiple of kWireGrain elements; which there are changes no bit. Elements of a
-// part are neighbours, as those of a grain are.
+// Messages in formats that can be split, written and read in parts, by several threads at a time if desired. Parts
+// begin at multiples of kWireGrain elements; the division into parts changes no bit. The elements of a part are
+// contiguous, as those of a grain are.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -20,14 +20,14 @@ class FixedWriter {
   FixedWriter(const WireKernels& kernels, const Rounding& rounding, uint8_t* bytes)
       : kernels_(kernels), rounding_(rounding), bytes_(bytes) {}
 
-  // Writes elements `first` and on.
+  // Writes elements from `first` on.
   template <class T>
   void write(int64_t first, WireInput<T> part) const {
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(part.is_neighbours());
     std::get<WireEncode<T>>(kernels_.encode)({part.grain(0), part.n}, rounding_.at(first), from(first));
   }
 
-  // out[i] = what element first + i, which was written, decodes to.
+  // out[i] = the decoded value of element first + i, which must have been written.
   void read_back(int64_t first, int64_t n, float* out) const { kernels_.decode(from(first), n, out); }
 
  private:
@@ -39,12 +39,12 @@ class FixedWriter {
   uint8_t* const bytes_;
 };
 
-// Reads a message, of any bytes, which must stay as they are.
+// Reads a message of any bytes, which must not change meanwhile.
 class FixedReader {
  public:
   FixedReader(const WireKernels& kernels, const uint8_t* bytes) : kernels_(kernels), bytes_(bytes) {}
 
-  // Number i of `out` is element first + i.
+  // Element i of `out` becomes element first + i of the message.
   void decode(int64_t first, WireOutput out) const {
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(out.is_neighbours());
     kernels_.decode(bytes_ + kernels_.first_byte(first), out.n, out.grain(0));
@@ -55,14 +55,16 @@ class FixedReader {
   const uint8_t* const bytes_;
 };
 
-// Reads the messages of all ranks, by rank. Null for the one rank whose part is given as float32, or for none.
+// Reads the messages of all ranks. At most one pointer, in the order of ranks, is null: that rank's part is given as
+// float32.
 class FixedRankReader {
  public:
   FixedRankReader(const WireKernels& kernels, std::vector<const uint8_t*> messages)
       : kernels_(kernels), messages_(std::move(messages)) {}
 
-  // Number i of `mean` is element first + i of the mean, as WireKernels::average. `own` is the part of the rank without
-  // message from element `first` on, as long as the mean, and may be where that is written to.
+  // Element i of `mean` becomes element first + i of the mean, computed as by WireKernels::average. `own` is the part
+  // of the rank without a message, from element `first` on. It has the length of the mean and may be the memory of
+  // `mean`.
   void average(int64_t first, WireInput<float> own, WireOutput mean) const {
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(own.is_neighbours() && mean.is_neighbours());
     const std::vector<const uint8_t*> parts = parts_from(first);
@@ -89,15 +91,15 @@ class FixedRankReader {
   const std::vector<const uint8_t*> messages_;
 };
 
-// The messages of one such format.
+// Messages of one format that can be split.
 class FixedMessages {
  public:
   using Writer = FixedWriter;
 
-  // Whether all elements must be measured and the message be settled before any element is written.
+  // Whether all elements must be measured, and the message settled, before any element is written.
   static constexpr bool kMeasured = false;
 
-  // Whether a part may consist of elements that are not neighbours.
+  // Whether the elements of a part may be non-contiguous.
   static constexpr bool kTakesAnyOrder = false;
 
   explicit FixedMessages(WireFormat format) : kernels_(wire_kernels(format)) {}

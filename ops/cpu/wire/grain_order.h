@@ -1,4 +1,4 @@
-// Elements of arrays in the order in which they travel, for the kernels that read and write them.
+// The order in which the elements of arrays are sent, for the kernels that read and write them.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,26 @@ namespace narrowcast::cpu {
 // Elements at whose multiples an array can be split (wire_kernels.h).
 inline constexpr int64_t kWireGrain = 1024;
 
-// How many grains before a grain is used memory is asked for it: working on one takes less time than memory takes to
-// answer. Of neighbours that all formats encode, 2 were too few and 6 too many; 3 and 4 were alike, and so they are of
-// grains that are dealt out.
+// Grains by which memory is prefetched ahead: memory takes longer to answer than a grain takes to process. In the
+// measurements 2 was too few and 6 too many; 3 and 4 were equally good. This holds for contiguous grains in all formats
+// and for reordered grains.
 inline constexpr int64_t kGrainsAhead = 3;
 
-// The first `grains` grains of an array dealt out: place p has grain p * stride mod grains. Without any, its own order.
+// Reorders the first `grains` grains of an array: place p has grain p * stride mod grains. If `grains` is 0, the order
+// is the array's own.
 struct GrainOrder {
   int64_t grains = 0;
   int64_t stride = 1;
 
-  // Where the element lies that has that place, a multiple of kWireGrain. The rest of its grain follows it.
+  // The index of the element at that place, a multiple of kWireGrain. The rest of its grain follows it.
   int64_t element(int64_t place) const {
     const int64_t grain = place / kWireGrain;
     return grain < grains ? grain * stride % grains * kWireGrain : place;
   }
 };
 
-// n elements of an array that begins at `x`, from place `place` on, a multiple of kWireGrain. In the array's own order
-// they can be given as an array by themselves.
+// n elements of an array that begins at `x`, from place `place` on, a multiple of kWireGrain. Elements in the array's
+// own order can also be given as a separate array.
 template <class T>
 struct WireElements {
   T* x;
@@ -34,20 +35,20 @@ struct WireElements {
   GrainOrder order = {};
   int64_t place = 0;
 
-  // Where number i of them is, a multiple of kWireGrain, and behind it the rest of its grain.
+  // Pointer to element i, a multiple of kWireGrain; the rest of its grain follows it.
   T* grain(int64_t i) const { return x + order.element(place + i); }
 
-  // The grain to be asked for while that of number i is worked on; null if there is none.
+  // The grain to prefetch while the grain of element i is processed; null if there are no more.
   T* upcoming(int64_t i) const {
     const int64_t later = i + kGrainsAhead * kWireGrain;
     return later < n ? grain(later) : nullptr;
   }
 
-  // Whether they certainly lie one behind the other.
+  // Whether the elements are known to be contiguous.
   bool is_neighbours() const { return order.grains == 0 || n <= kWireGrain; }
 };
 
-// Elements to encode: T is float, double, c10::BFloat16 or c10::Half, rounded to float32 first.
+// Elements to encode. T is float, double, c10::BFloat16 or c10::Half; elements are first rounded to float32.
 template <class T>
 using WireInput = WireElements<const T>;
 

@@ -1,8 +1,9 @@
 // Messages (ops/codec/wire_message.h), many elements at a time. Included once per instruction set that has vectors, by
 // files that use hwy/foreach_target.h.
 //
-// MessageLanes<Format> encodes and decodes multiples of kWhole elements, at most a tile, of a format with blocks,
-// NumberMessageLanes<Format> of one without. A Sink of wire_tiles-inl.h takes the decoded vectors.
+// MessageLanes<Format> encodes and decodes multiples of kWhole elements, at most a tile, of a format with blocks;
+// NumberMessageLanes<Format> does so for a format without blocks. Decoded vectors are passed to a Sink of
+// wire_tiles-inl.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_MESSAGE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_MESSAGE_LANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_MESSAGE_LANES_INL_H_
@@ -35,7 +36,7 @@ struct MessageLanes {
   using Lanes = ElementLanes<Element>;
   using D = hn::ScalableTag<float>;
   static constexpr int64_t kBlock = Format::kBlock;
-  static constexpr int64_t kGroup = 4 * kLanes;  // The elements whose codes fill a vector.
+  static constexpr int64_t kGroup = 4 * kLanes;  // Elements whose codes fill a vector.
   static constexpr int64_t kWhole = std::max(kBlock, kGroup);
   static_assert(kBlock % kPackedCodes == 0, "codes of one block must be packed without those of the next");
 
@@ -92,7 +93,7 @@ struct MessageLanes {
     }
   }
 
-  // Without random words, to the nearest.
+  // Rounds to nearest if `random` is null.
   static HWY_INLINE void encode_codes(const TileSource& source, int64_t n, const float* inverse, const uint32_t* random,
                                       uint8_t* bytes) {
     const float* const x = source.x;
@@ -114,7 +115,7 @@ struct MessageLanes {
     }
   }
 
-  // The codes of kGroup elements, whose first block has inverse[0].
+  // The codes of kGroup elements; the inverse scale of their first block is inverse[0].
   template <class... Random>
   static HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> encode_group(const float* x, const float* inverse,
                                                                       Random... random) {
@@ -138,7 +139,7 @@ struct MessageLanes {
     }
   }
 
-  // Where the block's codes are bytes: in the message, or unpacked.
+  // The block's codes as bytes: in the message, or unpacked.
   static HWY_INLINE const uint8_t* unpack_block(const uint8_t* packed, uint8_t* unpacked) {
     if constexpr (Format::kBits == 8) {
       return packed;
@@ -201,7 +202,7 @@ struct NumberMessageLanes {
     }
   }
 
-  // Overwrites what is there for numbers that are not finite.
+  // Overwrites the codes of numbers that are not finite.
   static HWY_NOINLINE void encode_not_finite(const float* x, uint8_t* bytes) {
     for (int64_t i = 0; i < kWhole; ++i) {
       if (codec::magnitude_bits(x[i]) >= codec::kInfBits) {

@@ -1,5 +1,5 @@
-// What a tile of a message is made from: floats that are asked for ahead of time, and the random words of their
-// positions (ops/codec/wire_rounding.h), many at a time. Included once per instruction set by files that use
+// The inputs of a message's tile: floats that are prefetched, and the random words of their positions
+// (ops/codec/wire_rounding.h), many at a time. Included once per instruction set by files that use
 // hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
@@ -22,14 +22,14 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Kernels work on so many elements at a time, whose floats, codes and random words all stay in the first-level cache.
+// Elements that kernels process at a time; their floats, codes and random words all fit in the first-level cache.
 inline constexpr int64_t kTile = kWireGrain;
 
 inline constexpr int64_t kTileBytes = kTile * static_cast<int64_t>(sizeof(float));
 inline constexpr int64_t kCacheLine = 64;
 
-// Floats to encode. `upcoming` are those of the tile kTilesAhead tiles later, to be asked for meanwhile; null if they
-// are in a cache already.
+// Floats to encode. `upcoming` is the tile kTilesAhead tiles later, to be prefetched meanwhile; null if it is already
+// in a cache.
 struct TileSource {
   const float* x;
   const float* upcoming;
@@ -37,8 +37,8 @@ struct TileSource {
 
 inline constexpr int64_t kTilesAhead = kGrainsAhead;
 
-// Asks for memory that lies `ahead` bytes behind `begin`, whether it is there or not: of a later tile, while this one
-// is worked on. The processor itself asks for more only while memory is read, and not beyond a page.
+// Prefetches memory `ahead` bytes after `begin`, whether it exists or not. It belongs to a later tile. The processor
+// itself prefetches only while memory is read, and not beyond a page.
 HWY_INLINE void prefetch(const void* begin, int64_t ahead, int64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(ahead);
   for (int64_t i = 0; i < bytes; i += kCacheLine) {
@@ -46,7 +46,7 @@ HWY_INLINE void prefetch(const void* begin, int64_t ahead, int64_t bytes) {
   }
 }
 
-// x as float32: where it is, or in `tile`.
+// x as float32: in place if it is float32, else converted into `tile`.
 template <class T>
 HWY_INLINE TileSource source_of(const T* x, int64_t n, float* tile) {
   if constexpr (std::is_same_v<T, float>) {
@@ -67,8 +67,8 @@ HWY_INLINE TileSource source_of(const T* x, int64_t n, float* tile) {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Philox on one counter per lane of 64 bits, whose low halves hold the words and whose high halves hold anything: what
-// the multiplication of low halves leaves there.
+// Philox on one counter per lane of 64 bits. The low halves hold the words; the high halves are undefined, as the
+// multiplication leaves the products' high halves there.
 template <class D>
 struct PhiloxLanes {
   hn::Vec<D> word[4];
@@ -97,7 +97,8 @@ struct PhiloxLanes {
   }
 };
 
-// Even lanes take the first half of the counters and odd lanes the second, so that pairs of words interleave in order.
+// Even lanes have the first half of the counters and odd lanes the second half, so that pairs of words interleave in
+// order.
 template <class D>
 HWY_INLINE hn::Vec<D> quad_offsets(D d) {
   const auto lane = hn::Iota(d, 0);
@@ -106,7 +107,7 @@ HWY_INLINE hn::Vec<D> quad_offsets(D d) {
   return hn::Add(hn::ShiftRight<1>(lane), hn::IfThenElseZero(is_odd, half));
 }
 
-// Random words of as many elements as fit a tile, in one place.
+// Random words of up to kElements elements, in one array.
 template <int64_t kElements>
 class RandomWords {
  public:

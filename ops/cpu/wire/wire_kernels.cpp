@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
-// Calls body(first element, elements, first byte) for each tile of an array of n.
+// Calls body(first element, elements, first byte) for each tile of an array of n elements.
 template <class Format, class Body>
 HWY_INLINE void for_each_tile(int64_t n, const Body& body) {
   for (int64_t i = 0; i < n; i += kTile) {
@@ -63,7 +63,7 @@ void decode_to(const uint8_t* bytes, int64_t n, float* out) {
   }
 }
 
-// The part of rank r from element `begin` and byte `byte` on.
+// Passes the part of rank r, from element `begin` and byte `byte` on, to the sink.
 template <class Format, class Sink>
 HWY_INLINE void take_part(const RankParts& parts, int64_t r, int64_t begin, int64_t byte, float* out) {
   const int64_t n = std::min(kTile, parts.n - begin);
@@ -85,7 +85,7 @@ HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte
 
 #if HWY_TARGET != HWY_SCALAR
 
-// The sum of a vector of D, from element i on. Messages are bytes of any alignment.
+// The sums over ranks of a vector of elements from i on. Messages are bytes of any alignment.
 template <class D>
 HWY_INLINE hn::Vec<D> sum_of_numbers(D d, const std::vector<const uint8_t*>& numbers, int64_t i) {
   const hn::Repartition<uint8_t, D> d_bytes;
@@ -97,10 +97,11 @@ HWY_INLINE hn::Vec<D> sum_of_numbers(D d, const std::vector<const uint8_t*>& num
   return sum;
 }
 
-// Numbers that need no decoding are added while they are read, without a tile between, in half the time. The means stay
-// in the caches: one of the arrays is often their own, and they are read soon by whoever takes them from shared memory.
+// Numbers that need no decoding are added as they are read, without an intermediate tile, in half the time. The means
+// stay in the caches: one of the arrays is often the mean's own memory, and processes that read it from shared memory
+// do so soon.
 void average_numbers(const RankParts& parts, float* mean) {
-  constexpr int64_t kVectors = 4;  // Additions that do not wait for each other.
+  constexpr int64_t kVectors = 4;  // Independent additions.
   std::vector<const uint8_t*> numbers;
   for (int64_t r = 0; r < parts.ranks; ++r) {
     const uint8_t* const message = parts.messages[r];

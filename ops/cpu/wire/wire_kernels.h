@@ -1,10 +1,11 @@
-// Messages in a wire format (ops/codec/wire_message.h, docs/wire_format.md) over arrays: vectorised, the instruction
-// set picked at run time, the same bytes and floats on every one of them as the plain codec::wire::encode and decode.
+// Messages in a wire format (ops/codec/wire_message.h, docs/wire_format.md) over arrays. The kernels are vectorised,
+// and the instruction set is chosen at run time. On each, bytes and floats equal those of the plain codec::wire::encode
+// and decode.
 //
-// Each kernel runs on the calling thread: who wants more threads splits the work at multiples of kWireGrain elements,
-// which begin a block in every format, as for_wire_parts does, and goes through fixed_message.h. Pointers need no
-// alignment, must not overlap unless it says so, and may be null where the size is 0. n >= 0. Messages of n elements
-// have codec::wire::encoded_size bytes.
+// Each kernel runs on the calling thread. To use more threads, split the work at multiples of kWireGrain elements,
+// which begin a block in every format, as for_wire_parts does, and use fixed_message.h. Pointers need no alignment,
+// must not overlap unless stated otherwise, and may be null if the size is 0. n >= 0. Messages of n elements have
+// codec::wire::encoded_size bytes.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -23,8 +24,8 @@ namespace narrowcast::cpu {
 
 using codec::wire::Rounding;
 
-// Elements at multiples of kWireGrain begin a block, and in all but variable formats the messages of parts that begin
-// there are the parts of an array's message.
+// A block begins at every multiple of kWireGrain elements. Except in variable formats, the messages of parts that begin
+// there are parts of the array's message.
 static_assert(std::all_of(kWireFormatRows.begin(), kWireFormatRows.end(),
                           [](const WireFormatRow& row) { return kWireGrain % row.block == 0; }),
               "kWireGrain must begin a block in every format");
@@ -38,11 +39,11 @@ inline constexpr int64_t kLeastBlock = [] {
   return least;
 }();
 
-// Calls body(first element, elements) for parts of n elements that begin at such multiples, on ATen's threads. Only for
-// files that narrowcast_parallel_sources names: elsewhere it is one part after the other.
+// Calls body(first element, elements) for parts of n elements that begin at multiples of kWireGrain, on ATen's threads.
+// Only for files listed in narrowcast_parallel_sources: elsewhere the parts run one after the other.
 template <class Body>
 void for_wire_parts(int64_t n, const Body& body) {
-  constexpr int64_t kGrainsPerThread = 32;  // Worth a thread's start: some microseconds of work.
+  constexpr int64_t kGrainsPerThread = 32;  // Enough work to start a thread for, some microseconds.
   const int64_t grains = (n + kWireGrain - 1) / kWireGrain;
   at::parallel_for(0, grains, kGrainsPerThread, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kWireGrain;
@@ -50,8 +51,8 @@ void for_wire_parts(int64_t n, const Body& body) {
   });
 }
 
-// What all ranks contribute to a sum of n elements: rank r's message is messages[r]; null for the one rank whose part
-// is given as float32 in `own`, or for none. ranks >= 1.
+// All ranks' contributions to a sum of n elements. The message of rank r is messages[r]; at most one is null, and that
+// rank's part is `own`, as float32. ranks >= 1.
 struct RankParts {
   const uint8_t* const* messages;
   int64_t ranks;
@@ -62,7 +63,7 @@ struct RankParts {
 template <class T>
 using WireEncode = void (*)(WireInput<T>, const Rounding&, uint8_t*);
 
-// The kernels of one format on one instruction set. The format's blocks lie one after the other, each with its scale.
+// The kernels of one format for one instruction set. The format's blocks are contiguous, each with its scale.
 struct WireKernels {
   // Writes the message of the elements.
   std::tuple<WireEncode<float>, WireEncode<double>, WireEncode<c10::BFloat16>, WireEncode<c10::Half>> encode;
@@ -77,14 +78,14 @@ struct WireKernels {
   // Writes the message of that mean, in one pass over memory.
   void (*average_encode)(const RankParts& parts, const Rounding& rounding, uint8_t* bytes);
 
-  int64_t block;        // Elements of a block,
-  int64_t block_bytes;  // and the bytes that it takes.
+  int64_t block;        // Elements of a block.
+  int64_t block_bytes;  // Bytes of a block.
 
   // The first byte of element `first`, a multiple of kWireGrain.
   int64_t first_byte(int64_t first) const { return first / block * block_bytes; }
 };
 
-// The kernels of that format on the instruction set that is in use. std::invalid_argument for a variable format.
+// The kernels of that format for the current instruction set. Throws std::invalid_argument for a variable format.
 const WireKernels& wire_kernels(WireFormat format);
 
 }  // namespace narrowcast::cpu

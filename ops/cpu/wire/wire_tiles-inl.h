@@ -1,5 +1,5 @@
-// Tiles of messages: any number of elements up to kTile, from a block's beginning on. Included once per instruction set
-// by files that use hwy/foreach_target.h.
+// Tiles of messages: up to kTile elements, from the beginning of a block on. Included once per instruction set by files
+// that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
@@ -22,7 +22,7 @@ HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What becomes of decoded values: they are written, or added to what is there.
+// Sinks for decoded values, which assign them or add them to existing values.
 struct Assign {
   static constexpr bool kFetchesAhead = false;
 
@@ -32,7 +32,7 @@ struct Assign {
   }
 };
 
-// Past the caches, for arrays that would not stay in them: memory is not read before it is written.
+// Writes past the caches, for arrays that would not stay in them: the memory is not read before it is written.
 struct Stream {
   static constexpr bool kFetchesAhead = false;
 
@@ -55,13 +55,14 @@ struct Accumulate {
   }
 };
 
-// A sink for who reads a tile of several messages in turn: a tile is too short for the processor to see a stream.
+// A sink for callers that read a tile of several messages in turn: a tile is too short for the processor to recognise a
+// stream.
 template <class Sink>
 struct FetchAhead : Sink {
   static constexpr bool kFetchesAhead = true;
 };
 
-// values[0..n) to a sink.
+// Passes values[0..n) to a sink.
 template <class Sink>
 HWY_INLINE void put_all(const float* values, int64_t n, float* out) {
   const hn::ScalableTag<float> d;
@@ -79,16 +80,16 @@ HWY_INLINE void put_all(const float* values, int64_t n, float* out) {
   }
 }
 
-// Whether an array is too long for caches: from 1 MiB of float32 on.
+// Whether an array is too long for the caches: from 1 MiB of float32 on.
 HWY_INLINE bool is_long(int64_t n) { return n >= int64_t{1} << 18; }
 
-// Whether it lies where vectors can be streamed to, too.
+// Whether the array is also aligned for streaming vectors.
 HWY_INLINE bool is_streamed(const void* out, int64_t n) {
   constexpr uintptr_t kAlignment = 64;
   return is_long(n) && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
 }
 
-// Calls body(first element, elements) for each grain of an array of n.
+// Calls body(first element, elements) for each grain of an array of n elements.
 template <class Body>
 HWY_INLINE void for_each_grain(int64_t n, const Body& body) {
   for (int64_t i = 0; i < n; i += kTile) {
@@ -96,19 +97,21 @@ HWY_INLINE void for_each_grain(int64_t n, const Body& body) {
   }
 }
 
-// Elements of the array, as far as can be told: a thread's part of one that is dealt out lies all over it.
+// A lower bound for the array's length: a thread's part of a reordered array is spread over all of it.
 template <class T>
 HWY_INLINE int64_t array_length(const WireElements<T>& part) {
   return std::max(part.n, part.order.grains * kTile);
 }
 
-// The grain to be asked for while that at `begin` is worked on; null if there is none, or it may be in a cache already.
+// The grain to prefetch while the grain at `begin` is processed; null if there are no more, or if it may already be
+// cached.
 template <class T>
 HWY_INLINE const T* upcoming_of(const WireInput<T>& input, int64_t begin) {
   return is_long(array_length(input)) ? input.upcoming(begin) : nullptr;
 }
 
-// By a number of ranks. The quotient by a power of two is the product with its inverse, which is faster.
+// Division by a number of ranks. For a power of two it multiplies by the inverse, which is faster and gives the same
+// result.
 class Quotient {
  public:
   explicit HWY_INLINE Quotient(int64_t ranks)
@@ -125,7 +128,7 @@ class Quotient {
   const float inverse_;
 };
 
-// Quotients of sums[0..n) to a sink.
+// Passes the quotients of sums[0..n) to a sink.
 template <class Sink>
 HWY_INLINE void put_quotients(const float* sums, int64_t n, const Quotient& quotient, float* out) {
   const hn::ScalableTag<float> d;
@@ -151,7 +154,7 @@ HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// Without vectors, the plain codec.
+// Without vectors, the plain codec is used.
 template <class Format>
 void encode_tile(const TileSource& source, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   codec::wire::encode<Format>(source.x, n, rounding, bytes);
@@ -169,7 +172,7 @@ void decode_tile(const uint8_t* bytes, int64_t n, float* out) {
 template <class Format>
 using Message = std::conditional_t<Format::kHasBlocks, MessageLanes<Format>, NumberMessageLanes<Format> >;
 
-// Elements that no whole vector or block holds go through a copy with zeros behind, whose codes are zeros.
+// Elements that do not fill a vector or block are encoded from a copy, padded with zeros, whose codes are zeros.
 template <class Format>
 HWY_NOINLINE void encode_rest(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   constexpr int64_t kWhole = Message<Format>::kWhole;

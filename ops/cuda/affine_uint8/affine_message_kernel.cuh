@@ -11,35 +11,36 @@
 
 namespace narrowcast::cuda {
 
-inline constexpr int kAffineThreads = 256;  // Of a block.
+inline constexpr int kAffineThreads = 256;  // Per block.
 inline constexpr int kLanesOfWarp = 32;
 
-// The longest channel that one warp or one block encodes by itself: while it writes the codes, the channel is in a
+// The longest channels that one warp or one block encodes alone: when it writes the codes, the channel is still in a
 // cache.
 inline constexpr int64_t kMostOfAffineWarp = 1024;
 inline constexpr int64_t kMostOfAffineBlock = 8192;
 
-// Longer channels in parts. Who writes the codes of one reads the ranges of all of its channel: few, beside the codes.
+// The division of longer channels into parts. A block that writes the codes of a part reads the ranges of all parts of
+// the channel; they are few compared to the codes.
 inline RowParts parts_of_long_channels(const AffineChannels& channels) {
   constexpr int64_t kMostParts = 512;
   const int64_t least = (channels.size / kMostParts + 16) / 16 * 16;
   return share_elements(channels.numel, channels.size, least < kMostOfAffineBlock ? kMostOfAffineBlock : least);
 }
 
-// kThreads threads of a block, 32 or all of them, that work on a part of a channel together.
+// kThreads threads of a block, 32 or all of them, that work together on a part of a channel.
 template <int kThreads>
 struct AffineTeam {
   static constexpr int kPerBlock = kAffineThreads / kThreads;
 
   static __device__ __forceinline__ Lane lane() { return {static_cast<int>(threadIdx.x) % kThreads, kThreads}; }
 
-  // Which team of the grid it is.
+  // The index of the team in the grid.
   static __device__ __forceinline__ int64_t index() {
     return (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * kPerBlock + static_cast<int>(threadIdx.x) / kThreads;
   }
 };
 
-// What all threads of a team have found; all of them call it, once in a kernel.
+// The range of the values of all threads of a team. All of them call it, once in a kernel.
 template <int kThreads>
 __device__ __forceinline__ RangeBits range_of_team(const RangeBits& own) {
   constexpr unsigned kWholeWarp = ~0U;
@@ -65,7 +66,7 @@ __device__ __forceinline__ RangeBits range_of_team(const RangeBits& own) {
   }
 }
 
-// Writes a channel's qparams to the header if this is the thread to do it, and returns them.
+// Returns a channel's qparams. If `writes`, this thread also writes them to the header.
 __device__ __forceinline__ codec::AffineQparams send_qparams(const RangeBits& range, int64_t channel, bool writes,
                                                              uint8_t* message) {
   const codec::AffineQparams qparams = codec::choose_qparams_by_reciprocal(range.range());
@@ -75,7 +76,8 @@ __device__ __forceinline__ codec::AffineQparams send_qparams(const RangeBits& ra
   return qparams;
 }
 
-// A team per channel: its range, then its codes. Bounds of launches are what registers suffice for.
+// One team per channel: it finds the range, then writes the codes. The launch bounds are as high as the registers
+// permit.
 template <int kThreads, class T>
 __global__ void __launch_bounds__(kAffineThreads, sizeof(T) == sizeof(double) ? 2 : 3)
     affine_encode_channels_kernel(const __grid_constant__ AffineEncodeArguments arguments,
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kAffineThreads, sizeof(T) == sizeof(double) ? 
   using Team = AffineTeam<kThreads>;
   const int64_t channel = Team::index();
   if (channel >= parts.count()) {
-    return;  // All lanes of the team.
+    return;  // True for all lanes of the team or for none.
   }
   const RowPart part = parts.at(channel);
   const T* const x = static_cast<const T*>(arguments.x) + part.first;
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(kAffineThreads, sizeof(T) == sizeof(double) ? 
   quantize_share(x, part.size, qparams, arguments.message + arguments.channels.header_bytes() + part.first, lane);
 }
 
-// A block per part of a long channel: its range.
+// One block per part of a long channel: finds its range.
 template <class T>
 __global__ void __launch_bounds__(kAffineThreads)
     affine_range_kernel(const __grid_constant__ AffineEncodeArguments arguments,
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kAffineThreads)
   }
 }
 
-// A block per part of a long channel: its codes, once the ranges of all parts are there.
+// One block per part of a long channel: writes its codes, after the ranges of all parts are known.
 template <class T>
 __global__ void __launch_bounds__(kAffineThreads)
     affine_encode_parts_kernel(const __grid_constant__ AffineEncodeArguments arguments,
@@ -135,11 +137,11 @@ __global__ void __launch_bounds__(kAffineThreads)
                  arguments.message + arguments.channels.header_bytes() + part.first, lane);
 }
 
-// What a launch over parts (rows.h) calls to average messages.
+// Averages messages, in a launch over parts (rows.h).
 template <class T>
 struct AverageAffineMessages {
   static constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
-  static constexpr int kPacks = 2;  // A lane sums so many at a time, so that the memory has enough to do.
+  static constexpr int kPacks = 2;  // Packs that a lane sums at a time, to keep the memory busy.
   static constexpr int64_t kPart = int64_t{kAffineThreads} * kPacks * kPack * 2;
 
   AffineAverageArguments arguments;
@@ -167,14 +169,15 @@ struct AverageAffineMessages {
   }
 
  private:
-  // Of rank 0's message the qparams and the first code, and where that code's mean goes.
+  // The qparams and the first code in rank 0's message, and the destination of that code's mean.
   struct Channel {
     const uint8_t* qparams;
     const uint8_t* codes;
     T* mean;
   };
 
-  // Averages packs of kCount elements from element `i` on, a team's width apart, as many of kTurns as are `left`.
+  // Averages up to kTurns packs of kCount elements from element `i` on, a team's width apart. `left` is the number of
+  // packs until the end, with a distance of 1.
   template <int kTurns, int kCount, bool kAligned>
   NARROWCAST_HOST_DEVICE void average(const Channel& channel, int i, int left, Lane lane) const {
     const int step = lane.team * kCount;

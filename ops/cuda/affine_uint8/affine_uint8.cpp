@@ -1,6 +1,5 @@
-// The affine uint8 operators on CUDA: tensors to pointers. Work is enqueued on the
-// current stream of x's device; the host waits for none of it, so the values of
-// zero points are not checked here.
+// The affine uint8 operators on CUDA, which pass tensors as pointers. Work is enqueued on the current stream of x's
+// device. The host does not wait for it, so the values of zero points are not checked here.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -17,7 +16,7 @@
 namespace narrowcast::cuda {
 namespace {
 
-// Scales and zero points, dense, and where they lie.
+// Dense scales and zero points, and pointers to them.
 class Qparams {
  public:
   Qparams(const at::Tensor& scales, const at::Tensor& zero_points)
@@ -71,7 +70,7 @@ std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x
     zero_point.zero_();
     return outputs;
   }
-  // The order of the elements does not matter, only that each is there once.
+  // Elements may be in any order, but each must be there once.
   choose_for_rows(x.is_non_overlapping_and_dense() ? x : x.contiguous(), 1, scale, zero_point);
   return outputs;
 }

@@ -1,5 +1,5 @@
-// The affine uint8 kernels, enqueued on a stream of the current device: free of LibTorch, and none waits. Rows, the
-// channels, lie one after the other; all pointers are the device's and need only be aligned for their elements.
+// The affine uint8 kernels, enqueued on a stream of the current device, independent of LibTorch. No function waits.
+// Rows, the channels, are contiguous; all pointers are to device memory and are aligned for their elements only. Throws
 // std::runtime_error if a kernel cannot be launched.
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace narrowcast::cuda {
 
-// Where the scale and zero point of each channel lie on the device. The host never reads them: it would have to wait.
-// Zero points are int32 or float32: one of the two pointers is null. They must be whole numbers in [0, 255]; another
-// one gives codes without a meaning.
+// Pointers to the scale and zero point of each channel on the device. The host never reads them: it would have to wait.
+// Zero points are int32 or float32; one of the two pointers is null. They must be whole numbers in [0, 255]; other
+// values give meaningless codes.
 struct QparamsIn {
   const float* scales;
   const int32_t* int_zero_points;
@@ -25,7 +25,7 @@ struct QparamsIn {
   }
 };
 
-// Where they go.
+// The destination of scales and zero points.
 struct QparamsOut {
   float* scales;
   int32_t* zero_points;
@@ -45,14 +45,14 @@ void launch_choose_qparams(const FloatRows& x, void* workspace, QparamsOut qpara
 // The codes of each row.
 void launch_quantize(const FloatRows& x, QparamsIn qparams, uint8_t* codes, Stream stream);
 
-// Rows of codes, one after the other on the device: [rows, row_size].
+// Rows of codes, contiguous on the device: [rows, row_size].
 struct CodeRows {
   const uint8_t* codes;
   int64_t rows;
   int64_t row_size;
 };
 
-// What the codes of each row stand for.
+// The decoded elements of each row.
 void launch_dequantize(const CodeRows& codes, QparamsIn qparams, float* decoded, Stream stream);
 
 }  // namespace narrowcast::cuda

@@ -1,5 +1,5 @@
-// Affine uint8 on CUDA: the range of a channel and its qparams, floats to codes, and codes to floats. Tests compile it
-// for the CPU.
+// Affine uint8 on CUDA: the range of a channel and its qparams, quantisation and dequantisation. Tests compile this
+// file for the CPU.
 #pragma once
 
 #include <cmath>
@@ -13,9 +13,9 @@
 
 namespace narrowcast::cuda {
 
-// The least and the greatest of the values seen and 0. Floats order like integers: among those with the sign bit clear
-// the greatest has the greatest signed bits, among those with it set the least has the greatest unsigned bits, and a
-// NaN beats all others of its sign. So two integer maxima per value also find NaN.
+// The least and the greatest of 0 and the values seen. Floats are compared as integers: among values with the sign bit
+// clear, the greatest value has the greatest signed bits. Among values with it set, the least value has the greatest
+// unsigned bits. A NaN exceeds all other values of its sign. So two integer maxima per value also detect NaN.
 struct RangeBits {
   uint32_t least = 0;
   int32_t greatest = 0;
@@ -27,9 +27,9 @@ struct RangeBits {
     greatest = signed_bits > greatest ? signed_bits : greatest;
   }
 
-  // Both ends are NaN if one is.
+  // If one end is NaN, both are.
   NARROWCAST_HOST_DEVICE codec::AffineRange range() const {
-    // Without a value whose sign bit is set, the greatest unsigned bits are of a positive one.
+    // If no value has its sign bit set, the greatest unsigned bits belong to a positive value.
     const float min = (least & codec::kSignBit) == 0 ? 0.0F : codec::float_of_bits(least);
     const float max = codec::float_of_bits(static_cast<uint32_t>(greatest));
     return {max != max ? max : min, min != min ? min : max};
@@ -40,7 +40,7 @@ NARROWCAST_HOST_DEVICE inline RangeBits merge(RangeBits a, RangeBits b) {
   return {a.least > b.least ? a.least : b.least, a.greatest > b.greatest ? a.greatest : b.greatest};
 }
 
-// Writes the qparams that follow from a channel's range, as PyTorch's observers compute them on CUDA.
+// Writes the qparams of a channel's range, as PyTorch's observers compute them on CUDA.
 struct StoreQparams {
   QparamsOut out;
 
@@ -57,8 +57,8 @@ struct QuantizeByDivision {
   NARROWCAST_HOST_DEVICE uint8_t operator()(T x) const { return codec::quantize(x, qparams); }
 };
 
-// codec::quantize for a scale that ReciprocalDivision takes and T with at most float's precision, in half the
-// instructions: whole numbers are added as such, and their sum, if it is a code, is one that T can say.
+// codec::quantize for a scale with ReciprocalDivision::is_moderate() and a T with at most float's precision, in half
+// the instructions. It adds whole numbers as integers; if their sum is a code, T represents it exactly.
 template <class T>
 class QuantizeByReciprocal {
  public:
@@ -74,8 +74,8 @@ class QuantizeByReciprocal {
   }
 
  private:
-  // Float32 has no fractions at 1.5 * 2^23: a sum with it is rounded to a whole number, half to even, which its lowest
-  // bits then show.
+  // Float32 has no fractions at 1.5 * 2^23: adding this number rounds to a whole number, half to even, which is then in
+  // the lowest bits.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr int32_t kBitsOfRounder = 0x4B400000;
   static constexpr auto kGreatestCode = static_cast<int32_t>(codec::kAffineGreatestCode);
@@ -84,8 +84,8 @@ class QuantizeByReciprocal {
   int32_t offset_;
 };
 
-// This lane's share of x[0..n) to codes, as PyTorch's hooks compute them on CUDA: there the scale is rounded to x's
-// dtype before x is divided by it. The CPU divides by the float32 scale.
+// Quantises this lane's share of x[0..n) as PyTorch's hooks do on CUDA: the scale is rounded to x's dtype before x is
+// divided by it. The CPU divides by the float32 scale.
 template <class T>
 NARROWCAST_HOST_DEVICE inline void quantize_share(const T* x, int n, codec::AffineQparams qparams, uint8_t* codes,
                                                   Lane lane) {
@@ -99,7 +99,7 @@ NARROWCAST_HOST_DEVICE inline void quantize_share(const T* x, int n, codec::Affi
   convert_part<1>(x, n, codes, lane, QuantizeByDivision<T>{qparams});
 }
 
-// Floats to codes.
+// Quantisation of rows.
 template <class T>
 struct QuantizeRows {
   static constexpr int64_t kPart = int64_t{256} * kBatch * kPackOf<T, uint8_t>;
@@ -120,7 +120,7 @@ struct DequantizeCode {
   NARROWCAST_HOST_DEVICE float operator()(uint8_t code) const { return codec::dequantize(code, qparams); }
 };
 
-// Codes to floats.
+// Dequantisation of rows.
 struct DequantizeRows {
   static constexpr int64_t kPart = int64_t{256} * kBatch * kPackOf<uint8_t, float>;
 

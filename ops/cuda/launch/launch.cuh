@@ -1,5 +1,5 @@
-// What launches share. Free of LibTorch, like all that nvcc compiles: kernels are launched on a stream that the caller
-// gives, on the device that is current.
+// Common code of launches, independent of LibTorch like all code that nvcc compiles. Kernels are launched on a stream
+// that the caller passes, on the current device.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,7 +10,7 @@
 
 namespace narrowcast::cuda {
 
-// The C++ type of a FloatType. An alias takes the constant that visit_float_type gives: CudaFloat<decltype(constant)>.
+// The C++ type of a FloatType. The alias CudaFloat takes the type of the constant that visit_float_type passes.
 template <FloatType kType>
 struct CudaFloatOf;
 template <>
@@ -32,9 +32,9 @@ struct CudaFloatOf<FloatType::kFloat16> {
 template <class Constant>
 using CudaFloat = typename CudaFloatOf<Constant::value>::Type;
 
-// Calls launch(), which launches `kernel`. Throws std::runtime_error naming it if that fails, for instance because the
-// device is of a kind that the library has no code for, or if something failed before. Does not wait: what goes wrong
-// while the kernel runs is reported by a later call.
+// Calls launch(), which launches `kernel`. Throws a std::runtime_error that names the kernel if that fails, for
+// instance because the library has no code for this kind of device, or if something failed before. Does not wait: an
+// error while the kernel runs is reported by a later call.
 template <class Launch>
 void checked_launch(const char* kernel, const Launch& launch) {
   const auto last_error = [] {

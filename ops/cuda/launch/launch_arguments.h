@@ -1,5 +1,6 @@
-// What launches of kernels are given: dtypes of floats, rows of them, and a stream. Free of LibTorch and of the CUDA
-// toolkit: nvcc compiles it, and so do tests where there is no toolkit. tensor_arguments.h makes these from tensors.
+// Arguments of kernel launches: dtypes of floats, rows of floats, and a stream. Independent of LibTorch and of the CUDA
+// toolkit: nvcc compiles this file, and so do tests without a toolkit. tensor_arguments.h makes these arguments from
+// tensors.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 #include "ops/codec/host_device.h"
 
-// Before a template for CPU and GPU that calls a function of its caller's: nvcc does not ask for which of them it is.
+// Precedes a template for CPU and GPU that calls its caller's function: nvcc then does not check on which side that
+// function can run.
 #if defined(__CUDACC__)
 #define NARROWCAST_CALLS_ANY_SIDE _Pragma("nv_exec_check_disable")
 #else
@@ -30,8 +32,8 @@ enum class FloatType { kFloat32, kFloat64, kBfloat16, kFloat16 };
 template <FloatType kType>
 using FloatTypeConstant = std::integral_constant<FloatType, kType>;
 
-// For a number that is no FloatType, or one that nothing is compiled for: std::invalid_argument; on a GPU, where the
-// host has checked it before, the kernel ends with an error.
+// Rejects a value that is not a FloatType, or for which no kernel is compiled. On the host it throws
+// std::invalid_argument. On a GPU, where the host has checked the value before, it stops the kernel with an error.
 #if defined(__CUDA_ARCH__)
 __device__ inline void refuse_float_type(FloatType) { __trap(); }
 #else
@@ -40,8 +42,8 @@ __device__ inline void refuse_float_type(FloatType) { __trap(); }
 }
 #endif
 
-// visitor(FloatTypeConstant) of `type`. For launches, and for kernels that are compiled once for all dtypes: there all
-// threads go the same way.
+// Calls visitor(FloatTypeConstant) for `type`. Used by launches, and by kernels that are compiled once for all dtypes:
+// there all threads take the same branch.
 NARROWCAST_CALLS_ANY_SIDE
 template <class Visitor>
 NARROWCAST_HOST_DEVICE inline void visit_float_type(FloatType type, const Visitor& visitor) {
@@ -70,14 +72,14 @@ void visit_narrow_float_type(FloatType type, const Visitor& visitor) {
   });
 }
 
-// std::invalid_argument for a number that is no FloatType.
+// Throws std::invalid_argument if `type` is not a valid FloatType.
 inline void check_float_type(FloatType type) {
   visit_float_type(type, [](auto) {});
 }
 
-// Calls launch(), which launches `kernel`. last_error() gives, and forgets, the text of what has failed on this thread,
-// or null. Throws std::runtime_error naming the kernel if launching it fails; also if something else had failed before,
-// which the text says: then the kernel is not launched.
+// Calls launch(), which launches `kernel`. last_error() returns the text of the last error of this thread, or null, and
+// clears it. Throws a std::runtime_error that names the kernel if the launch fails. If there already is an error before
+// the launch, throws one with that error's text instead, and does not launch the kernel.
 template <class LastError, class Launch>
 void launch_between_looks(const char* kernel, const LastError& last_error, const Launch& launch) {
   if (const char* const error = last_error()) {
@@ -90,7 +92,7 @@ void launch_between_looks(const char* kernel, const LastError& last_error, const
   }
 }
 
-// Rows of floats, one after the other on the device: [rows, row_size].
+// Rows of floats, contiguous on the device: [rows, row_size].
 struct FloatRows {
   const void* x;
   FloatType type;

@@ -1,5 +1,5 @@
-// Launches over rows: an elementwise operation on all of them, and one value per row out of all its elements. A team
-// of threads works on each part of a row.
+// Launches over rows: an elementwise operation on all of them, or a reduction of each row to one value. A team of
+// threads works on each part of a row.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace narrowcast::cuda {
 
-// Threads of a block in all of these launches.
+// Threads per block in all of these launches.
 inline constexpr int kBlockThreads = 256;
 
 // A team for short parts.
@@ -27,7 +27,7 @@ struct WarpTeam {
   __device__ static int in_block() { return static_cast<int>(threadIdx.x) / kThreads; }
 };
 
-// A team for long ones.
+// A team for long parts.
 struct BlockTeam {
   static constexpr int kThreads = kBlockThreads;
   static constexpr int kPerBlock = 1;
@@ -38,13 +38,13 @@ struct BlockTeam {
   __device__ static int in_block() { return 0; }
 };
 
-// This thread's team among all of the grid.
+// The index of this thread's team in the grid.
 template <class Team>
 __device__ int64_t team_index() {
   return (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * Team::kPerBlock + Team::in_block();
 }
 
-// Blocks for so many teams at least: one dimension of a grid has too few for any number.
+// A grid with blocks for at least `teams` teams. It has two dimensions, since one has too few blocks for any number.
 template <class Team>
 dim3 grid_for(int64_t teams) {
   constexpr int64_t kMost = int64_t{1} << 30;
@@ -60,12 +60,13 @@ __global__ void __launch_bounds__(kBlockThreads) for_each_part_kernel(RowParts p
   if (index < parts.count()) operation(parts.at(index), Team::lane());
 }
 
-// Calls operation(RowPart, Lane) on the device for every part, of which there are some, by every lane of the part's
-// team. Operation::kPart elements are what suits a block. Rows of up to a quarter of that are a warp's, and of up to
-// all of it where there are many: a lane has several packs then, for all of which it looks up the row's numbers once.
+// Calls operation(RowPart, Lane) on the device for every part, by every lane of the part's team. There is at least one
+// part. Operation::kPart is the number of elements that suits a block. A warp processes rows of up to a quarter of it,
+// and rows of up to all of it if there are many parts. Then a lane has several packs, for which it reads the row's
+// numbers once.
 template <class Operation>
 void launch_for_each_part(const Operation& operation, const RowParts& parts, Stream stream, const char* name) {
-  constexpr int64_t kManyParts = 1 << 14;  // Warps that keep any GPU busy.
+  constexpr int64_t kManyParts = 1 << 14;  // Enough warps to keep any GPU busy.
   const bool is_short = parts.row_size <= Operation::kPart / (parts.count() < kManyParts ? 4 : 1);
   checked_launch(name, [&] {
     if (is_short) {
@@ -84,7 +85,7 @@ void launch_for_each_part(const Operation& operation, int64_t rows, int64_t row_
   launch_for_each_part(operation, share_rows(rows, row_size, Operation::kPart), stream, name);
 }
 
-// Partials as reduce_share has them; CUB calls it.
+// Merges two Partials of reduce_share; called by CUB.
 struct Merge {
   template <class Partial>
   __device__ Partial operator()(const Partial& a, const Partial& b) const {
@@ -92,14 +93,14 @@ struct Merge {
   }
 };
 
-// A team per part of a row finishes the row if that is its only part, else leaves what it has found.
+// One team per part of a row. It finishes the row if that has only one part, else stores its partial result.
 template <class Team, class T, class Partial, class Finish>
 __global__ void __launch_bounds__(kBlockThreads)
     reduce_parts_kernel(const T* x, RowParts parts, Partial* partials, Finish finish) {
   using Reduce = typename Team::template Reduce<Partial>;
   __shared__ typename Reduce::TempStorage storage[Team::kPerBlock];
   const int64_t index = team_index<Team>();
-  if (index >= parts.count()) return;  // All lanes of the team.
+  if (index >= parts.count()) return;  // True for all lanes of the team or for none.
   const RowPart part = parts.at(index);
   const Partial own = reduce_share<Partial>(x + part.first, part.size, Team::lane());
   const Partial total = Reduce(storage[Team::in_block()]).Reduce(own, Merge());  // Valid in lane 0.
@@ -111,28 +112,28 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-// A block per row merges what the teams of its parts have left.
+// One block per row merges the partial results of the row's parts.
 template <class Partial, class Finish>
 __global__ void __launch_bounds__(kBlockThreads)
     merge_parts_kernel(const Partial* partials, int64_t rows, int64_t per_row, Finish finish) {
   using Reduce = BlockTeam::Reduce<Partial>;
   __shared__ typename Reduce::TempStorage storage;
   const int64_t row = team_index<BlockTeam>();
-  if (row >= rows) return;  // The whole block.
+  if (row >= rows) return;  // True for the whole block or for no thread of it.
   Partial own;
   for (int64_t i = threadIdx.x; i < per_row; i += kBlockThreads) own = merge(own, partials[row * per_row + i]);
   const Partial total = Reduce(storage).Reduce(own, Merge());  // Valid in thread 0.
   if (threadIdx.x == 0) finish(row, total);
 }
 
-// How many Partials launch_reduce_rows needs memory for.
+// Number of Partials that launch_reduce_rows needs memory for.
 inline int64_t partials_for_rows(int64_t rows, int64_t row_size) {
   const RowParts parts = share_rows_for_reduction(rows, row_size);
   return parts.per_row == 1 ? 0 : parts.count();
 }
 
-// finish(row, Partial of all its elements) on the device, by one thread for each row of at least one T. Where rows have
-// several parts, a block per row merges what their teams have found. `partials` has room for
+// Calls finish(row, Partial of all its elements) on the device, by one thread for each row; a row has at least one
+// element. If rows have several parts, a block per row merges their partial results. `partials` has room for
 // partials_for_rows(x.rows, x.row_size).
 template <class T, class Partial, class Finish>
 void launch_reduce_rows(const FloatRows& x, Partial* partials, const Finish& finish, Stream stream, const char* name) {

@@ -1,5 +1,5 @@
-// Equal rows, one after the other in memory, shared out among threads, and one thread's share of the work: looking at
-// elements, reducing or converting them. Tests compile it for the CPU; rows.cuh launches it.
+// Equal rows, contiguous in memory, divided among threads, and one thread's share of the work: visiting, reducing or
+// converting elements. Tests compile this file for the CPU; rows.cuh launches it.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,26 @@
 
 namespace narrowcast::cuda {
 
-// A thread's place in the team (a warp or a block) that works on a part of a row together.
+// A thread's place in a team (a warp or a block) that works on a part of a row.
 struct Lane {
   int rank;  // 0 <= rank < team
   int team;  // threads, a multiple of 32
 };
 
-// Some elements of one row: first <= i < first + size, counted from the first element of the first row.
+// Some elements of one row, first <= i < first + size. Indices count from the first element of the first row.
 struct RowPart {
   int64_t row;
   int64_t first;
   int size;
 };
 
-// All rows in parts of one row each, about equally long.
+// All rows, divided into parts. A part lies in one row; all parts have about the same length.
 struct RowParts {
-  int64_t numel;      // elements of all rows, of which the last may be shorter
+  int64_t numel;      // elements of all rows; the last row may be shorter
   int64_t rows;       // >= 0
   int64_t row_size;   // elements, >= 0
   int64_t per_row;    // parts of each row, >= 1
-  int64_t part_size;  // elements of each part but the row's last, which may have fewer; below 2^31
+  int64_t part_size;  // elements of each part, < 2^31; a row's last part may have fewer
 
   NARROWCAST_HOST_DEVICE int64_t count() const { return rows * per_row; }
 
@@ -43,7 +43,7 @@ struct RowParts {
   }
 
  private:
-  // A division of 64 bits takes a GPU a hundred instructions, as many as a lane may have for its elements.
+  // A GPU takes about a hundred instructions for a 64-bit division, as many as a lane may take for its elements.
   NARROWCAST_HOST_DEVICE int64_t row_of(int64_t index) const {
     if (per_row == 1) return index;
     if ((index | per_row) >> 32 == 0) return static_cast<uint32_t>(index) / static_cast<uint32_t>(per_row);
@@ -51,23 +51,22 @@ struct RowParts {
   }
 };
 
-// Parts of at most `most` elements (a multiple of 16, below 2^31), as few as can be. All but the last of a row are
-// multiples of 16 elements, so that they begin as the row does with respect to 16 bytes.
+// The fewest parts of at most `most` elements (a multiple of 16, below 2^31). All parts except a row's last one have a
+// multiple of 16 elements, so that each is aligned to 16 bytes if the row is.
 inline RowParts share_rows(int64_t rows, int64_t row_size, int64_t most) {
   const int64_t per_row = row_size <= most ? 1 : (row_size + most - 1) / most;
   const int64_t equal = (row_size + per_row - 1) / per_row;
   return {rows * row_size, rows, row_size, per_row, (equal + 15) / 16 * 16};
 }
 
-// The same of `numel` elements in rows of `row_size` >= 1, the last of which may be shorter: some of its parts may be
-// empty.
+// The same for `numel` elements in rows of `row_size` >= 1. The last row may be shorter, and some of its parts empty.
 inline RowParts share_elements(int64_t numel, int64_t row_size, int64_t most) {
   RowParts parts = share_rows((numel + row_size - 1) / row_size, row_size, most);
   parts.numel = numel;
   return parts;
 }
 
-// Parts that keep a block busy for long enough, but for the longest rows at most 4096 each.
+// Parts that are long enough to keep a block busy, but at most 4096 parts per row.
 inline RowParts share_rows_for_reduction(int64_t rows, int64_t row_size) {
   constexpr int64_t kPart = 8192;
   constexpr int64_t kMostParts = 4096;
@@ -75,9 +74,9 @@ inline RowParts share_rows_for_reduction(int64_t rows, int64_t row_size) {
   return share_rows(rows, row_size, least < kPart ? kPart : least);
 }
 
-// visit(i, x[i]) for this lane's share of 0 <= i < n, in no order that means anything; each i is one lane's. Elements
-// before the first address that is a multiple of kPackBytes, and those after the last whole pack, are read one by one.
-// kLoads packs are under way at a time, so that the memory has enough to do.
+// Calls visit(i, x[i]) for this lane's share of 0 <= i < n, in no particular order; each i belongs to one lane.
+// Elements before the first address that is a multiple of kPackBytes, and elements after the last whole pack, are read
+// one by one. A lane requests kLoads packs at a time to keep the memory busy.
 template <int kLoads, class T, class Visit>
 NARROWCAST_HOST_DEVICE inline void visit_part(const T* x, int n, Lane lane, const Visit& visit) {
   constexpr int kCount = kPackBytes / static_cast<int>(sizeof(T));
@@ -104,8 +103,8 @@ NARROWCAST_HOST_DEVICE inline void visit_part(const T* x, int n, Lane lane, cons
   for (; pack < packs; pack += lane.team) visit_pack(pack, load_pack<kCount, true>(x + head + pack * kCount));
 }
 
-// What this lane finds in its share of x[0..n). Partial is what some elements give: default-constructed for none,
-// add(float) takes one, merge(a, b) joins two, in any order with the same result.
+// Reduces this lane's share of x[0..n). A Partial is the result for some elements: default-constructed for no elements,
+// add(float) adds one, and merge(a, b) joins two. The order does not change the result.
 template <class Partial, class T>
 NARROWCAST_HOST_DEVICE Partial reduce_share(const T* x, int n, Lane lane) {
   Partial own;
@@ -113,15 +112,15 @@ NARROWCAST_HOST_DEVICE Partial reduce_share(const T* x, int n, Lane lane) {
   return own;
 }
 
-// Packs that a thread loads before it uses the first, so that the memory has enough to do.
+// Packs that a thread loads before it uses the first one, to keep the memory busy.
 inline constexpr int kBatch = 4;
 
-// Elements of a pack: the wider of both types fills kPackBytes.
+// Elements of a pack, of which the wider of both types fills kPackBytes.
 template <class In, class Out>
 inline constexpr int kPackOf = kPackBytes / static_cast<int>(sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out));
 
-// out[i] = convert(in[i]) for the packs of this lane. The wider side (`in`, if both are equally wide) is aligned; the
-// other one if kAligned.
+// out[i] = convert(in[i]) for this lane's packs. The wider side is aligned (`in`, if both are equally wide); the other
+// side is aligned if kAligned.
 template <int kLoads, bool kAligned, class In, class Out, class Convert>
 NARROWCAST_HOST_DEVICE inline void convert_packs(const In* in, int packs, Out* out, Lane lane, const Convert& convert) {
   constexpr int kCount = kPackOf<In, Out>;
@@ -147,9 +146,9 @@ NARROWCAST_HOST_DEVICE inline void convert_packs(const In* in, int packs, Out* o
   }
 }
 
-// out[i] = convert(in[i]) for this lane's share of 0 <= i < n. Elements before the first address of the wider side that
-// is a multiple of kPackBytes, and those after the last whole pack, go one by one; n may be 0. kLoads packs are under
-// way at a time where both sides are aligned.
+// out[i] = convert(in[i]) for this lane's share of 0 <= i < n; n may be 0. Elements before the first address of the
+// wider side that is a multiple of kPackBytes, and elements after the last whole pack, are converted one by one. If
+// both sides are aligned, a lane requests kLoads packs at a time.
 template <int kLoads, class In, class Out, class Convert>
 NARROWCAST_HOST_DEVICE inline void convert_part(const In* in, int n, Out* out, Lane lane, const Convert& convert) {
   constexpr int kCount = kPackOf<In, Out>;

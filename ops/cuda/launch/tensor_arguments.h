@@ -1,4 +1,4 @@
-// Tensors as what launches of kernels are given (launch_arguments.h).
+// Conversion of tensors to arguments of kernel launches (launch_arguments.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,14 +18,14 @@ inline FloatType float_type_of(double) { return FloatType::kFloat64; }
 inline FloatType float_type_of(c10::BFloat16) { return FloatType::kBfloat16; }
 inline FloatType float_type_of(c10::Half) { return FloatType::kFloat16; }
 
-// c10::TypeError for a dtype that the operators do not quantise.
+// Throws c10::TypeError for a dtype that the operators do not quantise.
 inline FloatType float_type_of(at::ScalarType dtype) {
   FloatType type{};
   meta::visit_float(dtype, [&](auto zero) { type = float_type_of(zero); });
   return type;
 }
 
-// A dense tensor of floats as so many equal rows, at least one.
+// A dense tensor of floats as `rows` equal rows, at least one.
 inline FloatRows rows_of(const at::Tensor& dense, int64_t rows) {
   return {dense.const_data_ptr(), float_type_of(dense.scalar_type()), rows, dense.numel() / rows};
 }

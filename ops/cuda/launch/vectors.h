@@ -1,5 +1,5 @@
-// What one instruction of a GPU does: it moves several elements, up to 16 bytes, as registers, and to and from memory;
-// it permutes bytes; it converts numbers. Tests compile it for the CPU.
+// Operations that are one instruction on a GPU: moving several elements, up to 16 bytes, in registers, from and to
+// memory; permuting bytes; converting numbers. Tests compile this file for the CPU.
 #pragma once
 
 #include <cassert>
@@ -16,8 +16,8 @@
 #include <cuda_fp8.h>
 #endif
 
-// NARROWCAST_UNROLL before a loop of a known, small number of turns has nvcc write each turn out, so that arrays which
-// it indexes can be registers. NARROWCAST_DEVICE_CHECK states what a kernel relies on, such as an alignment: an
+// NARROWCAST_UNROLL before a loop with a constant, small number of iterations makes nvcc unroll it, so that arrays that
+// it indexes can be in registers. NARROWCAST_DEVICE_CHECK checks a precondition of a kernel, such as an alignment: an
 // assertion on a GPU, an exception on the CPU.
 #if defined(__CUDA_ARCH__)
 #define NARROWCAST_UNROLL _Pragma("unroll")
@@ -30,16 +30,17 @@
 
 namespace narrowcast::cuda {
 
-// What an instruction moves at most.
+// The most bytes that one instruction moves.
 inline constexpr int kPackBytes = 16;
 
-// kCount elements, aligned as a whole; more than kPackBytes are several instructions' work and aligned for each.
+// kCount elements, aligned as a whole. A pack of more than kPackBytes takes several instructions; each of them is
+// aligned.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount < kPackBytes ? sizeof(T) * kCount : kPackBytes) Pack {
   T values[kCount];
 };
 
-// Whether a Vector, a Pack or a number, can be read and written there in one go.
+// Whether one instruction can read or write a Vector, a Pack or a number, at this address.
 template <class Vector>
 NARROWCAST_HOST_DEVICE inline bool is_aligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % alignof(Vector) == 0;
@@ -52,21 +53,22 @@ NARROWCAST_HOST_DEVICE inline Vector load_vector(const void* address) {
   return *static_cast<const Vector*>(address);
 }
 
-// Writes one to such an address.
+// Writes a Vector to an address that is aligned for it.
 template <class Vector>
 NARROWCAST_HOST_DEVICE inline void store_vector(void* address, const Vector& vector) {
   NARROWCAST_DEVICE_CHECK(is_aligned<Vector>(address));
   *static_cast<Vector*>(address) = vector;
 }
 
-// Elements from `address`, which is aligned for one T, to the next that is aligned for kCount: 0 <= result < kCount.
+// Elements from `address`, which is aligned for one T, to the next address that is aligned for kCount of them: 0 <=
+// result < kCount.
 template <int kCount, class T>
 NARROWCAST_HOST_DEVICE inline int elements_to_alignment(const T* address) {
   const auto past = static_cast<int>(reinterpret_cast<uintptr_t>(address) / sizeof(T) % kCount);
   return past == 0 ? 0 : kCount - past;
 }
 
-// kCount elements in one instruction if kAligned, which the address must be then; else element by element.
+// Loads kCount elements: if kAligned, in one instruction from an aligned address; else element by element.
 template <int kCount, bool kAligned, class T>
 NARROWCAST_HOST_DEVICE inline Pack<T, kCount> load_pack(const T* address) {
   if constexpr (kAligned) {
@@ -79,7 +81,7 @@ NARROWCAST_HOST_DEVICE inline Pack<T, kCount> load_pack(const T* address) {
   }
 }
 
-// The same for writing.
+// Stores kCount elements in the same way.
 template <int kCount, bool kAligned, class T>
 NARROWCAST_HOST_DEVICE inline void store_pack(const Pack<T, kCount>& pack, T* address) {
   if constexpr (kAligned) {
@@ -90,8 +92,8 @@ NARROWCAST_HOST_DEVICE inline void store_pack(const Pack<T, kCount>& pack, T* ad
   }
 }
 
-// Bytes of two words in any order, in one instruction on a GPU: byte i of the result is the byte that nibble i (0..7)
-// of `selector` names: 0..3 of `low`, 4..7 of `high`.
+// Bytes of two words in any order, in one instruction on a GPU. Nibble i (0..7) of `selector` selects byte i of the
+// result: 0..3 from `low`, 4..7 from `high`.
 #if defined(__CUDA_ARCH__)
 __device__ inline uint32_t byte_permute(uint32_t low, uint32_t high, uint32_t selector) {
   return __byte_perm(low, high, selector);
@@ -108,8 +110,8 @@ NARROWCAST_HOST_DEVICE inline uint32_t byte_permute(uint32_t low, uint32_t high,
 }
 #endif
 
-// Byte i (0..3) of a word, an int8, as float32: raised by 128, as the lowest bits of 2^23 it makes that 2^23 plus
-// itself.
+// Byte i (0..3) of a word, an int8, as float32. The byte plus 128 is placed in the lowest bits of the float32 2^23,
+// which gives 2^23 + 128 + byte.
 NARROWCAST_HOST_DEVICE inline float signed_byte(uint32_t word, int i) {
   constexpr uint32_t kBitsOf2To23 = 0x4B000000U;
   const uint32_t raised = word ^ 0x80808080U;
@@ -117,11 +119,11 @@ NARROWCAST_HOST_DEVICE inline float signed_byte(uint32_t word, int i) {
          (0x1p23F + 128.0F);
 }
 
-// Conversions for which GPUs have an instruction: on a GPU that, on the CPU the codec. Both give the same numbers and
-// bits, except which NaN a NaN becomes; where that counts, the caller looks for it.
+// Conversions for which GPUs have an instruction; the CPU uses the codec. Both give the same numbers and bits, except
+// that a NaN may become a different NaN. A caller to whom that matters checks for NaN.
 
-// binary16_value is the number that binary16's bits stand for. binary16_bits and bfloat16_bits are the nearest
-// number's, half to even: Inf from halfway to the next power of two on.
+// binary16_value converts binary16's bits to a number. binary16_bits and bfloat16_bits round a number to nearest, half
+// to even; from halfway to the next power of two on they give Inf.
 #if defined(__CUDA_ARCH__)
 __device__ __forceinline__ float binary16_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ uint16_t binary16_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
@@ -134,8 +136,9 @@ NARROWCAST_HOST_DEVICE inline uint16_t binary16_bits(float x) {
 NARROWCAST_HOST_DEVICE inline uint16_t bfloat16_bits(float x) { return codec::wire::Bfloat16::encode(x); }
 #endif
 
-// e4m3_value is the number of the E4M3 code that is byte kByte of a word, e4m3_pair the codes of two numbers of a block
-// over its scale, `low` in the lower byte. GPUs before sm_89 have no instruction for them.
+// Conversions of E4M3: e4m3_value is the number of the code in byte kByte of a word. The function e4m3_pair gives the
+// codes of two numbers, which are elements of a block over its scale, with `low` in the lower byte. GPUs before sm_89
+// have no instruction for these.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 template <int kByte>
 __device__ __forceinline__ float e4m3_value(uint32_t word) {

@@ -1,5 +1,5 @@
-// FP16 and BFP16 on CUDA: tensors to pointers. Work is enqueued on the current
-// stream of the tensor's device; the host waits for none of it.
+// FP16 and BFP16 on CUDA: passes tensors as pointers. Work is enqueued on the current stream of the tensor's device;
+// the host does not wait for it.
 #include <ATen/core/Tensor.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -27,7 +27,7 @@ at::Tensor quantize_tensor(const at::Tensor& x, std::string_view qtype) {
   return q;
 }
 
-// What PyTorch's CUDA kernels make of a division by a number: a product with its reciprocal, rounded once.
+// PyTorch's CUDA kernels replace a division by a number by a product with its reciprocal, rounded once.
 float reciprocal(double quant_loss) { return static_cast<float>(1.0 / quant_loss); }
 
 at::Tensor dequantize_tensor(const at::Tensor& q, std::string_view qtype, std::optional<double> quant_loss) {

@@ -1,6 +1,6 @@
-// The FP16 and BFP16 kernels, enqueued on a stream of the current device: free of LibTorch, and none waits. All
-// pointers are the device's and need only be aligned for their elements. std::runtime_error if a kernel cannot be
-// launched.
+// The FP16 and BFP16 kernels, enqueued on a stream of the current device, independent of LibTorch. No function waits.
+// All pointers are to device memory and are aligned for their elements only. Throws std::runtime_error if a kernel
+// cannot be launched.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace narrowcast::cuda {
 
-// codes[i] of x[i], for 0 <= i < n.
+// codes[i] = the code of x[i], for 0 <= i < n.
 void launch_encode_fp16(const void* x, FloatType type, int64_t n, uint16_t* codes, Stream stream);
 void launch_encode_bfp16(const void* x, FloatType type, int64_t n, uint16_t* codes, Stream stream);
 
@@ -17,7 +17,7 @@ void launch_encode_bfp16(const void* x, FloatType type, int64_t n, uint16_t* cod
 void launch_decode_fp16(const uint16_t* codes, int64_t n, float* decoded, Stream stream);
 void launch_decode_bfp16(const uint16_t* codes, int64_t n, float* decoded, Stream stream);
 
-// Codes, and what their values are multiplied by.
+// Codes, and the factor of their values.
 struct ScaledCodes {
   const uint16_t* codes;
   float factor;

@@ -1,4 +1,4 @@
-// Floats to FP16 and BFP16, with the arithmetic of the CPU, and back. Tests compile it for the CPU.
+// Conversion of floats to FP16 and BFP16 and back, with the arithmetic of the CPU. Tests compile this file for the CPU.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace narrowcast::cuda {
 
-// codec::encode_fp16 with the limit rounded to T, as PyTorch's clamp rounds what it returns: in bfloat16 it is 65536,
-// from where on binary16 has only Inf.
+// codec::encode_fp16 with the limit rounded to T, as PyTorch's clamp rounds its result. In bfloat16 the limit is 65536,
+// which is Inf in binary16.
 template <class T>
 struct EncodeFp16 {
   NARROWCAST_HOST_DEVICE uint16_t operator()(T x) const {
@@ -24,7 +24,7 @@ struct EncodeBfp16 {
   NARROWCAST_HOST_DEVICE uint16_t operator()(T x) const { return codec::encode_bfp16(static_cast<float>(x)); }
 };
 
-// Floats to codes.
+// Encoding of rows.
 template <class T, class Encode>
 struct EncodeRows {
   static constexpr int64_t kPart = int64_t{256} * kBatch * kPackOf<T, uint16_t>;
@@ -37,17 +37,17 @@ struct EncodeRows {
   }
 };
 
-// What a code stands for.
+// The value of an FP16 code.
 struct DecodeFp16 {
   NARROWCAST_HOST_DEVICE float operator()(uint16_t code) const { return codec::decode_fp16(code); }
 };
 
-// The same for BFP16.
+// The value of a BFP16 code.
 struct DecodeBfp16 {
   NARROWCAST_HOST_DEVICE float operator()(uint16_t code) const { return codec::decode_bfp16(code); }
 };
 
-// What another decoder gives times `factor`: PyTorch on CUDA divides by a number by multiplying with its reciprocal.
+// Another decoder's value times `factor`: on CUDA, PyTorch divides by a number by multiplying by its reciprocal.
 template <class Decode>
 struct DecodeTimes {
   float factor;
@@ -55,7 +55,7 @@ struct DecodeTimes {
   NARROWCAST_HOST_DEVICE float operator()(uint16_t code) const { return Decode()(code) * factor; }
 };
 
-// Codes to floats.
+// Decoding of rows.
 template <class Decode>
 struct DecodeRows {
   static constexpr int64_t kPart = int64_t{256} * kBatch * kPackOf<uint16_t, float>;

@@ -1,9 +1,12 @@
-// weight_only_int8_linear on CUDA: tensors to pointers, and the kernel that suits the
-// rows. The fewest are summed in float32 straight from the codes; then the matrix
-// units sum them, from codes widened on their way; many rows pay for widening all
-// codes to the rows' dtype in memory, and LibTorch's matrix product, in float32, is
-// scaled. In float64 LibTorch's operators compute the reference's expression. Work is
-// enqueued on the current stream of the input's device; the host waits for none of it.
+// weight_only_int8_linear on CUDA: passes tensors as pointers to the kernel that suits the rows.
+//
+// rows        kernel
+// few         sums in float32, directly from the codes
+// more        sums by the matrix units, from codes that are widened while they are loaded
+// many        widens all codes to the rows' dtype in memory, and scales LibTorch's matrix product in float32
+// float64     the reference's expression in LibTorch's operators
+//
+// Work is enqueued on the current stream of the input's device; the host does not wait for it.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -23,20 +26,20 @@
 namespace narrowcast::cuda {
 namespace {
 
-// Up to so many rows reading the codes takes longer than summing the products one by one: on an H200, 4 rows of 4096 x
-// 4096 took longer so than 16 by the matrix units, and 3 rows are summed as 4 are.
+// Up to this many rows, reading the codes takes longer than summing the products one by one. On an H200, 4 rows of 4096
+// x 4096 took longer than 16 rows by the matrix units; 3 rows are summed by the kernel for 4.
 constexpr int64_t kMostFewRows = 2;
 
-// Up to so many rows one pass over the codes, or two, costs less than writing them widened.
+// Up to this many rows, one or two passes over the codes cost less than writing the widened codes.
 constexpr int64_t kMostTiledRows = 64;
 
-// The same for rows that do not suit the matrix units.
+// The same limit for rows that the matrix units cannot take.
 constexpr int64_t kMostUntiledRows = 16;
 
 // Memory for widened codes; layers that need more are widened in parts.
 constexpr int64_t kMostWidenedBytes = int64_t{64} << 20;
 
-// A layer's tensors, dense, and where they lie.
+// A layer's dense tensors, and pointers to them.
 class Layer {
  public:
   Layer(const at::Tensor& weight, const at::Tensor& scales, const std::optional<at::Tensor>& bias,
@@ -57,7 +60,7 @@ class Layer {
   }
 
  private:
-  // Kernels read scales and bias as they are if both have the rows' dtype, else as float32.
+  // Kernels read scales and bias in the rows' dtype if both have it, else as float32.
   static at::ScalarType type_for(const at::Tensor& scales, const std::optional<at::Tensor>& bias,
                                  at::ScalarType row_type) {
     const bool as_rows = scales.scalar_type() == row_type && (!bias.has_value() || bias->scalar_type() == row_type);
@@ -72,8 +75,8 @@ class Layer {
   at::Tensor bias_;
 };
 
-// x [rows, inputs] times some rows of the weight, transposed: float32, so that float16 does not overflow before it is
-// scaled. Autocast would give float32 rows a product of its own dtype.
+// The product of x [rows, inputs] and the transpose of some rows of the weight. It is float32, so that float16 does not
+// overflow before it is scaled. Autocast is off, since it would compute float32 rows in its own dtype.
 at::Tensor widened_products(const at::Tensor& x, const at::Tensor& weight) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::Tensor widened = weight.to(x.scalar_type()).t();

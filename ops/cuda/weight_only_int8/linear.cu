@@ -14,17 +14,18 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kWarpsOfBlock = 4;
 
-// Rows that one kernel sums together at most.
+// The most rows that one kernel sums together.
 constexpr int kMostRows = 8;
 
-// Codes on their way through shared memory: copied there without a register that would wait for them. Each lane copies
-// and takes its own, so they need no barrier. A warp has 8 KiB under way, all codes of two outputs of 4096 inputs.
+// Codes in transfer through shared memory. They are copied there without a register that would wait for them. Each lane
+// copies and uses its own codes, so no barrier is needed. A warp has 8 KiB in transfer: all codes of two outputs of
+// 4096 inputs.
 struct CodesAhead {
   static constexpr int kStages = 8;
   Pack<uint32_t, kCodes / 4> of[kStages][kOutputsOfWarp][kWarp];
 };
 
-// The source of codes that sum_aligned_products takes.
+// The source of codes for sum_aligned_products.
 class CodesFromShared {
  public:
   static constexpr int kStages = CodesAhead::kStages;
@@ -49,7 +50,7 @@ class CodesFromShared {
   int lane_;
 };
 
-// Where the warp's rows and outputs lie.
+// Pointers to the warp's rows and outputs.
 template <class T, int kRows>
 __device__ ProductTerms<T, kRows> terms_of(const Int8Layer& layer, const T* x, int64_t rows, int64_t first_row,
                                            int64_t first_output) {
@@ -68,7 +69,7 @@ __device__ ProductTerms<T, kRows> terms_of(const Int8Layer& layer, const T* x, i
   return terms;
 }
 
-// A warp per kOutputsOfWarp outputs and kRows rows.
+// One warp per kOutputsOfWarp outputs and kRows rows.
 template <class T, class S, int kRows, bool kAligned>
 __global__ void __launch_bounds__(kWarp* kWarpsOfBlock)
     multiply_few_rows_kernel(Int8Layer layer, const T* x, int64_t rows, T* y) {
@@ -78,9 +79,9 @@ __global__ void __launch_bounds__(kWarp* kWarpsOfBlock)
   const Lane lane{static_cast<int>(threadIdx.x) % kWarp, kWarp};
   const int64_t first_output = (int64_t{blockIdx.x} * kWarpsOfBlock + warp) * kOutputsOfWarp;
   const int64_t first_row = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * kRows;
-  if (first_output >= layer.outputs || first_row >= rows) return;  // The whole warp.
+  if (first_output >= layer.outputs || first_row >= rows) return;  // True for the whole warp or for no lane of it.
   const OutputScales<S> of_layer{static_cast<const S*>(layer.scales), static_cast<const S*>(layer.bias)};
-  OutputScale scales[kOutputsOfWarp];  // Read before they are needed: they take as long to arrive as codes.
+  OutputScale scales[kOutputsOfWarp];  // Loaded before they are needed, since that takes as long as loading codes.
   NARROWCAST_UNROLL
   for (int o = 0; o < kOutputsOfWarp; ++o) {
     scales[o] = of_layer.at(first_output + o < layer.outputs ? first_output + o : layer.outputs - 1);

@@ -1,7 +1,8 @@
-// The kernels of weight_only_int8_linear, what they work on, and by what a launch chooses one. Launches are enqueued on
-// a stream of the current device: free of LibTorch, and none waits. All pointers are the device's and need only be
-// aligned for their elements. Rows are float32, bfloat16 or float16 (else std::invalid_argument). std::runtime_error if
-// a kernel cannot be launched.
+// The kernels of weight_only_int8_linear, their arguments, and the conditions on which a kernel is chosen. Launches are
+// enqueued on a stream of the current device, independent of LibTorch. No function waits. All pointers are to device
+// memory and are aligned for their elements only. Errors:
+// - std::invalid_argument: rows are not float32, bfloat16 or float16.
+// - std::runtime_error: a kernel cannot be launched.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,13 @@ namespace narrowcast::cuda {
 struct Int8Layer {
   const int8_t* codes;  // [outputs, inputs]
   const void* scales;   // [outputs]
-  const void* bias;     // [outputs], or null for none
-  FloatType type;       // Scales and bias are float32, or of the type of the rows.
+  const void* bias;     // [outputs], or null
+  FloatType type;       // Type of scales and bias: float32, or the rows' type.
   int64_t inputs;
   int64_t outputs;
 };
 
-// Rows of inputs and of outputs, both of one type and one after the other: x [rows, inputs], y [rows, outputs].
+// Rows of inputs and of outputs, of one type, contiguous: x [rows, inputs], y [rows, outputs].
 struct LayerRows {
   const void* x;
   void* y;
@@ -38,7 +39,7 @@ struct ProductColumns {
   int64_t outputs;
 };
 
-// What becomes of the sum of an output's products.
+// The conversion of the sum of an output's products to the output.
 struct OutputScale {
   float scale;
   float shift;
@@ -46,7 +47,7 @@ struct OutputScale {
   NARROWCAST_HOST_DEVICE float apply(float sum) const { return sum * scale + shift; }
 };
 
-// The scale and bias of each output of a layer, of type S. bias may be null.
+// The scale and bias of each output of a layer, of type S. `bias` may be null.
 template <class S>
 struct OutputScales {
   const S* scales;
@@ -58,13 +59,14 @@ struct OutputScales {
   }
 };
 
-// Whether all rows of codes and inputs begin where packs can be read, 16 codes and 16 inputs at a time.
+// Whether packs of 16 codes and of 16 inputs can be read from the beginning of all rows of codes and inputs.
 inline bool rows_begin_at_packs(const Int8Layer& layer, const LayerRows& rows) {
   using CodePack = Pack<int8_t, kPackBytes>;
   return is_aligned<CodePack>(layer.codes) && is_aligned<CodePack>(rows.x) && layer.inputs % kPackBytes == 0;
 }
 
-// visitor(FloatTypeConstant of the rows, that of scales and bias). std::invalid_argument for others than Int8Layer has.
+// Calls visitor(FloatTypeConstant of the rows, FloatTypeConstant of scales and bias). Throws std::invalid_argument for
+// types that Int8Layer does not permit.
 template <class Visitor>
 void visit_layer_types(const Int8Layer& layer, const LayerRows& rows, const Visitor& visitor) {
   visit_narrow_float_type(rows.type, [&](auto of_rows) {
@@ -74,20 +76,20 @@ void visit_layer_types(const Int8Layer& layer, const LayerRows& rows, const Visi
   });
 }
 
-// y of each row of x, summed in float32 straight from the codes, eight rows at a time. The order of a sum's terms
-// depends on nothing but the number of inputs, the alignment of the pointers and whether there are 1, 2, 3 or 4, or
-// more rows.
+// y of each row of x, summed in float32 directly from the codes, eight rows at a time. The order of a sum's terms
+// depends only on the number of inputs, the alignment of the pointers, and whether there are 1, 2, 3 to 4, or more
+// rows.
 void launch_multiply_few_rows(const Int8Layer& layer, const LayerRows& rows, Stream stream);
 
-// Whether launch_multiply_row_tiles takes them: rows are bfloat16 or float16, they and the codes begin at multiples of
-// 16 bytes, and the number of inputs is a multiple of 16.
+// Whether launch_multiply_row_tiles accepts the arguments: rows are bfloat16 or float16, rows and codes begin at
+// multiples of 16 bytes, and the number of inputs is a multiple of 16.
 bool suits_matrix_units(const Int8Layer& layer, const LayerRows& rows);
 
-// y of each row of x, summed by the matrix units in float32 straight from the codes, up to 32 rows at a time. The order
-// of a sum's terms depends on nothing but the number of inputs. std::invalid_argument for what does not suit.
+// y of each row of x, summed by the matrix units in float32 directly from the codes, up to 32 rows at a time. The order
+// of a sum's terms depends only on the number of inputs. Throws std::invalid_argument unless suits_matrix_units().
 void launch_multiply_row_tiles(const Int8Layer& layer, const LayerRows& rows, Stream stream);
 
-// These outputs of y: products scaled and shifted. rows.x is not used.
+// Writes these outputs of y: products scaled and shifted. rows.x is not used.
 void launch_scale_products(const Int8Layer& layer, const ProductColumns& columns, const LayerRows& rows, Stream stream);
 
 }  // namespace narrowcast::cuda

@@ -1,5 +1,5 @@
-// One thread's share of the products of a few rows with a few outputs' codes, summed in float32 straight from the
-// codes; and of scaling the products of widened codes. Tests compile it for the CPU.
+// One thread's share of the products of a few rows and a few outputs' codes, summed in float32 directly from the codes;
+// and of scaling the products of widened codes. Tests compile this file for the CPU.
 #pragma once
 
 #include <cmath>
@@ -12,10 +12,10 @@
 
 namespace narrowcast::cuda {
 
-// Outputs that a warp sums together, so that it reads the rows half as often.
+// Outputs that a warp sums together, which halves the reads of the rows.
 inline constexpr int kOutputsOfWarp = 2;
 
-// Codes that one load brings.
+// Codes of one load.
 inline constexpr int kCodes = kPackBytes;
 
 // Sums of a few rows' products with these outputs' codes.
@@ -24,7 +24,7 @@ struct Products {
   float of[kRows][kOutputsOfWarp] = {};
 };
 
-// Where the rows and outputs of a warp lie; past the last they repeat it.
+// Pointers to the rows and outputs of a warp; after the last row or output they repeat it.
 template <class T, int kRows>
 struct ProductTerms {
   const T* x[kRows];
@@ -78,7 +78,7 @@ NARROWCAST_HOST_DEVICE inline void add_products(const Inputs<T>& inputs, const W
   }
 }
 
-// Adds the products of inputs first..first + 16.
+// Adds the products of inputs first to first + 15.
 template <class T, int kRows>
 NARROWCAST_HOST_DEVICE inline void add_pack(const ProductTerms<T, kRows>& terms, int64_t first, const CodeWords& codes,
                                             Products<kRows>& products) {
@@ -89,9 +89,9 @@ NARROWCAST_HOST_DEVICE inline void add_pack(const ProductTerms<T, kRows>& terms,
   }
 }
 
-// This lane's share, where all rows and codes begin at multiples of 16 bytes and inputs is a multiple of 16. Codes come
-// from `source`, which is asked for them Source::kStages packs ahead: request(stage, codes of both outputs) has each
-// come, or nothing if they are null; take(stage) waits for what was requested longest ago.
+// This lane's share, if all rows and codes begin at multiples of 16 bytes and the number of inputs is a multiple of 16.
+// Codes come from `source`, from which they are requested Source::kStages packs ahead. request(stage, codes of both
+// outputs) starts loading them, or nothing if the first pointer is null. take(stage) waits for the oldest request.
 template <class Source, class T, int kRows>
 NARROWCAST_HOST_DEVICE inline Products<kRows> sum_aligned_products(const ProductTerms<T, kRows>& terms, Lane lane,
                                                                    Source& source) {
@@ -114,7 +114,7 @@ NARROWCAST_HOST_DEVICE inline Products<kRows> sum_aligned_products(const Product
 // This lane's share, for any alignment and number of inputs. Codes are read wide, inputs one by one.
 template <class T, int kRows>
 NARROWCAST_HOST_DEVICE inline Products<kRows> sum_products(const ProductTerms<T, kRows>& terms, Lane lane) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // What visit_part counts to.
+  constexpr int64_t kMost = int64_t{1} << 30;  // The most elements that visit_part can count.
   Products<kRows> products;
   for (int64_t first = 0; first < terms.inputs; first += kMost) {
     const int64_t left = terms.inputs - first;
@@ -133,7 +133,7 @@ NARROWCAST_HOST_DEVICE inline Products<kRows> sum_products(const ProductTerms<T,
   return products;
 }
 
-// Products of the widened codes, [rows, outputs] float32, to outputs of the layer.
+// Conversion of the products of the widened codes, [rows, outputs] float32, to outputs of the layer.
 template <class T, class S>
 struct ScaleProducts {
   static constexpr int64_t kPart = 4096;
@@ -143,7 +143,7 @@ struct ScaleProducts {
   T* y;              // [rows, outputs] of the layer
   int64_t of_layer;  // outputs
 
-  // A part of a row of products.
+  // Converts a part of a row of products.
   NARROWCAST_HOST_DEVICE void operator()(RowPart part, Lane lane) const {
     const int64_t first = columns.first + part.first - part.row * columns.outputs;
     for (int i = lane.rank; i < part.size; i += lane.team) {

@@ -1,5 +1,5 @@
-// dynamically_quantize_per_channel on CUDA: tensors to pointers. Work is enqueued
-// on the current stream of x's device; the host waits for none of it.
+// dynamically_quantize_per_channel on CUDA: passes tensors as pointers. Work is enqueued on the current stream of x's
+// device; the host does not wait for it.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>

@@ -1,6 +1,7 @@
-// The kernels of dynamically_quantize_per_channel, enqueued on a stream of the current device: free of LibTorch, and
-// none waits. All pointers are the device's and need only be aligned for their elements. Rows, the channels, are
-// float32, bfloat16 or float16 (else std::invalid_argument). std::runtime_error if a kernel cannot be launched.
+// The kernels of dynamically_quantize_per_channel, enqueued on a stream of the current device, independent of LibTorch.
+// No function waits. All pointers are to device memory and are aligned for their elements only. Errors:
+// - std::invalid_argument: rows (the channels) are not float32, bfloat16 or float16.
+// - std::runtime_error: a kernel cannot be launched.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +14,26 @@ namespace narrowcast::cuda {
 // Bytes of workspace for launch_symmetric_scales.
 int64_t symmetric_scales_workspace(int64_t rows, int64_t row_size);
 
-// Where the scale of each row, of x's type, and its zero point go.
+// The destination of each row's scale, of x's type, and zero point.
 struct SymmetricScalesOut {
   void* scales;
   int64_t* zero_points;
 };
 
-// The scale of each row of at least one element. `workspace` is aligned for 4 bytes and may be null if none is needed.
+// The scale of each row of at least one element. `workspace` is aligned to 4 bytes and may be null if its size is 0.
 void launch_symmetric_scales(const FloatRows& x, codec::CodeRange range, void* workspace, SymmetricScalesOut out,
                              Stream stream);
 
 // The dtypes of codes.
 enum class CodeType { kInt8, kUint8, kInt16 };
 
-// Where codes go; their type holds the range that is asked for.
+// The destination of codes, whose type holds the requested range.
 struct SymmetricCodesOut {
   void* codes;
   CodeType type;
 };
 
-// The codes of each row. `scales` [rows] are of x's type. int16 is for float32 only.
+// The codes of each row. `scales` [rows] have x's type. int16 is valid only if x is float32.
 void launch_symmetric_codes(const FloatRows& x, const void* scales, codec::CodeRange range, SymmetricCodesOut out,
                             Stream stream);
 

@@ -1,5 +1,5 @@
-// The largest magnitude of a channel and the scale that follows from it; floats to symmetric codes, with the arithmetic
-// of the CPU. Tests compile it for the CPU.
+// The largest magnitude of a channel and its scale, and quantisation to symmetric codes, with the arithmetic of the
+// CPU. Tests compile this file for the CPU.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace narrowcast::cuda {
 
-// The bits of the largest magnitude seen. They order as the magnitudes do, with NaN above all.
+// The bits of the largest magnitude seen. Their order is the order of magnitudes, with NaN above all numbers.
 struct MagnitudeBits {
   uint32_t largest = 0;
 
@@ -48,7 +48,7 @@ struct SymmetricCodeByDivision {
   }
 };
 
-// The same for a scale that ReciprocalDivision takes.
+// The same for a scale with ReciprocalDivision::is_moderate().
 template <class T, class Code>
 struct SymmetricCodeByReciprocal {
   codec::ReciprocalDivision division;
@@ -59,7 +59,7 @@ struct SymmetricCodeByReciprocal {
   }
 };
 
-// Floats to codes.
+// Quantisation of rows.
 template <class T, class Code>
 struct SymmetricCodeRows {
   static constexpr int64_t kPart = int64_t{256} * kBatch * kPackOf<T, Code>;

@@ -12,19 +12,19 @@
 namespace narrowcast::cuda {
 namespace {
 
-// The GPU's matrix units: what one instruction of a warp multiplies. Needs sm_80.
+// The GPU's matrix units: the product that one instruction of a warp computes. Needs sm_80.
 //
-// Element is the type of the factors, two of which make a word, the first in its lower half.
+// Element is the type of the factors. Two of them make a word, the first in its lower half.
 //
 // add(x, y): the sums of two pairs.
 //
-// multiply_add(c, a, b): c [16, 8] += a [16, 16] * b [16, 8], spread over the warp's lanes. With g = lane / 4 and
-// p = lane % 4, a lane holds of
+// multiply_add(c, a, b): c [16, 8] += a [16, 16] * b [16, 8], spread over the warp's lanes. With g = lane / 4 and p =
+// lane % 4, a lane holds
 //   a: words (g, k), (g + 8, k), (g, k + 8), (g + 8, k + 8) for k = 2p, 2p + 1
 //   b: words (k, g), (k + 8, g) for the same k
 //   c: float32 (g, 2p), (g, 2p + 1), (g + 8, 2p), (g + 8, 2p + 1)
-// All lanes must call it together: hence "volatile", which keeps it where it is.
-// Source: PTX ISA, mma.m16n8k16 with floating point type.
+// All lanes must call it together; "volatile" keeps the instruction in place. Source: PTX ISA, mma.m16n8k16 with
+// floating point type.
 template <class T>
 struct MatrixUnits;
 
@@ -34,7 +34,7 @@ struct MatrixUnits<__nv_bfloat16> {
   static constexpr bool kBfloat16 = true;
 
   static __device__ __forceinline__ uint32_t add(uint32_t x, uint32_t y) {
-    constexpr uint32_t kOnes = 0x3F803F80U;  // sm_80 adds bfloat16 as part of a multiplication only.
+    constexpr uint32_t kOnes = 0x3F803F80U;  // sm_80 can add bfloat16 only as part of a multiplication.
     uint32_t sum;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(kOnes), "r"(y));
     return sum;

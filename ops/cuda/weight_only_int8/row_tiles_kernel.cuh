@@ -1,14 +1,14 @@
-// A linear layer of int8 codes on the matrix units, for rows that are too many to sum one by one and too few to widen
-// all codes for. A block multiplies a tile of rows with 32 outputs; each of its warps takes every eighth step of 64
-// inputs, and their sums are added up in shared memory.
+// A linear layer of int8 codes on the matrix units, for rows that are too many to sum one by one and too few for
+// widening all codes. A block multiplies a tile of rows by 32 outputs. Each of its warps takes every eighth step of 64
+// inputs; the warps' sums are added in shared memory.
 //
-// A lane holds, with g = lane / 4 and p = lane % 4, of a step's inputs the 16 from 16p on: of outputs g, g + 8, g + 16
-// and g + 24, and of one row in eight, number g. One instruction takes four inputs of each lane. It believes them to be
-// inputs 2p, 2p + 1, 2p + 8 and 2p + 9 of 16; they are others, but the same of outputs and rows, and a sum has no
-// order. So codes and rows come in wide loads, and no lane needs what another one has.
+// Let g = lane / 4 and p = lane % 4. A lane holds 16 of a step's inputs, from 16p on. It holds them for outputs g, g +
+// 8, g + 16 and g + 24, and for one row in eight, number g. One instruction takes four inputs of each lane, as inputs
+// 2p, 2p + 1, 2p + 8 and 2p + 9 of 16. They really are other inputs, but the same ones for outputs and rows, and the
+// order of a sum's terms is free. So codes and rows are loaded in wide loads, and no lane needs another lane's data.
 //
-// Units are the matrix units: row_tiles.cu has the GPU's. A test on the host includes
-// tests/support/cuda_on_host/cuda_on_host.h first.
+// Units are the matrix units; row_tiles.cu has the GPU's. A test on the host first includes
+// tests/support/cuda_on_host/cuda_on_host.h.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,26 @@ inline constexpr int kOutputsOfTile = 32;
 inline constexpr int kWarpsOfTile = 8;
 inline constexpr int kThreadsOfTile = kWarpsOfTile * 32;
 
-// What a lane reads at once: 16 codes, or eight numbers of a row.
+// The unit of a lane's loads: 16 codes, or eight numbers of a row.
 using Words = Pack<uint32_t, 4>;
 inline constexpr int kInputsOfLane = 16;
 inline constexpr int kInputsOfStep = 4 * kInputsOfLane;
 
-// Rows that an instruction multiplies.
+// Rows that one instruction multiplies.
 inline constexpr int kRowsOfUnit = 8;
 
-// Codes 2 * pair and 2 * pair + 1 of a word, exactly.
+// Converts codes 2 * pair and 2 * pair + 1 of a word, exactly.
 template <class Units>
 __device__ __forceinline__ uint32_t widen_pair(uint32_t codes, int pair) {
   const uint32_t selector =
-      pair == 0 ? 0x4140U : 0x4342U;  // A code, a byte of the other word, the next code, and again.
+      pair == 0 ? 0x4140U : 0x4342U;  // A code, a byte of the other word, and the same for the next code.
   if constexpr (Units::kBfloat16) {
-    // The lower seven bits make 128 more than they say; the sign bit makes the -128 that is added a -256.
+    // The lower seven bits become the mantissa of 128, so they count 128 more; -128 is added, or -256 if the sign bit
+    // is set.
     const uint32_t spread = byte_permute(codes, 0, selector);
     return Units::add((spread & 0x007F007FU) | 0x43004300U, (spread & 0x00800080U) | 0xC300C300U);
   } else {
-    // Code + 128 as the lower bits of 1024; -1152 is added.
+    // Code + 128 becomes the lower bits of 1024; then -1152 is added.
     return Units::add(byte_permute(codes ^ 0x80808080U, 0x64646464U, selector), 0xE480E480U);
   }
 }
@@ -51,11 +52,11 @@ struct Step {
   Words codes[kOutputsOfTile / 8] = {};
   Words rows[kUnits][2] = {};
 
-  // Word `i` of the eight of a row.
+  // Word `i` of a row's eight words.
   __device__ __forceinline__ uint32_t row_word(int unit, int i) const { return rows[unit][i / 4].values[i % 4]; }
 };
 
-// Where a lane reads; past the last output or row it repeats that.
+// Pointers for a lane's loads; after the last output or row they repeat it.
 template <class Units, int kUnits>
 struct TileSource {
   const int8_t* codes[kOutputsOfTile / 8];
@@ -77,7 +78,7 @@ struct TileSource {
     }
   }
 
-  // From input `first` on; zeros past the last input.
+  // Loads the step from input `first` on; zeros after the last input.
   __device__ __forceinline__ Step<kUnits> load(int64_t first) const {
     Step<kUnits> step;
     if (first >= inputs) return step;
@@ -92,7 +93,7 @@ struct TileSource {
   }
 };
 
-// A lane's sums: of outputs g and g + 8 of each half of the tile, and of rows 2p and 2p + 1 of each unit.
+// A lane's sums, for outputs g and g + 8 of each half of the tile, and rows 2p and 2p + 1 of each unit.
 template <class Units, int kUnits>
 struct TileSums {
   float of[kOutputsOfTile / 16][kUnits][4] = {};
@@ -116,7 +117,7 @@ struct TileSums {
   }
 };
 
-// All warps' sums. The pitch lets a warp's lanes write to different banks.
+// All warps' sums. With this pitch, the lanes of a warp write to different banks.
 template <int kUnits>
 struct SharedSums {
   static constexpr int kPitch = kOutputsOfTile + 4;
@@ -145,8 +146,9 @@ struct SharedSums {
   }
 };
 
-// y of kUnits * kRowsOfUnit rows and kOutputsOfTile outputs per block of kThreadsOfTile threads; tiles of the same
-// outputs follow each other. Codes and x begin at multiples of 16 bytes, and inputs is a multiple of kInputsOfLane.
+// y of kUnits * kRowsOfUnit rows and kOutputsOfTile outputs per block of kThreadsOfTile threads. Tiles of the same
+// outputs are consecutive. Codes and x begin at multiples of 16 bytes, and the number of inputs is a multiple of
+// kInputsOfLane.
 template <class Units, class S, int kUnits>
 __global__ void __launch_bounds__(kThreadsOfTile)
     multiply_row_tiles_kernel(Int8Layer layer, const typename Units::Element* x, int64_t rows,
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(kThreadsOfTile)
   const int lane = thread % 32;
   const int warp = thread / 32;
 
-  // Read before it is needed: it takes as long to arrive as codes.
+  // Loaded before it is needed, since that takes as long as loading codes.
   const int64_t own_output = first_output + thread % kOutputsOfTile;
   const OutputScales<S> scales{static_cast<const S*>(layer.scales), static_cast<const S*>(layer.bias)};
   const OutputScale scale = scales.at(own_output < layer.outputs ? own_output : layer.outputs - 1);

@@ -1,7 +1,7 @@
-// Elements of arrays in device memory, as float32 in registers.
+// Access to arrays in device memory, whose elements become float32 in registers.
 //
-// A warp works on a tile of kTile elements: row k of it is elements 128 k to 128 k + 127, of which lane l holds the
-// four from 128 k + 4 l on. So a row is read and written in one access per lane, side by side.
+// A warp works on a tile of kTile elements. Row k of a tile is elements 128 k to 128 k + 127; lane l holds the four
+// elements from 128 k + 4 l on. So a row is read and written in one access per lane, side by side.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@
 namespace narrowcast::cuda {
 
 inline constexpr int kWarpSize = 32;
-inline constexpr unsigned kAllLanes = ~0U;  // A warp has these; functions name those which wait for each other.
+inline constexpr unsigned kAllLanes = ~0U;  // All lanes of a warp, for functions that take the lanes that wait for each
+                                            // other.
 inline constexpr int kRows = 8;
-inline constexpr int kColumns = 4;  // A lane has so many.
+inline constexpr int kColumns = 4;  // Elements of a lane in a row.
 inline constexpr int kRowElements = kWarpSize * kColumns;
-inline constexpr int kTile = kRows * kRowElements;  // Begins a block in every wire format.
+inline constexpr int kTile = kRows * kRowElements;  // Starts a block in every wire format.
 
-// What a lane holds of a tile.
+// A lane's elements of a tile.
 struct TileValues {
   float at[kRows][kColumns];
 };
 
-// The compiler would ask memory for all rows at once, and run out of registers where it has others to keep: it moves no
-// access past a barrier.
+// A barrier that saves registers: the compiler moves no access past it. Without one it would request all rows from
+// memory at once, and run out of registers if there are other values to keep.
 __device__ __forceinline__ void spare_registers() { __syncwarp(); }
 
-// How the elements of an array of a dtype are stored, and both ways between that and float32, as LibTorch converts.
+// The storage type of an array's elements, and conversions to and from float32 that equal LibTorch's.
 template <FloatType kType>
 struct ArrayElement;
 
@@ -62,7 +63,7 @@ struct ArrayElement<FloatType::kFloat16> {
   static __device__ __forceinline__ uint16_t store(float x) { return binary16_bits(x); }
 };
 
-// A tile of an array, or as much of it as the array has.
+// A tile of an array, or the part of a tile that the array has.
 template <FloatType kType>
 struct ArrayTile {
   using Element = ArrayElement<kType>;
@@ -70,16 +71,16 @@ struct ArrayTile {
   using Row = Pack<Storage, kColumns>;
 
   Storage* mine;  // The lane's first element.
-  int count;      // Elements from there on.
-  bool whole;     // Whether all rows are there, and can be accessed in one go.
+  int count;      // The number of elements from there to the array's end.
+  bool whole;     // Whether all rows exist, and one access per lane can read or write each.
 
   __device__ __forceinline__ ArrayTile(const void* array, int64_t first, int n, int lane)
       : mine(static_cast<Storage*>(const_cast<void*>(array)) + first + kColumns * lane),
         count(n - kColumns * lane),
         whole(n == kTile && is_aligned<Row>(mine)) {}
 
-  // Reads the lane's part of a row of a tile that is whole, or of one that need not be, where 0 stands for what is
-  // behind the array.
+  // Reads the lane's part of a row. If the tile may be incomplete (kWhole is false), elements beyond the array are read
+  // as 0.
   template <bool kWhole>
   __device__ __forceinline__ void load_row(int row, float (&values)[kColumns]) const {
     if constexpr (kWhole) {
@@ -98,7 +99,7 @@ struct ArrayTile {
     }
   }
 
-  // Writes it; what is behind the array stays.
+  // Writes the lane's part of a row; memory beyond the array does not change.
   template <bool kWhole>
   __device__ __forceinline__ void store_row(int row, const float (&values)[kColumns]) const {
     if constexpr (kWhole) {
@@ -121,8 +122,8 @@ struct ArrayTile {
   }
 };
 
-// Calls body(row, whole) for every row, where the constant `whole`, for load_row and store_row, says whether all the
-// tiles are whole.
+// Calls body(row, whole) for every row. The constant `whole`, for load_row and store_row, is true if all the tiles are
+// whole.
 template <class Body, class... Tiles>
 __device__ __forceinline__ void for_rows(const Body& body, const Tiles&... tiles) {
   if ((tiles.whole && ...)) {

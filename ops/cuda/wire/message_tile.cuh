@@ -1,8 +1,8 @@
-// The bytes of a tile's message, on their way between device memory and lanes.
+// Transfer of the bytes of a tile's message between device memory and lanes.
 //
-// Nothing in a message is aligned, and the bytes of one lane are few. So a warp's bytes lie in a staging buffer of
-// shared memory in between, at the same place of a granule of 16 bytes as in device memory: whole granules go in one
-// access, and what is before the first and behind the last one goes byte by byte.
+// Nothing in a message is aligned, and a lane has few bytes. So a warp puts its bytes into a staging buffer of shared
+// memory, at the same offset from a multiple of 16 bytes (a granule) as in device memory. Whole granules are
+// transferred in one access each, the bytes before the first and after the last one byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace narrowcast::cuda {
 
-// What goes in one access, and its bytes.
+// The unit of one access, and its bytes.
 using Granule = Pack<uint32_t, 4>;
 inline constexpr int kGranule = sizeof(Granule);
 
@@ -21,7 +21,7 @@ inline constexpr int kGranule = sizeof(Granule);
 template <class Format>
 inline constexpr int kTileBytes = kTile / Format::kBlock* Format::kBlockBytes;
 
-// A warp's staging buffer: for a message, up to 15 bytes before it, and a word behind it.
+// A warp's staging buffer: a message, up to 15 bytes before it, and one word after it.
 template <class Format>
 struct StagingBuffer {
   Granule granules[(kTileBytes<Format> + kGranule - 1) / kGranule + 2];
@@ -29,9 +29,9 @@ struct StagingBuffer {
   __device__ __forceinline__ uint8_t* bytes() { return reinterpret_cast<uint8_t*>(granules); }
 };
 
-// How a segment of bytes lies: `head` of them before the first granule, `whole` granules, `tail` behind them.
+// The position of a segment of bytes: `head` bytes before the first granule, `whole` granules, `tail` bytes after them.
 struct Granules {
-  int phase;  // The first byte's place in its granule.
+  int phase;  // The first byte's offset in its granule.
   int head;
   int whole;
   int tail;
@@ -45,7 +45,7 @@ struct Granules {
     tail = static_cast<int>(behind_head % kGranule);
   }
 
-  // The byte that the lane takes care of: one of the head, of the tail, or -1.
+  // The byte that the lane transfers by itself: one of the head or of the tail, or -1.
   __device__ __forceinline__ int edge(int lane) const {
     const int i = lane % kGranule;
     const int behind = head + whole * kGranule;
@@ -53,24 +53,24 @@ struct Granules {
   }
 };
 
-// Copies a granule to shared memory without a register in between. The thread has it after __pipeline_commit and
-// __pipeline_wait_prior, others after a barrier behind that. A .cu file includes <cuda_pipeline_primitives.h> before, a
-// test on the host tests/support/cuda_on_host/cuda_on_host.h.
+// Copies a granule to shared memory without a register. It is there for this thread after __pipeline_commit and
+// __pipeline_wait_prior, and for other threads after a later barrier. A .cu file first includes
+// <cuda_pipeline_primitives.h>, a test on the host tests/support/cuda_on_host/cuda_on_host.h.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
   NARROWCAST_DEVICE_CHECK(is_aligned<Granule>(shared) && is_aligned<Granule>(global));
   __pipeline_memcpy_async(shared, global, sizeof(Granule));
 }
 
-// A message of at most kMost bytes on its way into shared memory: a warp asks for it, goes on, and waits only where it
-// needs it.
+// A transfer of a message of at most kMost bytes into shared memory. A warp requests it, continues, and waits only when
+// it needs the message.
 template <int kMost>
 struct IncomingBytes {
   Granules lie;
   uint8_t* begin;      // In shared memory.
-  int own_edge_place;  // The place of the byte that the lane takes there itself, or -1.
+  int own_edge_place;  // Offset of the byte that the lane copies itself, or -1.
   uint8_t own_edge;
 
-  // Asks for `size` bytes, which will lie from `staging` + their phase on. No lane may still read there.
+  // Requests `size` bytes, to be placed from `staging` + their phase on. No lane may still read that memory.
   __device__ __forceinline__ IncomingBytes(const uint8_t* bytes, int size, int lane, uint8_t* staging)
       : lie(bytes, size), begin(staging + lie.phase), own_edge_place(lie.edge(lane)) {
     constexpr int kTurns = (kMost / kGranule + kWarpSize - 1) / kWarpSize;
@@ -87,7 +87,7 @@ struct IncomingBytes {
     own_edge = own_edge_place >= 0 ? bytes[own_edge_place] : uint8_t{0};
   }
 
-  // Waits for them. All lanes see them behind the next __syncwarp.
+  // Waits for the bytes. All lanes see them after the next __syncwarp.
   __device__ __forceinline__ void wait() const {
     __pipeline_wait_prior(0);
     if (own_edge_place >= 0) {
@@ -96,15 +96,15 @@ struct IncomingBytes {
   }
 };
 
-// Where in its staging buffer a warp writes a message that goes to `bytes`, so that accesses of kUnit bytes are
-// aligned: at the same place of a granule, unless that is no multiple of kUnit.
+// The offset in its staging buffer at which a warp writes a message for `bytes`, so that accesses of kUnit bytes are
+// aligned. It is the offset of `bytes` in its granule, or 0 if that is not a multiple of kUnit.
 template <int kUnit>
 __device__ __forceinline__ int outgoing_offset(const uint8_t* bytes) {
   const auto phase = static_cast<int>(reinterpret_cast<uintptr_t>(bytes) % kGranule);
   return phase % kUnit == 0 ? phase : 0;
 }
 
-// Writes a message that lies at outgoing_offset<kUnit>(bytes), where all lanes see it.
+// Sends a message that is at outgoing_offset<kUnit>(bytes), where all lanes see it.
 template <int kUnit>
 __device__ __forceinline__ void send(uint8_t* staging, int size, int lane, uint8_t* bytes) {
   const Granules lie(bytes, size);
@@ -125,7 +125,7 @@ __device__ __forceinline__ void send(uint8_t* staging, int size, int lane, uint8
   }
 }
 
-// The kWords words that begin at byte `offset` of a staging buffer, whatever its alignment.
+// The kWords words that begin at byte `offset` of a staging buffer, with any alignment.
 template <int kWords>
 struct UnalignedWords {
   uint32_t at[kWords];

@@ -1,5 +1,5 @@
-// A warp's tile as bytes of a message and back: in a block format scales and codes (BlockTile), in a float format a
-// code by itself for each element (FloatTile).
+// Encoding and decoding of a warp's tile: in a block format as scales and codes (BlockTile), in a float format as one
+// code for each element (FloatTile).
 #pragma once
 
 #include <cmath>
@@ -17,9 +17,9 @@
 
 namespace narrowcast::cuda {
 
-// The random words (codec/wire_rounding.h) of the kColumns elements from element `first` on: of one quad of the
-// generator, or of two where the array begins within one. Selects instead of indices, which would put the words into
-// local memory.
+// The random words (codec/wire_rounding.h) of the kColumns elements from element `first` on. They come from one quad of
+// the generator, or from two if the array begins within a quad. Selects are used instead of indices, which would put
+// the words into local memory.
 __device__ __forceinline__ codec::wire::PhiloxWords random_columns(const codec::wire::Rounding& rounding, int first) {
   const uint64_t position = rounding.position + static_cast<uint64_t>(first);
   codec::wire::PhiloxWords words = codec::wire::random_words(rounding, position / kColumns);
@@ -38,7 +38,7 @@ __device__ __forceinline__ codec::wire::PhiloxWords random_columns(const codec::
   return words;
 }
 
-// The largest of value i % kValues of the kLanes lanes around lane i; both are powers of two.
+// The largest of value i % kValues over the kLanes lanes around lane i; both numbers are powers of two.
 template <int kValues, int kLanes>
 __device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], int lane) {
   static_assert(kLanes >= kValues, "a block must be on as many lanes as each holds parts of");
@@ -63,12 +63,13 @@ __device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], 
 
 // The codec of a tile in a block format.
 //
-// A lane holds parts of kScales blocks. To find their scales, lanes exchange magnitudes until each knows the largest of
-// one block; it computes that block's scale alone, and gives it to the others where they need it.
+// A lane holds parts of kScales blocks. To find their scales, lanes exchange magnitudes until each lane has the largest
+// magnitude of one block. It computes the scale of that block only ("keeps" it), and passes it to other lanes on
+// request.
 template <class Format>
 struct BlockTile {
   using Element = typename Format::Element;
-  static constexpr int kUnit = codec::wire::kScaleBytes;  // Scales begin at multiples of it, from the first one on.
+  static constexpr int kUnit = codec::wire::kScaleBytes;  // Scales start at multiples of kUnit from the first scale on.
   static constexpr int kBits = Format::kBits;
   static constexpr int kBlock = Format::kBlock;
   static constexpr int kBlockBytes = Format::kBlockBytes;
@@ -76,9 +77,9 @@ struct BlockTile {
   static constexpr int kBlocksPerRow = kBlock > kRowElements ? 1 : kRowElements / kBlock;
   static constexpr int kLanesPerBlock = kWarpSize / kBlocksPerRow;
   static constexpr int kScales = kRows / kRowsPerBlock;
-  static constexpr int kCodeBytes = kColumns * kBits / 8;  // A lane has so many in a row.
+  static constexpr int kCodeBytes = kColumns * kBits / 8;  // Bytes of a lane's codes in a row.
 
-  // Where in a message the codes of a lane in a row begin: the sum of a lane's part and a row's, a constant.
+  // The offset in a message of a lane's codes in a row: the sum of the lane's part and the row's part, a constant.
   static __device__ __forceinline__ int lane_offset(int lane) {
     return lane / kLanesPerBlock * kBlockBytes + static_cast<int>(codec::wire::kScaleBytes) +
            lane % kLanesPerBlock * kCodeBytes;
@@ -87,17 +88,18 @@ struct BlockTile {
     return row / kRowsPerBlock * kBlocksPerRow * kBlockBytes + row % kRowsPerBlock * (kRowElements * kBits / 8);
   }
 
-  // Where the scale begins that the lane keeps: of block number lane % kScales of those it holds a part of.
+  // The offset of the scale that the lane keeps. It belongs to number lane % kScales of the blocks that the lane has
+  // parts of.
   static __device__ __forceinline__ int kept_offset(int lane) {
     return (lane % kScales * kBlocksPerRow + lane / kLanesPerBlock) * kBlockBytes;
   }
 
-  // What the lane needs for a row, from the lane that keeps it.
+  // The value for a row, from the lane that keeps it.
   static __device__ __forceinline__ float of_row(float kept, int row) {
     return __shfl_sync(kAllLanes, kept, row / kRowsPerBlock, kScales);
   }
 
-  // The largest magnitude's bits of the block whose scale the lane keeps.
+  // The bits of the largest magnitude of the block whose scale the lane keeps.
   static __device__ __forceinline__ uint32_t largest_of_kept(const TileValues& x, int lane) {
     uint32_t largest[kScales];
     NARROWCAST_UNROLL
@@ -112,7 +114,7 @@ struct BlockTile {
     return largest_of_one<kScales, kLanesPerBlock>(largest, lane);
   }
 
-  // Writes the tile's message from `message` on, at a multiple of kUnit.
+  // Writes the tile's message to `message`, which is at a multiple of kUnit.
   static __device__ __forceinline__ void encode(const TileValues& x, const codec::wire::Rounding& rounding, int lane,
                                                 uint8_t* message) {
     const uint16_t scale = codec::wire::block_scale(largest_of_kept(x, lane), Element::kGreatest);
@@ -126,17 +128,17 @@ struct BlockTile {
     }
   }
 
-  // Calls sink(row, column, value) for each of the lane's elements of the message that begins at staging + offset.
+  // Calls sink(row, column, value) for each of the lane's elements of the message at staging + offset.
   template <class Sink>
   static __device__ __forceinline__ void decode(const uint8_t* staging, int offset, int lane, const Sink& sink) {
     for_numbers(kept_scale(staging, offset, lane), staging, offset, lane,
                 [&](int row, int column, float scale, float number) { sink(row, column, scale * number); });
   }
 
-  // sum += the elements of that message. A scale and a number of a code have so few digits that their product is exact,
-  // and one instruction may add it, unless it overflows.
+  // sum += the elements of that message. The product of a scale and a code's number is exact, since both have few
+  // digits, so one instruction may compute and add it unless it overflows.
   static __device__ __forceinline__ void add(const uint8_t* staging, int offset, int lane, TileValues& sum) {
-    constexpr uint32_t kMayOverflow = 0x7B000000U;  // 2^119, and numbers are below 2^9.
+    constexpr uint32_t kMayOverflow = 0x7B000000U;  // 2^119; the numbers are below 2^9.
     static_assert(Element::kGreatest < 0x1p9F, "smaller scales must not overflow");
     const float kept = kept_scale(staging, offset, lane);
     const uint32_t magnitude = codec::magnitude_bits(kept);
@@ -151,13 +153,13 @@ struct BlockTile {
   }
 
  private:
-  // The value of the scale that the lane keeps, of the message that begins at staging + offset.
+  // The value of the scale that the lane keeps, from the message at staging + offset.
   static __device__ __forceinline__ float kept_scale(const uint8_t* staging, int offset, int lane) {
     const uint8_t* const scale = staging + offset + kept_offset(lane);
     return codec::wire::scale_value(static_cast<uint16_t>(scale[0] | scale[1] << 8));
   }
 
-  // The number that the code of a column stands for, from the word of a lane's codes.
+  // The number that a column's code stands for, from the word of a lane's codes.
   template <int kColumn>
   static __device__ __forceinline__ float number(uint32_t word) {
     if constexpr (std::is_same_v<Element, codec::wire::SymmetricInt<8>>) {
@@ -187,7 +189,7 @@ struct BlockTile {
   template <bool kStochastic>
   static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
                                                      uint16_t scale, int lane, uint8_t* message) {
-    // A NaN says: all codes 0.
+    // A NaN means that all codes are 0.
     const float kept = scale == codec::wire::kNanScale ? codec::float_of_bits(codec::kQuietNanBits)
                                                        : codec::wire::inverse_scale(scale);
     NARROWCAST_UNROLL
@@ -207,7 +209,7 @@ struct BlockTile {
     }
   }
 
-  // The codes of a lane's numbers of a row.
+  // The codes of a lane's numbers in a row.
   template <bool kStochastic>
   static __device__ __forceinline__ uint32_t codes_of(const float (&y)[kColumns],
                                                       const codec::wire::PhiloxWords& random) {
@@ -235,13 +237,13 @@ struct BlockTile {
   }
 };
 
-// The codec of a tile in a float format; its functions are BlockTile's.
+// The codec of a tile in a float format, with the same functions as BlockTile.
 template <class Format>
 struct FloatTile {
   using Element = typename Format::Element;
   using Code = typename Element::Code;
   static constexpr int kUnit = sizeof(Code);
-  static constexpr int kWords = kColumns * kUnit / 4;  // A lane has so many in a row.
+  static constexpr int kWords = kColumns * kUnit / 4;  // Words of a lane's codes in a row.
 
   static __device__ __forceinline__ int codes_offset(int row, int lane) {
     return (row * kRowElements + kColumns * lane) * kUnit;
@@ -282,7 +284,7 @@ struct FloatTile {
     }
   }
 
-  // To the nearest.
+  // Rounds to nearest.
   static __device__ __forceinline__ Code code_of(float value) {
     if constexpr (std::is_same_v<Element, codec::wire::Binary16>) {
       return value != value ? static_cast<Code>(Element::kNan) : binary16_bits(value);

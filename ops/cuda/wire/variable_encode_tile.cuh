@@ -1,4 +1,4 @@
-// The numbers of a warp's tile become the codes of a message whose headers are known.
+// Encodes the numbers of a warp's tile as codes of a message whose headers are known.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace narrowcast::cuda {
 
-// The step of the block that is the lane's, and its inverse: 0 where the block has no words, so that even at random no
-// code is another than 0.
+// The step of the lane's block, and its inverse. The inverse is 0 if the block has no words, so that all its codes are
+// 0 even with stochastic rounding.
 struct BlockStep {
   float value;
   float inverse;
@@ -20,8 +20,8 @@ struct BlockStep {
       : value(header.block_step()), inverse(codec::wire::width_of_header(header.of_block) > 0 ? 1.0F / value : 0.0F) {}
 };
 
-// Writes the words of a tile to a buffer. code_of(y, i) is the code of element i of the tile, whose number over its
-// block's step is y. Lanes bring the steps of their blocks.
+// Writes the words of a tile to a buffer. code_of(y, i) is the code of element i of the tile, where y is the element
+// over its block's step. Each lane passes the step of its block.
 template <class Source, class CodeOf>
 __device__ __forceinline__ void encode_tile(const Source& source, const VariableTile& tile, const BlockStep& of_lane,
                                             uint32_t* words, const CodeOf& code_of) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ void encode_tile(const Source& source, const Variable
   const BitSquare square(tile.lane);
   const auto encoded = [&](int block, float value) {
     const float inverse = __shfl_sync(kAllLanes, of_lane.inverse, block);
-    const float y = inverse != 0 ? value * inverse : 0.0F;  // In a message of NaN the value may be one, too.
+    const float y = inverse != 0 ? value * inverse : 0.0F;  // In a message of NaN the value may be a NaN.
     const int32_t code = code_of(y, block * kWarpSize + tile.lane);
     if constexpr (Source::kHasResidual) {
       const float step = __shfl_sync(kAllLanes, of_lane.value, block);

@@ -12,7 +12,7 @@ namespace narrowcast::cuda {
 
 namespace {
 
-// What launches a kernel on a stream, for launch_encoding and launch_averaging.
+// A function that launches a kernel on a stream, for launch_encoding and launch_averaging.
 auto launch_on(Stream stream) {
   return [stream](const char* name, const LaunchGrid& grid, auto* kernel, const auto&... arguments) {
     const dim3 blocks(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));

@@ -1,6 +1,6 @@
-// The kernels of variable_kernels.h, templates so that several files can have them. An encoder measures the blocks,
-// searches the step (variable_search.cuh) and then knows all headers; a decoder reads them. Of their widths both make
-// the offsets of codes, chunk by chunk; and then warps write or read the codes, a tile each.
+// The kernels of variable_kernels.h, as templates so that several files can use them. An encoder measures the blocks,
+// searches the step (variable_search.cuh) and then has all headers; a decoder reads the headers. Both then compute the
+// offsets of the codes from the widths, chunk by chunk. Finally each warp writes or reads the codes of one tile.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@
 
 namespace narrowcast::cuda {
 
-// What launches over tiles have per block of threads: a warp per tile.
+// Warps and threads per block in launches over tiles: one warp per tile.
 inline constexpr int kTileWarps = 4;
 inline constexpr int kTileThreads = kTileWarps * kWarpSize;
 
-// The extent of each block. A warp per tile.
+// Finds the extent of each block. One warp per tile.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_measure_kernel(const __grid_constant__ VariableEncoding encoding) {
   const auto lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) variable_measure_kernel(const __grid
                [&](const auto& source) { measure_tile(source, encoding.search.of_block + tile * kTileBlocks); });
 }
 
-// The largest of each chunk. A block of threads per chunk.
+// Finds the largest magnitude of each chunk. One block of threads per chunk.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_largest_kernel(const __grid_constant__ VariableEncoding encoding) {
   uint32_t largest = 0;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) variable_largest_kernel(const __grid
   send_largest(largest, encoding.search.of_chunk);
 }
 
-// A round of the search. A block of threads per chunk.
+// One round of the search. One block of threads per chunk.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     variable_search_kernel(const __grid_constant__ VariableEncoding encoding, const int round) {
@@ -59,12 +59,12 @@ __global__ void __launch_bounds__(kThreads)
   send_counts(steps, round, encoding);
 }
 
-// Writes where the tiles of a chunk begin, and how many bytes it has. header_of(block) is the header of one of the
-// message's `blocks`, for each of which a lane calls it. Once in a kernel.
+// Writes the offsets of a chunk's tiles, and the chunk's number of bytes. header_of(block) returns the header of one of
+// the message's `blocks`; one lane calls it for each block. Must be called once in a kernel.
 template <class HeaderOf>
 __device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const CodeOffsets& offsets, int64_t blocks,
                                             const HeaderOf& header_of) {
-  __shared__ uint32_t bytes[2][kChunkWarps];  // Of the tiles of this turn and the last, which slow warps still read.
+  __shared__ uint32_t bytes[2][kChunkWarps];  // For this turn's tiles and the last turn's, which slow warps still read.
   const auto warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t end = chunks.end(blockIdx.x);
   int64_t sum = 0;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const 
   }
 }
 
-// The step and the headers of a message that is written. A block of threads per chunk.
+// Writes the step and the headers of an encoded message. One block of threads per chunk.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_headers_kernel(const __grid_constant__ VariableEncoding encoding) {
   const uint32_t found = range_before(encoding, kSearchRounds).high;
@@ -113,19 +113,19 @@ __global__ void __launch_bounds__(kThreads) variable_headers_kernel(const __grid
   });
 }
 
-// Reads the headers of all ranks' messages. A row of blocks of threads per message, and of each one per chunk.
+// Reads the headers of all ranks' messages. One row of blocks per message, and in it one block per chunk.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     variable_offsets_kernel(const __grid_constant__ VariableAveraging averaging) {
   if (blockIdx.y == averaging.arguments.parts.own_rank) {
-    return;  // It has no message.
+    return;  // The calling rank has no message.
   }
   const uint8_t* const message = averaging.arguments.parts.message(blockIdx.y);
   place_chunk(averaging.chunks, averaging.offsets.of(blockIdx.y), averaging.layout.blocks,
               [&](int64_t block) { return uint32_t{message[codec::wire::kStepBytes + block]}; });
 }
 
-// Where a message's chunks begin, from the bytes that they have. All of a warp call it.
+// Replaces the chunks' numbers of bytes by the offsets at which they begin. All lanes of a warp call it.
 __device__ __forceinline__ void place_chunks(const CodeOffsets& offsets, int64_t chunks) {
   const auto lane = static_cast<int>(threadIdx.x);
   const int64_t each = (chunks + kWarpSize - 1) / kWarpSize;
@@ -146,13 +146,13 @@ __device__ __forceinline__ void place_chunks(const CodeOffsets& offsets, int64_t
   }
 }
 
-// Of the message that is written. One warp.
+// For the encoded message. One warp.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_chunks_kernel(const __grid_constant__ VariableEncoding encoding) {
   place_chunks(encoding.offsets, encoding.chunks.count);
 }
 
-// Of all ranks' messages. A warp per message.
+// For all ranks' messages. One warp per message.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     variable_rank_chunks_kernel(const __grid_constant__ VariableAveraging averaging) {
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Zeros from `begin` on, from all threads of the grid.
+// Writes zeros from `begin` on; all threads of the grid take part.
 __device__ __forceinline__ void clear(uint8_t* begin, int64_t bytes) {
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < bytes; i += threads) {
@@ -169,7 +169,7 @@ __device__ __forceinline__ void clear(uint8_t* begin, int64_t bytes) {
   }
 }
 
-// Sets to 0 what is spent of a tile, unless the message is NaN. The step of the tile's first block shows whether it is.
+// Sets a tile's elements of `spent` to 0, unless the message is NaN, which the step of the tile's first block shows.
 __device__ __forceinline__ void clear_spent(const VariableEncodeArguments& arguments, int64_t tile,
                                             const BlockStep& of_lane) {
   const float step = __shfl_sync(kAllLanes, of_lane.value, 0);
@@ -185,7 +185,7 @@ __device__ __forceinline__ void clear_spent(const VariableEncodeArguments& argum
   }
 }
 
-// The codes of a message whose headers are known, and all behind them. A warp per tile.
+// Writes the codes of a message whose headers are known, and the zeros after them. One warp per tile.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_constant__ VariableEncoding encoding) {
   __shared__ CodeBuffer buffers[kTileWarps];
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
   }
   const TileHeader header(message, index, encoding.layout.blocks, encoding.chunks, encoding.offsets);
   const VariableTile tile(header);
-  // Before the elements, as divisions are calls, over which little can stay in registers.
+  // Computed before the elements are loaded: divisions are calls, across which few values can stay in registers.
   const BlockStep step(header);
   clear_spent(encoding.arguments, index, step);
   CodeBuffer& buffer = buffers[threadIdx.x / kWarpSize];
@@ -217,12 +217,12 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
   send_codes(buffer.bytes(), tile.bytes, tile.lane, codes + tile.first_byte);
 }
 
-// What the lane has of a tile: an element of each block.
+// A lane's elements of a tile: one of each block.
 struct TileSums {
   float at[kTileBlocks];
 };
 
-// sums += the elements of a tile, whose codes lie from codes[phase] on. Lanes bring the steps of their blocks.
+// sums += the elements of a tile, whose codes begin at codes[phase]. Each lane passes the step of its block.
 __device__ __forceinline__ void add_tile(const VariableTile& tile, const BitSquare& square, const uint8_t* codes,
                                          int phase, float of_lane, TileSums& sums) {
   NARROWCAST_UNROLL
@@ -233,16 +233,16 @@ __device__ __forceinline__ void add_tile(const VariableTile& tile, const BitSqua
   }
 }
 
-// sums += what a rank's message says of a tile.
+// sums += the tile's elements in one rank's message.
 __device__ __forceinline__ void add_message(const codec::wire::VariableLayout& layout, const uint8_t* message,
                                             const TileHeader& header, const BitSquare& square, CodeBuffer& buffer,
                                             TileSums& sums) {
   const VariableTile tile(header);
-  // A tile that would end behind the message is NaN, whatever there is in the buffer.
+  // A tile that would end beyond the message is NaN, whatever is in the buffer.
   const bool is_whole = tile.first_byte + tile.bytes <= layout.code_bytes;
-  // Before the wait, over which it takes a register less than what it is made of.
+  // Computed before the wait, across which it takes one register less than its operands.
   const float step = is_whole ? header.block_step() : codec::float_of_bits(codec::kQuietNanBits);
-  __syncwarp();  // Nobody reads the buffer any more.
+  __syncwarp();  // No lane reads the buffer any longer.
   const IncomingBytes<kMostTileBytes> incoming(message + layout.first_code + (is_whole ? tile.first_byte : 0),
                                                is_whole ? tile.bytes : 0, tile.lane, buffer.bytes());
   incoming.wait();
@@ -250,7 +250,7 @@ __device__ __forceinline__ void add_message(const codec::wire::VariableLayout& l
   add_tile(tile, square, buffer.bytes(), incoming.lie.phase, step, sums);
 }
 
-// sums += the calling rank's own part and its residual. `n` elements of the tile exist.
+// sums += the calling rank's own part and its residual. The tile has `n` elements.
 template <FloatType kType>
 __device__ __forceinline__ void add_own(const VariableAverageArguments& arguments, int64_t tile, int n,
                                         TileSums& sums) {
@@ -270,7 +270,7 @@ __device__ __forceinline__ void add_own(const VariableAverageArguments& argument
   }
 }
 
-// Writes the sums over the number of ranks.
+// Writes the sums divided by the number of ranks.
 template <FloatType kType>
 __device__ __forceinline__ void store_means(const VariableAverageArguments& arguments, int64_t tile, int n,
                                             const TileSums& sums) {
@@ -286,7 +286,8 @@ __device__ __forceinline__ void store_means(const VariableAverageArguments& argu
       }
     }
   };
-  // A division takes ten times the instructions; a power of two has an exact reciprocal, whose product is the same.
+  // A division takes ten times the instructions. For a power of two the reciprocal is exact, and so gives the same
+  // result.
   if ((arguments.parts.ranks & (arguments.parts.ranks - 1)) == 0) {
     store([reciprocal = 1 / ranks](float sum) { return sum * reciprocal; });
   } else {
@@ -294,8 +295,8 @@ __device__ __forceinline__ void store_means(const VariableAverageArguments& argu
   }
 }
 
-// The mean of what all ranks sent, in messages whose codes' offsets are known. A warp per tile. Six blocks of threads
-// per multiprocessor leave a thread 80 registers, which suffice without spills.
+// The mean of all ranks' parts, from messages whose codes' offsets are known. One warp per tile. With six blocks of
+// threads per multiprocessor a thread has 80 registers, which suffice without spills.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 6)
     variable_average_kernel(const __grid_constant__ VariableAveraging averaging) {
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 6)
   TileSums sums;
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
-    sums.at[k] = -0.0F;  // The number that changes no other, not even -0, when it is added.
+    sums.at[k] = -0.0F;  // The only number that changes no other when it is added, not even -0.
   }
   const BitSquare square(static_cast<int>(threadIdx.x % kWarpSize));
   const auto header_of = [&](int64_t rank) {
@@ -322,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 6)
   TileHeader next = header_of(0);
   for (int64_t rank = 0; rank < arguments.parts.ranks; ++rank) {
     const TileHeader header = next;
-    next = header_of(rank + 1);  // It is on its way while this one's codes are.
+    next = header_of(rank + 1);  // It is loaded at the same time as this rank's codes.
     if (rank == arguments.parts.own_rank) {
       visit_float_type(arguments.parts.type,
                        [&](auto type) { add_own<decltype(type)::value>(arguments, tile, n, sums); });
@@ -334,7 +335,7 @@ __global__ void __launch_bounds__(kThreads, 6)
   visit_float_type(arguments.type, [&](auto type) { store_means<decltype(type)::value>(arguments, tile, n, sums); });
 }
 
-// What launches are given: rows of so many blocks of threads.
+// The grid of a launch: rows of `blocks` blocks of threads.
 struct LaunchGrid {
   int64_t blocks;
   int64_t rows;
@@ -345,7 +346,7 @@ inline LaunchGrid grid_of_tiles(const VariableChunks& chunks) {
   return {(chunks.tiles + kTileWarps - 1) / kTileWarps, 1, kTileThreads};
 }
 
-// The launches of a message that is written, in order: calls launch(name, grid, kernel, arguments...).
+// The launches that encode a message, in order: calls launch(name, grid, kernel, arguments...).
 template <class Launch>
 void launch_encoding(const VariableEncoding& encoding, const Launch& launch) {
   const LaunchGrid tiles = grid_of_tiles(encoding.chunks);
@@ -360,7 +361,7 @@ void launch_encoding(const VariableEncoding& encoding, const Launch& launch) {
   launch("variable_encode_kernel", tiles, &variable_encode_kernel<kTileThreads>, encoding);
 }
 
-// Those of a mean.
+// The launches that compute a mean, in order.
 template <class Launch>
 void launch_averaging(const VariableAveraging& averaging, const Launch& launch) {
   const int64_t ranks = averaging.arguments.parts.ranks;

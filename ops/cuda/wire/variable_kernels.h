@@ -1,11 +1,12 @@
-// Messages in the variable formats (ops/codec/variable_width.h, docs/wire_format.md) over arrays in device memory: the
-// same bytes and, but for the bits of a NaN, the same floats as the codec.
+// Messages in the variable formats (ops/codec/variable_width.h, docs/wire_format.md) over arrays in device memory. The
+// bytes equal the codec's, and so do the floats, except for the bits of a NaN.
 //
-// All elements determine the step, without which none can be written; and the headers of all blocks before it where a
-// block is. So each function launches several kernels, one behind the other, that leave what they have found in
-// scratch memory. They go to `stream`, of the device that is current, and nobody waits. All pointers are to device
-// memory, need the alignment of their elements and no more, and may be null where n is 0. std::invalid_argument for a
-// number that is no FloatType, or for ranks that no kernel takes; std::runtime_error if a kernel cannot be launched.
+// The step depends on all elements, and no element can be encoded without it; the position of a block depends on the
+// headers of all blocks before it. So each function launches several kernels in sequence, which pass results through
+// scratch memory. They run on `stream`, of the current device, and the functions do not wait. All pointers are to
+// device memory, are aligned for their elements only, and may be null if n is 0. Errors:
+// - std::invalid_argument: a value is not a valid FloatType, or no kernel accepts the number of ranks.
+// - std::runtime_error: a kernel cannot be launched.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,10 @@
 
 namespace narrowcast::cuda {
 
-// Where the grains of a segment lie in its array, of kShardGrain elements: it begins with grain `first` of the order in
-// which the array travels, and of that grain g < `dealt` is the array's g * stride mod dealt (ElementOrder of
-// ops/collectives/all_reduce/array/element_order.h). The rest of a grain follows its first element.
+// The positions of a segment's grains, of kShardGrain elements each, in its array. The segment begins with grain
+// `first` of the order in which the array is sent. Grain g < `dealt` of that order is the array's grain g * stride mod
+// dealt; other grains keep their index (ElementOrder of ops/collectives/all_reduce/array/element_order.h). A grain's
+// elements are contiguous.
 struct VariablePlaces {
   int64_t first = 0;
   int64_t dealt = 0;
@@ -31,32 +33,33 @@ struct VariablePlaces {
   }
 };
 
-// A segment, and where its message goes.
+// A segment, and the destination of its message.
 struct VariableEncodeArguments {
   int bits_per_element = 0;
-  FloatType type = FloatType::kFloat32;  // x's.
-  const void* x = nullptr;               // The array, of which n elements
-  VariablePlaces places = {};            // from there on are written.
+  FloatType type = FloatType::kFloat32;  // x's type.
+  const void* x = nullptr;               // The array that contains the segment.
+  VariablePlaces places = {};            // Places of the segment in x.
   int64_t n = 0;
-  float* residual = nullptr;  // As EncodeArguments::residual, in the order in which the segment travels.
-  float* spent = nullptr;     // Null, or n numbers that are set to 0 unless the message is NaN: those that are in x.
+  float* residual = nullptr;  // Like EncodeArguments::residual, in the order in which the segment is sent.
+  float* spent = nullptr;     // Null, or n numbers contained in x that are set to 0, unless the message is NaN.
   Rounding rounding = {};
   uint8_t* message = nullptr;
   void* scratch = nullptr;  // variable_encode_scratch(n) bytes, aligned to 8.
 };
 
-// What all ranks contribute to the mean of a segment, and where that goes.
+// All ranks' contributions to the mean of a segment, and the destination of the mean.
 struct VariableAverageArguments {
   int bits_per_element = 0;
-  RankParts parts = {};                  // Messages of any bytes. At most 65,535 ranks. The own residual stays.
-  VariablePlaces own_places = {};        // Of the segment in parts.own, which is the array.
-  FloatType type = FloatType::kFloat32;  // mean's.
-  void* mean = nullptr;                  // An array; may be parts.own, if the places are the same.
-  VariablePlaces mean_places = {};       // Of the segment in it.
+  RankParts parts = {};                  // Messages of any bytes, at most 65,535 ranks. The own residual does not
+                                         // change.
+  VariablePlaces own_places = {};        // Places of the segment in parts.own, which is the array.
+  FloatType type = FloatType::kFloat32;  // mean's type.
+  void* mean = nullptr;                  // An array; may be parts.own if the places are the same.
+  VariablePlaces mean_places = {};       // Places of the segment in mean.
   void* scratch = nullptr;               // variable_average_scratch(n, ranks) bytes, aligned to 8.
 };
 
-// One message by itself.
+// Parts that consist of a single message.
 inline RankParts only_message(const uint8_t* message, int64_t n) {
   RankParts parts;
   parts.first = message;
@@ -73,7 +76,7 @@ int64_t variable_average_scratch(int64_t n, int64_t ranks);
 // Writes the message of x.
 void variable_encode(const VariableEncodeArguments& arguments, Stream stream);
 
-// Writes the mean of all parts, summed as in wire_average; of one message what that says.
+// Writes the mean of all parts, summed as in wire_average; for a single message, its decoded elements.
 void variable_average(const VariableAverageArguments& arguments, Stream stream);
 
 }  // namespace narrowcast::cuda

@@ -1,4 +1,4 @@
-// What the kernels of variable_kernels.cuh leave for each other, and how they share a message.
+// Memory through which the kernels of variable_kernels.cuh pass results, and the division of a message among them.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace narrowcast::cuda {
 
-inline constexpr int64_t kLeastChunk = 16;  // Tiles, so that short messages are one block's.
+inline constexpr int64_t kLeastChunk = 16;  // Tiles; a short message has a single chunk.
 inline constexpr int64_t kMostChunks = 512;
 inline constexpr int64_t kTileBlocks = kShardGrain / codec::wire::kVariableBlock;
 static_assert(kTileBlocks == codec::wire::kGroupBlocks, "a tile is read as a whole or not at all");
 
-// Blocks of threads have a chunk of a message each: neighbouring tiles of kShardGrain elements, on which warps work.
+// Each block of threads has a chunk of a message: adjacent tiles of kShardGrain elements. Each warp works on a tile.
 struct VariableChunks {
-  int64_t tiles;  // The last may be shorter.
-  int64_t each;   // Tiles of a chunk; the last may have fewer.
+  int64_t tiles;  // The last one may be shorter.
+  int64_t each;   // Tiles of a chunk; the last chunk may have fewer.
   int64_t count;
 
   NARROWCAST_HOST_DEVICE int64_t begin(int64_t chunk) const { return chunk * each; }
@@ -27,35 +27,35 @@ struct VariableChunks {
   }
 };
 
-// Those of n > 0 elements, with at least so many tiles.
+// The chunks of n > 0 elements, with at least `least` tiles each.
 inline VariableChunks variable_chunks(int64_t n, int64_t least = kLeastChunk) {
   const int64_t tiles = (n + kShardGrain - 1) / kShardGrain;
   const int64_t each = std::max(least, (tiles + kMostChunks - 1) / kMostChunks);
   return {tiles, each, (tiles + each - 1) / each};
 }
 
-// Where a message's codes lie, in bytes from the first one; in one that is read they may end far behind it.
+// Positions of a message's codes, in bytes from the first code. In a received message they may be far beyond its end.
 struct CodeOffsets {
-  int64_t* of_chunk;  // At first how many bytes a chunk has, then where they begin; behind the last one their sum.
-  int64_t* of_tile;   // Counted from its chunk's first.
+  int64_t* of_chunk;  // First the bytes of each chunk, then the offset of each; after the last chunk, the sum.
+  int64_t* of_tile;   // Counted from the first code of the tile's chunk.
 };
 
-// The search for the least step (variable_search.cuh) goes in rounds, each of which tries so many.
+// The search for the least step (variable_search.cuh) has kSearchRounds rounds, each of which tries kTriedSteps steps.
 inline constexpr int kTriedSteps = 12;
 inline constexpr int kSearchRounds = 3;
 
-// The bit patterns of steps that are left: the least that fits is one of them, and `high` does.
+// The remaining bit patterns of steps: the least step that fits is one of them, and `high` fits.
 struct StepRange {
   uint32_t low;
   uint32_t high;
 
-  // How far below the largest number of a message its step can be, and above it, in bit patterns: farther below that
-  // has no code, and twice as large a step leaves no block more than the codes of a faint one.
+  // The largest distances of a message's step below and above its largest number, in bit patterns. With a smaller step
+  // that number has no code; with a step twice as large, every block fits in the codes of a faint block.
   static constexpr uint32_t kOctave = (uint32_t{1} << 23) / codec::wire::kScaleUnit;
   static constexpr uint32_t kFarthestBelow = (codec::wire::kMostWidth - 1) * kOctave;
   static constexpr uint32_t kFarthestAbove = kOctave;
 
-  // All that are possible where the largest of all blocks' BlockExtent::larger() is this.
+  // All possible steps if `largest` is the largest BlockExtent::larger() of all blocks.
   NARROWCAST_HOST_DEVICE static StepRange of(uint32_t largest) {
     using codec::wire::kGreatestStep;
     using codec::wire::kLeastStep;
@@ -65,37 +65,37 @@ struct StepRange {
     return {low, high < kGreatestStep ? high : kGreatestStep};
   }
 
-  // The steps of a round, i < kTriedSteps, in order: below `high`, unless that is `low`.
+  // The steps of a round in order, i < kTriedSteps. They are less than `high`, unless that equals `low`.
   NARROWCAST_HOST_DEVICE uint32_t tried(int i) const {
     return low + (high - low) * static_cast<uint32_t>(i + 1) / (kTriedSteps + 1);
   }
 
-  // What is left where the first `unfit` of those do not fit and the others do.
+  // The remaining steps if the first `unfit` of the tried steps do not fit and the others do.
   NARROWCAST_HOST_DEVICE StepRange narrowed(int unfit) const {
     return {unfit == 0 ? low : tried(unfit - 1) + 1, unfit == kTriedSteps ? high : tried(unfit)};
   }
 };
 
-// Each round leaves a part of so many, rounded down, of what `high` is above `low`.
+// Each round divides the distance between `low` and `high` by kStepParts, rounding down.
 inline constexpr int kStepParts = kTriedSteps + 1;
 static_assert(kSearchRounds == 3 &&
                   (StepRange::kFarthestBelow + StepRange::kFarthestAbove) / (kStepParts * kStepParts * kStepParts) == 0,
               "the last round must leave a single step");
 
-// What the search has found.
+// The results of the search.
 struct StepSearch {
-  int64_t* words;      // Of all codes in [round][tried step][chunk].
+  int64_t* words;      // Words of all codes, in [round][tried step][chunk].
   StepRange* ranges;   // By round.
-  uint32_t* of_chunk;  // A chunk's largest BlockExtent::larger(),
-  uint32_t* of_block;  // and all of a block's extent: the bits of a BlockExtent.
+  uint32_t* of_chunk;  // The largest BlockExtent::larger() of each chunk.
+  uint32_t* of_block;  // The bits of each block's BlockExtent.
 };
 
-// Parts of memory, one behind the other; with null it counts bytes.
+// Consecutive parts of memory. With a null pointer it only counts bytes.
 class ScratchParts {
  public:
   explicit ScratchParts(void* begin) : begin_(static_cast<uint8_t*>(begin)) {}
 
-  // All begin at a multiple of 8 bytes.
+  // Takes the next part, which begins at a multiple of 8 bytes.
   template <class T>
   T* take(int64_t count) {
     T* const part = begin_ == nullptr ? nullptr : reinterpret_cast<T*>(begin_ + bytes_);
@@ -122,7 +122,7 @@ class ScratchParts {
   int64_t bytes_ = 0;
 };
 
-// What kernels are given.
+// Arguments of the encoding kernels.
 struct VariableEncoding {
   VariableEncodeArguments arguments;
   codec::wire::VariableLayout layout;
@@ -131,7 +131,7 @@ struct VariableEncoding {
   StepSearch search;
 };
 
-// Of all ranks' messages.
+// The offsets of all ranks' messages.
 struct RankOffsets {
   int64_t* first;
   int64_t chunks;

@@ -1,8 +1,9 @@
-// The least step with which the codes of all blocks fit their message: the codec's (ops/codec/variable_width.h).
+// Searches the least step with which the codes of all blocks fit their message, as defined by
+// ops/codec/variable_width.h.
 //
-// The extent of each block is found first, then the largest of each chunk. Then there are kSearchRounds rounds, each a
-// launch: they try kTriedSteps steps that divide the range that is left. A block of threads counts for each of them the
-// words of the codes of its chunk; the next launch adds the chunks up, and knows which part of the range is left.
+// First kernels find the extent of each block and the largest magnitude of each chunk. Then there are kSearchRounds
+// rounds, each a launch. A round tries kTriedSteps steps that divide the remaining range: for each of them, a block of
+// threads counts the words of the codes of its chunk. The next launch sums over the chunks and narrows the range.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,13 @@
 
 namespace narrowcast::cuda {
 
-// What launches over chunks have per block of threads.
+// Warps and threads per block in launches over chunks.
 inline constexpr int kChunkWarps = 8;
 inline constexpr int kChunkThreads = kChunkWarps * kWarpSize;
 
 static_assert(kTriedSteps < kWarpSize, "a lane judges a step");
 
-// The sum over a warp's lanes; all get it.
+// The sum over a warp's lanes, returned to all of them.
 __device__ __forceinline__ int64_t sum_of_lanes(int64_t value) {
   NARROWCAST_UNROLL
   for (int bit = 1; bit < kWarpSize; bit *= 2) {
@@ -30,12 +31,12 @@ __device__ __forceinline__ int64_t sum_of_lanes(int64_t value) {
   return value;
 }
 
-// What a step's bits say.
+// The codec's description of a step.
 __device__ __forceinline__ codec::wire::StepCodes codes_of(uint32_t step, const VariableEncodeArguments& arguments) {
   return codec::wire::StepCodes::of(static_cast<uint16_t>(step), arguments.rounding.stochastic);
 }
 
-// The largest BlockExtent::larger() of all, for all lanes. Behind the launch that finds those of chunks.
+// The largest BlockExtent::larger() of all blocks, for all lanes. Needs the results of variable_largest_kernel.
 __device__ __forceinline__ uint32_t largest_of_all(const VariableEncoding& encoding) {
   uint32_t largest = 0;
   for (int64_t chunk = threadIdx.x % kWarpSize; chunk < encoding.chunks.count; chunk += kWarpSize) {
@@ -45,15 +46,15 @@ __device__ __forceinline__ uint32_t largest_of_all(const VariableEncoding& encod
   return __reduce_max_sync(kAllLanes, largest);
 }
 
-// Whether the codes fit if with this step they have so many words.
+// Whether the codes fit, if they have `words` words with this step.
 __device__ __forceinline__ bool fits(const VariableEncoding& encoding, uint32_t step, uint32_t largest, int64_t words) {
   const codec::wire::StepCodes codes = codes_of(step, encoding.arguments);
   return codes.has_code(codec::float_of_bits(largest) * codes.inverse) &&
          words * codec::wire::kWordBytes <= encoding.layout.code_bytes;
 }
 
-// The steps that are left before round `round`, from those before the last one and what that has counted. All threads
-// of a block call it, once in a kernel.
+// The remaining steps before round `round`, from the steps before the previous round and that round's counts. All
+// threads of a block call it, once in a kernel.
 __device__ __forceinline__ StepRange range_before(const VariableEncoding& encoding, int round) {
   __shared__ int64_t words[kTriedSteps];
   const uint32_t largest = largest_of_all(encoding);
@@ -79,11 +80,11 @@ __device__ __forceinline__ StepRange range_before(const VariableEncoding& encodi
   return range.narrowed(static_cast<int>(__reduce_add_sync(kAllLanes, is_unfit ? 1U : 0U)));
 }
 
-// A tile of what is written, n elements; the lane has one of each block.
+// A tile of an encoded array, n elements; a lane has one element of each block.
 template <FloatType kType, bool kFeedback>
 struct TileSource {
   const typename ArrayElement<kType>::Storage* x;
-  float* residual;  // Of the tile, with kFeedback.
+  float* residual;  // The tile's, with kFeedback.
   int n;
   int lane;
 
@@ -94,7 +95,7 @@ struct TileSource {
                                                                           : kShardGrain)),
         lane(of_lane) {}
 
-  // The lane's element of a block; 0 behind the last one.
+  // The lane's element of a block; 0 beyond the last element.
   __device__ __forceinline__ float at(int block) const {
     const int i = block * kWarpSize + lane;
     if (i >= n) {
@@ -106,7 +107,7 @@ struct TileSource {
 
   static constexpr bool kHasResidual = kFeedback;
 
-  // Replaces its residual, where there is any, by what `received` lacks of it, unless that is not finite.
+  // With kFeedback, replaces the element's residual by value - received, unless that is not finite.
   __device__ __forceinline__ void keep_lacking(int block, float value, float received) const {
     const int i = block * kWarpSize + lane;
     const float lacking = value - received;
@@ -116,8 +117,8 @@ struct TileSource {
   }
 };
 
-// Calls body(source) for a tile. What all elements have in common is asked once: asked for each of them it would be a
-// branch between their loads.
+// Calls body(source) for a tile. Properties that all elements have in common are tested here, once: testing them for
+// each element would put branches between the loads.
 template <class Body>
 __device__ __forceinline__ void visit_source(const VariableEncodeArguments& arguments, int64_t tile, int lane,
                                              const Body& body) {
@@ -131,16 +132,16 @@ __device__ __forceinline__ void visit_source(const VariableEncodeArguments& argu
   });
 }
 
-// Writes the extents of a tile's blocks; that of zeros behind the last one.
+// Writes the extents of a tile's blocks; blocks beyond the last one get the extent of zeros.
 template <class Source>
 __device__ __forceinline__ void measure_tile(const Source& source, uint32_t* of_block) {
-  uint32_t bits[kTileBlocks];  // All are under way at a time.
+  uint32_t bits[kTileBlocks];  // All of them are requested at the same time.
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
     bits[k] = codec::float_bits(source.at(k));
   }
-  // As signed integers the largest bits are those of the largest positive number, as unsigned ones those of the
-  // negative number of the largest magnitude; if there are any.
+  // The largest bits as signed integers belong to the largest positive number; the largest bits as unsigned integers
+  // belong to the negative number of the largest magnitude. This holds if there are such numbers.
   int32_t most = 0;
   uint32_t least = 0;
   NARROWCAST_UNROLL
@@ -155,16 +156,17 @@ __device__ __forceinline__ void measure_tile(const Source& source, uint32_t* of_
   of_block[source.lane] = codec::wire::BlockExtent::of(positive, negative).bits;
 }
 
-// Calls count(extent) for the blocks of a chunk that are the thread's.
+// Calls count(extent) for the thread's blocks of a chunk.
 template <class Count>
 __device__ __forceinline__ void visit_extents(const VariableEncoding& encoding, const Count& count) {
-  const int64_t end = encoding.chunks.end(blockIdx.x) * kTileBlocks;  // Behind the last block there are zeros.
+  const int64_t end = encoding.chunks.end(blockIdx.x) * kTileBlocks;  // Beyond the last block there are zeros.
   for (int64_t i = encoding.chunks.begin(blockIdx.x) * kTileBlocks + threadIdx.x; i < end; i += kChunkThreads) {
     count(codec::wire::BlockExtent{encoding.search.of_block[i]});
   }
 }
 
-// Writes the largest of a chunk from the largest that each thread of a block has. Once in a kernel.
+// Writes the largest value of a chunk, from the largest value of each thread of a block. Must be called once in a
+// kernel.
 __device__ __forceinline__ void send_largest(uint32_t of_thread, uint32_t* of_chunk) {
   __shared__ uint32_t of_warps[kChunkWarps];
   const uint32_t of_warp = __reduce_max_sync(kAllLanes, of_thread);
@@ -181,21 +183,21 @@ __device__ __forceinline__ void send_largest(uint32_t of_thread, uint32_t* of_ch
   }
 }
 
-// What StepCodes::width_of() takes of a step.
+// The arguments of StepCodes::width_of() for one step.
 struct TriedStep {
   float inverse;
   uint32_t least_faint;
 };
 
-// A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^41 elements, as a
-// warp has no more than one of kMostChunks * kChunkWarps parts of all blocks, and a block, be its width never so far
-// beyond kMostWidth, less than 2^8 words.
+// A thread's words with each of the steps of a round. The sum over a warp's threads stays below 2^32 for up to 2^41
+// elements. A warp has at most one of kMostChunks * kChunkWarps parts of all blocks. A block has less than 2^8 words,
+// however far its width exceeds kMostWidth.
 struct TriedSteps {
   TriedStep tried[kTriedSteps];
   float reach;
   uint32_t words[kTriedSteps] = {};
 
-  // All of a warp call it: a lane divides for one of the steps.
+  // All lanes of a warp call it: each of the first kTriedSteps lanes computes the division for one step.
   __device__ __forceinline__ TriedSteps(const StepRange& range, const VariableEncodeArguments& arguments)
       : reach(codec::wire::StepCodes::reach(arguments.rounding.stochastic)) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -214,7 +216,7 @@ struct TriedSteps {
   }
 };
 
-// Adds up what all threads of a block have, and writes it. Once in a kernel.
+// Writes the sums over all threads of a block. Must be called once in a kernel.
 __device__ __forceinline__ void send_counts(const TriedSteps& steps, int round, const VariableEncoding& encoding) {
   __shared__ int64_t words[kChunkWarps][kTriedSteps];
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;

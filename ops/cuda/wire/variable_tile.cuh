@@ -1,5 +1,5 @@
-// A warp's tile of a variable format: where the words of its blocks are, and how codes become words and back. A lane
-// has an element of each block, and of the tile's headers that of one block.
+// A warp's tile of a variable format: the positions of its blocks' words, and the conversion between codes and words. A
+// lane has one element of each block, and the header of one block.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ static_assert(codec::wire::kVariableBlock == kWarpSize && kTileBlocks == kWarpSi
 
 inline constexpr int kMostTileBytes = static_cast<int>(kTileBlocks * codec::wire::kMostWidth * codec::wire::kWordBytes);
 
-// A tile's codes: up to 15 bytes before them, and a word behind.
+// A tile's codes, up to 15 bytes before them, and one word after them.
 struct CodeBuffer {
   Granule granules[kMostTileBytes / kGranule + 2];
 
   __device__ __forceinline__ uint8_t* bytes() { return reinterpret_cast<uint8_t*>(granules); }
 };
 
-// The sum of what the lanes before have.
+// The sum of the values of all lower lanes.
 template <class T>
 __device__ __forceinline__ T sum_before(T value, int lane) {
   T sum = value;
@@ -36,16 +36,16 @@ __device__ __forceinline__ T sum_before(T value, int lane) {
   return sum - value;
 }
 
-// The header of a block of a message; 0, as of zeros, where it has no such block.
+// The header of a block of a message; 0, as for a block of zeros, if the message has no such block.
 __device__ __forceinline__ uint32_t header_at(const uint8_t* message, int64_t block, int64_t blocks) {
   return block < blocks ? message[codec::wire::kStepBytes + block] : 0U;
 }
 
-// What a message says of a tile, as it is read: a lane has the header of a block. Asked for before it is needed.
+// A message's data about a tile; a lane has the header of one block. It is loaded before it is needed.
 struct TileHeader {
   uint32_t of_block = 0;
   int64_t bytes_before_chunk = 0;
-  int64_t bytes_before_tile = 0;  // Counted from the chunk's first.
+  int64_t bytes_before_tile = 0;  // Counted from the chunk's first byte.
   uint16_t step = 0;
 
   TileHeader() = default;
@@ -56,12 +56,12 @@ struct TileHeader {
         bytes_before_tile(offsets.of_tile[tile]),
         step(codec::wire::step_of_message(message)) {}
 
-  // The step of that block.
+  // The step of the lane's block.
   __device__ __forceinline__ float block_step() const { return codec::wire::step_of_block(step, of_block); }
 };
 
-// What lanes tell each other of their blocks, in a word: the width, where the block begins, and the zero points of it
-// and the block that it makes a pair with.
+// The data that lanes exchange about their blocks, in one word: the width, the offset of the block, and the zero points
+// of the block and of its pair's other block.
 struct BlockWord {
   uint32_t bits;
 
@@ -73,13 +73,13 @@ struct BlockWord {
 
   __device__ __forceinline__ uint32_t width() const { return bits & ((1U << kWord) - 1); }
   __device__ __forceinline__ uint32_t word() const { return bits >> kWord & ((1U << (kEven - kWord)) - 1); }
-  // Of the pair's blocks.
+  // Zero points of the pair's blocks.
   __device__ __forceinline__ int32_t first_zero_point() const {
     return static_cast<int32_t>(bits >> kEven & ((1U << (kOdd - kEven)) - 1));
   }
   __device__ __forceinline__ int32_t second_zero_point() const { return static_cast<int32_t>(bits >> kOdd); }
 
-  // Where parts begin.
+  // The lowest bits of the fields.
   static constexpr int kWord = 4;
   static constexpr int kEven = 16;
   static constexpr int kOdd = 24;
@@ -88,12 +88,12 @@ struct BlockWord {
   static_assert(codec::wire::zero_point_of_width(codec::wire::kMostZeroPointWidth) >> (kOdd - kEven) == 0);
 };
 
-// Where a tile's codes are.
+// The position of a tile's codes.
 struct VariableTile {
   int lane;
-  BlockWord of_lane;   // Words are counted from the tile's first.
-  int bytes;           // Of the tile,
-  int64_t first_byte;  // from this one of the message's codes on.
+  BlockWord of_lane;   // Its offset counts words from the tile's first word.
+  int bytes;           // Bytes of the tile's codes.
+  int64_t first_byte;  // Offset of the tile in the message's codes.
 
   __device__ __forceinline__ explicit VariableTile(const TileHeader& header)
       : lane(static_cast<int>(threadIdx.x % kWarpSize)),
@@ -103,7 +103,7 @@ struct VariableTile {
         first_byte(header.bytes_before_chunk + header.bytes_before_tile) {}
 };
 
-// A square of bits, of which each lane has a row.
+// A square of bits; each lane has one row of it.
 class BitSquare {
  public:
   __device__ __forceinline__ explicit BitSquare(int lane) {
@@ -116,8 +116,8 @@ class BitSquare {
     }
   }
 
-  // Bit i of what lane j gets is bit j of what lane i gives: halves, quarters and so on are exchanged crosswise
-  // (H. Warren, "Hacker's Delight", 7-3). All of a warp call it.
+  // Transposes the square: bit i of lane j's result is bit j of lane i's row. Halves, quarters and so on are exchanged
+  // crosswise (H. Warren, "Hacker's Delight", 7-3). All lanes of a warp call it.
   __device__ __forceinline__ uint32_t transposed(uint32_t row) const {
     NARROWCAST_UNROLL
     for (int i = 0; i < kExchanges; ++i) {
@@ -137,13 +137,13 @@ class BitSquare {
   uint32_t turn_[kExchanges];
 };
 
-// Two blocks next to each other, whose codes fit such a square as halves of its rows. Half of the lanes have the first
-// one's planes, the others the second one's.
+// Two adjacent blocks, whose codes fit into a square as halves of its rows. Half of the lanes have the planes of the
+// first block, the others those of the second.
 struct BlockPair {
-  BlockWord of_block;  // The lane's.
-  uint32_t width;      // Of that block,
-  uint32_t word;       // and where it begins.
-  uint32_t plane;      // The lane's, the 1's first.
+  BlockWord of_block;  // The block whose planes the lane has.
+  uint32_t width;      // Width of that block.
+  uint32_t word;       // Offset of that block.
+  uint32_t plane;      // The plane of the lane; plane 0 holds the lowest bits.
 
   // `first` is even.
   __device__ __forceinline__ BlockPair(const VariableTile& tile, int first)
@@ -152,14 +152,15 @@ struct BlockPair {
         word(of_block.word()),
         plane(tile.lane % kPlanes) {}
 
-  // Which of the tile's words has that plane of a block; a block's first word is its highest plane, the sign's.
+  // The index in the tile of the word with that plane of the block. A block's first word is its highest plane, the
+  // signs.
   __device__ __forceinline__ uint32_t word_of(uint32_t of_plane) const { return word + width - 1 - of_plane; }
 
   static constexpr int kPlanes = kWarpSize / 2;
 };
 static_assert(codec::wire::kMostWidth <= BlockPair::kPlanes, "two blocks fit a square");
 
-// The random word of an element. A select instead of an index, which would put the words into local memory.
+// The random word of an element. Uses a select instead of an index, which would put the words into local memory.
 __device__ __forceinline__ uint32_t random_word_of(const codec::wire::Rounding& rounding, int64_t i) {
   const uint64_t position = rounding.position + static_cast<uint64_t>(i);
   const codec::wire::PhiloxWords words = codec::wire::random_words(rounding, position / 4);
@@ -168,7 +169,7 @@ __device__ __forceinline__ uint32_t random_word_of(const codec::wire::Rounding& 
   return position % 2 == 0 ? of_even : of_odd;
 }
 
-// Writes the words of two blocks, of each of which the lane has a code: zero points are added here.
+// Writes the words of two blocks; the lane passes one code of each. Zero points are added here.
 __device__ __forceinline__ void put_codes(const BlockPair& pair, const BitSquare& square, int32_t first, int32_t second,
                                           uint32_t* words) {
   const auto stored_first = static_cast<uint32_t>(first + pair.of_block.first_zero_point());
@@ -185,12 +186,12 @@ struct CodePair {
   int32_t second;
 };
 
-// Reads them from words[phase].
+// Reads the codes from the words at words[phase].
 __device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitSquare& square, const uint8_t* words,
                                                int phase) {
   uint32_t plane = 0;  // A block without words has codes of 0.
   if (pair.width > 0) {
-    // Above the sign's plane there are more of it.
+    // Planes above the sign's plane repeat it.
     const uint32_t word = pair.word_of(pair.plane < pair.width ? pair.plane : pair.width - 1);
     plane = UnalignedWords<1>(words, phase + static_cast<int>(word * codec::wire::kWordBytes)).at[0];
   }
@@ -199,7 +200,7 @@ __device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitS
           static_cast<int16_t>(codes >> 16) - pair.of_block.second_zero_point()};
 }
 
-// Copies `size` bytes from the beginning of a buffer, which has a word behind them, to wherever they go.
+// Copies `size` bytes from the beginning of a buffer, which has one more word after them, to any address.
 __device__ __forceinline__ void send_codes(const uint8_t* codes, int size, int lane, uint8_t* bytes) {
   const Granules lie(bytes, size);
   for (int granule = lane; granule < lie.whole; granule += kWarpSize) {

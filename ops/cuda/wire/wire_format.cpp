@@ -1,4 +1,4 @@
-// The operators encode and decode on CUDA devices: tensors to pointers, on the current stream of their device.
+// The operators encode and decode on CUDA devices. They pass tensors as pointers, on their device's current stream.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -21,7 +21,7 @@ namespace {
 
 int bits_of(WireFormat format) { return static_cast<int>(codec::wire::code_bits(format)); }
 
-// Its memory may be given away when this is destroyed: only to what is enqueued on the current stream later.
+// The allocator may reuse its memory once this is destroyed, but only for work enqueued later on the current stream.
 at::Tensor scratch_on(at::Device device, int64_t bytes) {
   return at::empty({bytes}, at::device(device).dtype(at::kByte));
 }

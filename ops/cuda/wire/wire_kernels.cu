@@ -10,7 +10,7 @@ namespace narrowcast::cuda {
 
 namespace {
 
-// Whether there is no message, or nothing in any.
+// Whether there are no messages, or only empty ones.
 bool is_empty(const Shards& shards) { return shards.slots() == 0 || (shards.of_chunk && shards.most_grains() == 0); }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The kernels of wire_kernels.h, a tile per warp, in one pass over memory: an array to its message and back, and the
-// mean of what all ranks sent, as an array or as its message, summed in registers in the order of ranks. Bounds of
-// launches say for how many blocks an SM must have registers, so that its memory is never without a request.
+// The kernels of wire_kernels.h, with one warp per tile, in one pass over memory. They encode and decode arrays, and
+// compute the mean of all ranks' parts, as an array or as a message, summed in registers in the order of ranks. The
+// launch bounds are the number of blocks for which an SM must have registers, so that its memory always has a request.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace narrowcast::cuda {
 
-// An array to its message. With kFeedback there is a residual.
+// Encodes an array. With kFeedback there is a residual.
 template <class Format, bool kFeedback>
 __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
     wire_encode_kernel(const __grid_constant__ EncodeArguments arguments) {
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
   }
 }
 
-// A message to its array.
+// Decodes a message to its array.
 template <class Format>
 __global__ void __launch_bounds__(kThreadsPerBlock, 5)
     wire_decode_kernel(const __grid_constant__ DecodeArguments arguments) {
@@ -84,8 +84,8 @@ __device__ __forceinline__ void for_values(TileValues& values, const Change& cha
   }
 }
 
-// values /= ranks. A power of two has an exact inverse, and rounding is the same. Asked once: within the loop the
-// compiler would branch for each value.
+// values /= ranks. The inverse of a power of two is exact and gives the same result. The test is outside of the loop,
+// where the compiler would branch for each value.
 __device__ __forceinline__ void divide(int64_t ranks, TileValues& values) {
   const auto divisor = static_cast<float>(ranks);
   if ((ranks & (ranks - 1)) == 0) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void divide(int64_t ranks, TileValues& values) {
   }
 }
 
-// A warp decodes one message while the next one comes into the other buffer.
+// Two buffers: a warp decodes one message while it receives the next one into the other buffer.
 template <class Format>
 using TwoStagingBuffers = StagingBuffer<Format>[2];
 
@@ -117,12 +117,12 @@ __device__ __forceinline__ void add_messages(const RankParts& parts, RankRange r
   if (ranks.begin >= ranks.end) {
     return;
   }
-  __syncwarp();  // Nobody reads the buffers any more.
+  __syncwarp();  // No lane reads the buffers any longer.
   Incoming incoming = request(ranks.begin);
   for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
     incoming.wait();
     const int phase = incoming.lie.phase;
-    __syncwarp();  // All have read the buffer that is filled next.
+    __syncwarp();  // All lanes have read the buffer that is filled next.
     if (rank + 1 < ranks.end) {
       incoming = request(rank + 1);
     }
@@ -130,8 +130,8 @@ __device__ __forceinline__ void add_messages(const RankParts& parts, RankRange r
   }
 }
 
-// Sets what is behind the array's last element to 0: sums of bytes that are none of the messages', and no part of a
-// scale.
+// Sets the values beyond the array's last element to 0. They are sums of bytes outside the messages, and must not
+// influence a scale.
 template <class Format>
 __device__ __forceinline__ void clear_behind(const WarpTile<Format>& tile, TileValues& values) {
   NARROWCAST_UNROLL
@@ -145,7 +145,7 @@ __device__ __forceinline__ void clear_behind(const WarpTile<Format>& tile, TileV
   }
 }
 
-// The mean of the tile's elements; behind them it is anything.
+// The mean of the tile's elements; values beyond the last element are undefined.
 template <class Format, bool kFeedback>
 __device__ __forceinline__ void average_tile(const RankParts& parts, const WarpTile<Format>& tile,
                                              TwoStagingBuffers<Format>& staging, TileValues& mean) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ void average_tile(const RankParts& parts, const WarpT
   for (int row = 0; row < kRows; ++row) {
     NARROWCAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
-      mean.at[row][column] = -0.0F;  // The number that changes no other, not even -0, when it is added.
+      mean.at[row][column] = -0.0F;  // The only number that changes no other when it is added, not even -0.
     }
   }
   add_messages(parts, {0, parts.own_rank}, tile, staging, mean);
@@ -170,7 +170,7 @@ __device__ __forceinline__ void average_tile(const RankParts& parts, const WarpT
   divide(parts.ranks, mean);
 }
 
-// The mean as an array.
+// Computes the mean as an array.
 template <class Format>
 __global__ void __launch_bounds__(kThreadsPerBlock, 5)
     wire_average_kernel(const __grid_constant__ AverageArguments arguments) {
@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 5)
   visit_float_type(arguments.parts.type, [&](auto type) { store(mean, tile.of(type, arguments.mean)); });
 }
 
-// Sends the mean and its residual. Then it replaces that residual by what the message lacks, and the own one, which is
-// in the mean, by 0.
+// Sends the mean plus its residual. Then it replaces the mean's residual by the difference to the message, and the own
+// residual, which the mean contains, by 0.
 template <class Format>
 __device__ __forceinline__ void send_mean_with_residuals(TileValues& mean, const Outgoing<Format>& to,
                                                          const AverageEncodeArguments& arguments) {
@@ -200,7 +200,7 @@ __device__ __forceinline__ void send_mean_with_residuals(TileValues& mean, const
   }
 }
 
-// The mean's message. With kFeedback there may be residuals.
+// Computes the mean and encodes it. With kFeedback there may be residuals.
 template <class Format, bool kFeedback>
 __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
     wire_average_encode_kernel(const __grid_constant__ AverageEncodeArguments arguments) {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
   if (tile.n < kTile) {
     clear_behind(tile, mean);
   }
-  __syncwarp();  // All have read the buffers.
+  __syncwarp();  // All lanes have read the buffers.
   const Outgoing<Format> to{tile, arguments.rounding, arguments.message, staging[0]};
   if constexpr (kFeedback) {
     send_mean_with_residuals(mean, to, arguments);

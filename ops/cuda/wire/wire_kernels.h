@@ -1,11 +1,11 @@
-// Messages in a wire format (ops/codec/wire_format.h, docs/wire_format.md), but for the variable ones
-// (variable_kernels.h), over arrays in device memory: the same bytes and, but for the bits of a NaN, the same floats as
-// ops/cpu/wire/wire_kernels.h.
+// Messages in a wire format (ops/codec/wire_format.h, docs/wire_format.md) over arrays in device memory; for variable
+// formats see variable_kernels.h. The bytes equal those of ops/cpu/wire/wire_kernels.h, and so do the floats, except
+// for the bits of a NaN.
 //
-// Each function launches one kernel on `stream`, of the device that is current, and does not wait. All pointers are to
-// device memory, need the alignment of their elements and no more, and may be null where n is 0. std::invalid_argument
-// for a number that is no WireFormat or FloatType, or for no ranks; std::runtime_error if the kernel cannot be
-// launched.
+// Each function launches one kernel on `stream`, of the current device, and does not wait. All pointers are to device
+// memory, are aligned for their elements only, and may be null if n is 0. Errors:
+// - std::invalid_argument: a value is not a valid WireFormat or FloatType, or there are no ranks.
+// - std::runtime_error: the kernel cannot be launched.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace narrowcast::cuda {
 
 using codec::wire::Rounding;
 
-// Shards begin at multiples of so many elements, as those of collectives::cut do.
+// Shards begin at multiples of this number of elements, like the shards of collectives::cut.
 inline constexpr int64_t kShardGrain = 1024;
 
 // Grains of a shard, counted from its first one.
@@ -33,24 +33,24 @@ struct GrainRange {
   NARROWCAST_HOST_DEVICE int64_t size() const { return end - begin; }
 };
 
-// How an array becomes messages: one or, cut into shards as even as can be, one of each shard. The message of shard i
-// lies in slot i, or in slot i - 1 behind the shard that has none; every slot begins `stride` bytes behind the one
-// before. Or it becomes those of a chunk of every shard. Made by shards_of and chunk_of.
+// The division of an array into messages: a single message or, if the array is cut into shards of nearly equal size,
+// one message per shard or per chunk of a shard. The message of shard i is in slot i, or in slot i - 1 for shards after
+// the one that is left out. Each slot begins `stride` bytes after the previous one. Made by shards_of and chunk_of.
 struct Shards {
   uint32_t count = 1;     // >= 1
-  uint32_t left_out = 1;  // The shard that has no message; `count` for none.
+  uint32_t left_out = 1;  // The shard that has no message; `count` if all have one.
   int64_t stride = 0;
-  int64_t each = 0;   // Grains of a shard, and
-  uint32_t over = 0;  // so many more, fewer than there are shards, spread over them.
+  int64_t each = 0;   // The least number of grains per shard.
+  uint32_t over = 0;  // The number of shards with one grain more, < count, spread evenly.
   bool of_chunk = false;
-  GrainRange of_shorter = {};  // Of a shard of `each` grains those that become its message,
-  GrainRange of_longer = {};   // and of a shard of one more.
+  GrainRange of_shorter = {};  // The grains that become the message of a shard with `each` grains.
+  GrainRange of_longer = {};   // The same for a shard with one grain more.
 
   NARROWCAST_HOST_DEVICE uint32_t slots() const { return count - (left_out < count ? 1U : 0U); }
   NARROWCAST_HOST_DEVICE uint32_t shard_in(uint32_t slot) const { return slot + (slot >= left_out ? 1U : 0U); }
   // The first grain of a shard.
   NARROWCAST_HOST_DEVICE int64_t begin(uint32_t shard) const { return each * shard + over * shard / count; }
-  // The grains of a shard's message, counted from the array's first one.
+  // The grains of a shard's message, counted from the array's first grain.
   NARROWCAST_HOST_DEVICE GrainRange grains(uint32_t shard) const {
     const int64_t first = begin(shard);
     const GrainRange& of_shard = begin(shard + 1) - first == each ? of_shorter : of_longer;
@@ -61,7 +61,8 @@ struct Shards {
   }
 };
 
-// The shards of an array of n elements. std::invalid_argument for less than one, or more than a launch can number.
+// The shards of an array of n elements. Throws std::invalid_argument if `count` is less than 1, or more than a launch
+// can number.
 inline Shards shards_of(int64_t n, int64_t count, int64_t left_out, int64_t stride) {
   constexpr int64_t kMost = 65'535;
   if (count < 1 || count > kMost) {
@@ -80,7 +81,8 @@ inline Shards shards_of(int64_t n, int64_t count, int64_t left_out, int64_t stri
   return shards;
 }
 
-// A chunk of every shard, of `chunks` as even as can be. std::invalid_argument where there are not so many.
+// Chunk number `chunk` of every shard, of `chunks` nearly equal chunks. Throws std::invalid_argument if there is no
+// such chunk.
 inline Shards chunk_of(Shards shards, int64_t chunk, int64_t chunks) {
   if (chunk < 0 || chunk >= chunks) {
     throw std::invalid_argument("there is no chunk " + std::to_string(chunk) + " of " + std::to_string(chunks));
@@ -95,39 +97,40 @@ inline Shards chunk_of(Shards shards, int64_t chunk, int64_t chunks) {
   return shards;
 }
 
-// An array, and where its message goes.
+// An array, and the destination of its message.
 struct EncodeArguments {
-  FloatType type = FloatType::kFloat32;  // x's.
+  FloatType type = FloatType::kFloat32;  // x's type.
   const void* x = nullptr;               // n elements.
   int64_t n = 0;
-  // Error feedback: null, or n numbers that are added to x and then replaced by what the message lacks of the sum;
-  // where that is not finite they stay.
+  // Error feedback: null, or n numbers that are added to x and then replaced by the sum minus its decoded message. They
+  // do not change where that difference is not finite.
   float* residual = nullptr;
   Rounding rounding = {};
-  uint8_t* message = nullptr;  // The first slot's.
+  uint8_t* message = nullptr;  // The first slot's message.
   Shards shards = {};
 };
 
-// A message, and where its array goes.
+// A message, and the destination of its elements.
 struct DecodeArguments {
-  const uint8_t* message = nullptr;  // The first slot's.
+  const uint8_t* message = nullptr;  // The first slot's message.
   int64_t n = 0;
-  FloatType type = FloatType::kFloat32;  // out's.
-  void* out = nullptr;                   // n elements; those of a shard that is left out stay.
+  FloatType type = FloatType::kFloat32;  // out's type.
+  void* out = nullptr;                   // n elements; the elements of a shard that is left out do not change.
   Shards shards = {};
 };
 
-// What all ranks contribute to a mean of n elements: messages, and one of them an array.
+// All ranks' contributions to a mean of n elements: messages, and at most one array.
 struct RankParts {
   const uint8_t* first = nullptr;        // Rank 0's message.
-  const uint8_t* behind_own = nullptr;   // That of rank own_rank + 1.
-  int64_t stride = 0;                    // Bytes from a rank's message to the next one's.
+  const uint8_t* behind_own = nullptr;   // The message of rank own_rank + 1.
+  int64_t stride = 0;                    // Bytes from a rank's message to the next rank's.
   int64_t ranks = 0;                     // >= 1
-  int64_t own_rank = 0;                  // Whose part is `own` and whose message is not read; `ranks` if nobody's.
-  FloatType type = FloatType::kFloat32;  // own's.
+  int64_t own_rank = 0;                  // The rank whose part is `own` and whose message is not read; `ranks` if all
+                                         // parts are messages.
+  FloatType type = FloatType::kFloat32;  // own's type.
   const void* own = nullptr;             // n elements.
-  // Null, or n numbers that are added to `own`. wire_average_encode sets them to 0 where the message of the mean is
-  // finite.
+  // Null, or n numbers that are added to `own`. wire_average_encode sets them to 0 where the mean minus its decoded
+  // message is finite.
   float* own_residual = nullptr;
   int64_t n = 0;
 
@@ -136,8 +139,8 @@ struct RankParts {
   }
 };
 
-// Says where the messages are, by rank; null for the one whose part is an array. std::invalid_argument where those of
-// neighbouring ranks do not all lie equally far from each other.
+// Sets the positions of the messages, by rank; the pointer of the rank whose part is an array is null. Throws
+// std::invalid_argument if the messages of neighbouring ranks are not all at the same distance.
 inline void place_messages(const std::vector<const uint8_t*>& by_rank, RankParts& parts) {
   parts.ranks = static_cast<int64_t>(by_rank.size());
   parts.own_rank = std::find(by_rank.begin(), by_rank.end(), nullptr) - by_rank.begin();
@@ -157,7 +160,7 @@ inline void place_messages(const std::vector<const uint8_t*>& by_rank, RankParts
   }
 }
 
-// std::invalid_argument for parts that no kernel takes.
+// Throws std::invalid_argument for parts that no kernel accepts.
 inline void check_parts(const RankParts& parts) {
   check_float_type(parts.type);
   if (parts.ranks < 1) {
@@ -168,16 +171,16 @@ inline void check_parts(const RankParts& parts) {
   }
 }
 
-// What goes into a mean, and where that goes as an array.
+// Contributions to a mean, and its destination as an array.
 struct AverageArguments {
   RankParts parts = {};
   void* mean = nullptr;  // n elements of parts.type. May be parts.own.
 };
 
-// What goes into a mean, and where that goes as a message.
+// Contributions to a mean, and its destination as a message.
 struct AverageEncodeArguments {
   RankParts parts = {};
-  float* mean_residual = nullptr;  // To the mean what EncodeArguments::residual is to x.
+  float* mean_residual = nullptr;  // The mean's residual, used like EncodeArguments::residual.
   Rounding rounding = {};
   uint8_t* message = nullptr;
 };
@@ -191,7 +194,7 @@ void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream str
 // mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order; then rounded to the type.
 void wire_average(WireFormat format, const AverageArguments& arguments, Stream stream);
 
-// Writes the message of that mean, not rounded to the type, in one pass over memory.
+// Writes the message of that mean, before it is rounded to the type, in one pass over memory.
 void wire_average_encode(WireFormat format, const AverageEncodeArguments& arguments, Stream stream);
 
 }  // namespace narrowcast::cuda

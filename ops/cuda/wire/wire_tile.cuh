@@ -1,4 +1,4 @@
-// A warp's tile in any wire format: which codec it has, which elements it is, and how its message is sent.
+// A warp's tile in any wire format: its codec, its elements, and how its message is sent.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,26 @@ template <class Format>
 using WireTile = typename std::conditional_t<Format::kHasBlocks, std::enable_if<true, BlockTile<Format>>,
                                              std::enable_if<true, FloatTile<Format>>>::type;
 
-// What launches have per block of threads: a warp per tile.
+// Warps and threads per block of these launches: one warp per tile.
 inline constexpr int kWarpsPerBlock = 4;
 inline constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
 
 static_assert(kTile == kShardGrain, "a shard must begin with a tile");
 
-// Blocks of threads that n elements take; of an array in shards, each of which is a row of blocks, the longest one, or
-// the longest chunk of one.
+// Blocks of threads for n elements. If the array is cut into shards, each shard is a row of blocks, and this is the
+// number for the longest shard, or for the longest chunk of one.
 inline unsigned blocks_for(int64_t n, const Shards& shards = {}) {
   const int64_t tiles = shards.count > 1 || shards.of_chunk ? shards.most_grains() : (n + kTile - 1) / kTile;
   return static_cast<unsigned>((tiles + kWarpsPerBlock - 1) / kWarpsPerBlock);
 }
 
-// The tile of an array of n elements that the calling warp works on, and where its message begins.
+// The calling warp's tile of an array of n elements, and the offset of its message.
 template <class Format>
 struct WarpTile {
   int lane;
-  int64_t first;  // Element.
+  int64_t first;  // The index of the first element.
   int64_t first_byte;
-  int n;  // Elements, at most kTile; not above 0 for warps behind the array.
+  int n;  // The number of elements, at most kTile; 0 for warps beyond the array.
 
   __device__ __forceinline__ explicit WarpTile(int64_t numel, const Shards& shards = {})
       : lane(static_cast<int>(threadIdx.x % kWarpSize)) {
@@ -58,7 +58,7 @@ struct WarpTile {
   // The size of the tile's message.
   __device__ __forceinline__ int bytes() const { return codec::wire::encoded_size<Format>(n); }
 
-  // The tile of an array of a dtype.
+  // The tile of an array of this dtype.
   template <FloatType kType>
   __device__ __forceinline__ ArrayTile<kType> of(FloatTypeConstant<kType>, const void* array) const {
     return ArrayTile<kType>(array, first, n, lane);
@@ -70,21 +70,21 @@ struct WarpTile {
   }
 };
 
-// Where a warp sends its tile's message to.
+// The destination of a warp's message.
 template <class Format>
 struct Outgoing {
   const WarpTile<Format>& tile;
-  const codec::wire::Rounding& rounding;  // The array's.
-  uint8_t* message;                       // The array's.
+  const codec::wire::Rounding& rounding;  // For the array's first element.
+  uint8_t* message;                       // The array's message.
   StagingBuffer<Format>& staging;
 
   __device__ __forceinline__ uint8_t* bytes() const { return message + tile.first_byte; }
 
-  // Where the tile's message begins in the staging buffer.
+  // The offset of the tile's message in the staging buffer.
   __device__ __forceinline__ int offset() const { return outgoing_offset<WireTile<Format>::kUnit>(bytes()); }
 };
 
-// Sends x.
+// Encodes and sends x.
 template <class Format>
 __device__ __forceinline__ void send_tile(const TileValues& x, const Outgoing<Format>& to) {
   using Tile = WireTile<Format>;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void send_tile(const TileValues& x, const Outgoing<Fo
   send<Tile::kUnit>(to.staging.bytes(), to.tile.bytes(), to.tile.lane, to.bytes());
 }
 
-// A bit for each of the lane's elements of a tile.
+// One bit for each of the lane's elements of a tile.
 struct TileMask {
   uint32_t bits = 0;
   static_assert(kRows * kColumns == 32);
@@ -108,8 +108,8 @@ struct TileMask {
   }
 };
 
-// Replaces the tile's residuals, unless they are null, by what its message, which is staged, lacks of x, where that is
-// finite. Returns where it is.
+// Replaces the tile's residuals, unless they are null, by x minus its staged message, decoded, where the difference is
+// finite. Returns the elements for which it is finite.
 template <class Format>
 __device__ __forceinline__ TileMask keep_residual(const TileValues& x, const Outgoing<Format>& to, float* residual) {
   const WarpTile<Format>& tile = to.tile;
@@ -127,7 +127,7 @@ __device__ __forceinline__ TileMask keep_residual(const TileValues& x, const Out
   return finite;
 }
 
-// Sets those elements of a tile of float32 to 0.
+// Sets these elements of a float32 tile to 0.
 __device__ __forceinline__ void clear(const ArrayTile<FloatType::kFloat32>& tile, const TileMask& elements) {
   NARROWCAST_UNROLL
   for (int row = 0; row < kRows; ++row) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void clear(const ArrayTile<FloatType::kFloat32>& tile
   }
 }
 
-// Sends x + residual and keeps what the message lacks of it.
+// Sends x + residual and keeps the difference between that sum and the message as the residual.
 template <class Format>
 __device__ __forceinline__ void send_with_residual(TileValues& x, const Outgoing<Format>& to, float* residual) {
   add(to.tile.of_float32(residual), x);

@@ -1,19 +1,16 @@
-// Affine uint8 quantisation of tensors, bit for bit PyTorch's MinMaxObserver,
-// PerChannelMinMaxObserver (quint8, 0..255, eps 2^-23, axis 0) and the backend
-// functions of its quantization_hooks.py. docs/operators.md describes the
-// operators of the same names:
+// Affine uint8 quantisation of tensors, bit for bit equal to PyTorch's MinMaxObserver, PerChannelMinMaxObserver
+// (quint8, 0..255, eps 2^-23, axis 0) and the backend functions of its quantization_hooks.py. The operators of the same
+// names are described in docs/operators.md:
 //   mn = min(x.min, 0), mx = max(x.max, 0), scale = max((mx - mn) / 255, 2^-23)
 //   zero_point = clamp(0 - round_half_even(mn / scale), 0, 255)
 //
-// All functions go through the dispatcher, so they run on x's device, take
-// tensors of any layout, trace and script. Outputs are contiguous. There are no
-// gradients: backward through an output throws.
+// All functions go through the dispatcher, so they run on x's device, accept tensors of any layout, trace and script.
+// Outputs are contiguous. There are no gradients: backward through an output throws.
 //
-// x is float32, float64, bfloat16 or float16, and the arithmetic stays in that
-// dtype. scale is float32; zero_point is int32, or float32 with whole values,
-// and lies in [0, 255]; q is uint8. All tensors of a call are on one device.
-// c10::ValueError or c10::TypeError names the argument that is otherwise; values on
-// CUDA are not checked, as the host would have to wait for them.
+// x is float32, float64, bfloat16 or float16, and the arithmetic stays in that dtype. The scale is float32. The zero
+// point is int32, or float32 with whole values, and lies in [0, 255]. The codes, q, are uint8. All tensors of a call
+// are on one device. A c10::ValueError or c10::TypeError names an argument that is wrong. Values on CUDA are not
+// checked, as the host would have to wait for them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,13 +21,13 @@
 
 namespace NARROWCAST_EXPORT narrowcast {
 
-// x [...] -> scale [1] float32, zero_point [1] int32. Scale 1 and zero point 0
-// for an empty x; zero point 0 and a scale of Inf or NaN where x holds one or
-// its range overflows float32.
+// x [...] -> scale [1] float32, zero_point [1] int32.
+// For an empty x: scale 1 and zero point 0. If x contains Inf or NaN or its range overflows float32: zero point 0 and a
+// scale of Inf or NaN.
 std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x);
 
-// x [C, ...] -> scales [C] float32, zero_points [C] int32, for each index of
-// axis 0. C = 0 gives empty results; elements must not be missing otherwise.
+// x [C, ...] -> scales [C] float32, zero_points [C] int32, one for each index of axis 0.
+// If C = 0, the results are empty; channels without elements are a c10::ValueError.
 std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& x);
 
 // x [...], scale [1] or [], zero_point [1] or [] -> codes, uint8 [...]:

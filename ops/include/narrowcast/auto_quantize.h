@@ -1,18 +1,21 @@
-// Collectives whose tensors travel as FP16 or BFP16, half the bytes of float32:
+// Collectives that send tensors as FP16 or BFP16, half the bytes of float32:
 //
 //   const auto all_gather = auto_quantize(collectives::all_gather, DQuantType::kFp16);
 //   all_gather(outputs, input, group);
 //
-// As auto_quantize of PyTorch's torch/distributed/algorithms/_quantization, but that outputs are written in place.
-// Tensors are float32, float64, bfloat16 or float16, dense, of any strides, all on one device; outputs are rounded to
-// their own dtype. docs/operators.md describes the operators auto_quantize_all_gather and so on, which do the same and
-// take the group by its registered name.
+// The equivalent of auto_quantize of PyTorch's torch/distributed/algorithms/_quantization, except that outputs are
+// written in place. Tensors are float32, float64, bfloat16 or float16, dense, of any strides, all on one device;
+// outputs are rounded to their own dtype. The operators auto_quantize_all_gather and so on do the same, and take the
+// group by its registered name; see docs/operators.md.
 //
-// A callable is thread-safe as far as its group is: all ranks call the same collectives of a group in the same order.
-// Every call waits until all ranks have made it and agree on sizes. It throws c10::ValueError or c10::TypeError before
-// data is sent, on all ranks the same: for ranks that disagree, and for one whose own arguments are wrong (but for a
-// group that is null). c10::DistBackendError if a peer or the network fails. Outputs are then unchanged. There are no
-// gradients: backward through an output throws.
+// A callable is as thread-safe as its group: all ranks call the same collectives of a group in the same order. Every
+// call waits until all ranks have made it and agree on sizes. Errors, after which the outputs are unchanged:
+//
+// - c10::ValueError or c10::TypeError, before data is sent and the same on all ranks: ranks disagree, or one rank's own
+//   arguments are wrong. Exception: if a rank's group is null, only that rank throws.
+// - c10::DistBackendError: a peer or the network failed.
+//
+// There are no gradients: backward through an output throws.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,54 +33,54 @@ namespace narrowcast {
 
 namespace collectives {
 
-// The ranks that take part.
+// The participating ranks.
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-// What is under way.
+// A collective in progress.
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// How tensors travel.
+// The encoding of tensors that are sent.
 struct Encoding {
-  DQuantType qtype = DQuantType::kFp16;  // How each element travels.
-  std::optional<double> quant_loss;      // Divides what is decoded.
+  DQuantType qtype = DQuantType::kFp16;  // The format of each element.
+  std::optional<double> quant_loss;      // Divides the decoded values.
 };
 
-// Names a collective for auto_quantize: each rank's tensor goes to all ranks.
+// Names a collective for auto_quantize: each rank's tensor is sent to all ranks.
 struct AllGather {};
 // Names a collective for auto_quantize: each rank has a tensor for each rank.
 struct AllToAll {};
 // Names a collective for auto_quantize: each rank has rows of one tensor for each rank.
 struct AllToAllSingle {};
-// Is the first argument of auto_quantize for an all-gather.
+// First argument of auto_quantize for an all-gather.
 inline constexpr AllGather all_gather;
-// Is the first argument of auto_quantize for an all-to-all of lists.
+// First argument of auto_quantize for an all-to-all of lists.
 inline constexpr AllToAll all_to_all;
-// Is the first argument of auto_quantize for an all-to-all of rows.
+// First argument of auto_quantize for an all-to-all of rows.
 inline constexpr AllToAllSingle all_to_all_single;
 
 }  // namespace collectives
 
-// An all-gather among W ranks. outputs: W tensors; outputs[r] becomes rank r's input, and has as many elements.
+// An all-gather among W ranks. `outputs` holds W tensors; outputs[r] becomes rank r's input, and has as many elements.
 class NARROWCAST_EXPORT AutoQuantizedAllGather {
  public:
-  // `encoding` is checked: auto_quantize makes these.
+  // `encoding` is valid: auto_quantize makes these objects.
   explicit AutoQuantizedAllGather(collectives::Encoding encoding) : encoding_(encoding) {}
 
   // Returns when the outputs are written.
   void operator()(at::TensorList outputs, const at::Tensor& input, const collectives::Group& group) const;
 
-  // Returns when the data is on its way. The outputs are written when the work, or its future, is complete; whoever
-  // completes it decodes. The input may be changed at once. The future's value is the list of the outputs.
+  // Returns when the data is being sent. The input may be changed at once. The outputs are written when the work, or
+  // its future, is complete; the thread that completes it decodes. The future's value is the list of the outputs.
   collectives::Work async(at::TensorList outputs, const at::Tensor& input, const collectives::Group& group) const;
 
  private:
   collectives::Encoding encoding_;
 };
 
-// An all-to-all of lists among W ranks. outputs and inputs hold W tensors each; outputs[r] becomes inputs[this rank] of
-// rank r, and has as many elements.
+// An all-to-all of lists among W ranks. `outputs` and `inputs` hold W tensors each. On every rank, outputs[r] becomes
+// inputs[this rank] of rank r, and has as many elements.
 class NARROWCAST_EXPORT AutoQuantizedAllToAll {
  public:
-  // `encoding` is checked: auto_quantize makes these.
+  // `encoding` is valid: auto_quantize makes these objects.
   explicit AutoQuantizedAllToAll(collectives::Encoding encoding) : encoding_(encoding) {}
 
   // Returns when the outputs are written.
@@ -90,11 +93,12 @@ class NARROWCAST_EXPORT AutoQuantizedAllToAll {
   collectives::Encoding encoding_;
 };
 
-// An all-to-all of rows. input [rows, ...]: the next input_split_sizes[r] rows go to rank r. output [rows, ...]: the
-// next output_split_sizes[r] rows come from rank r. Without splits, or with empty ones, all ranks get equal parts.
+// An all-to-all of rows. The next input_split_sizes[r] rows of `input` [rows, ...] are sent to rank r; the next
+// output_split_sizes[r] rows of `output` [rows, ...] come from rank r. Without splits, or with empty ones, all ranks
+// get equal parts.
 class NARROWCAST_EXPORT AutoQuantizedAllToAllSingle {
  public:
-  // `encoding` is checked: auto_quantize makes these.
+  // `encoding` is valid: auto_quantize makes these objects.
   explicit AutoQuantizedAllToAllSingle(collectives::Encoding encoding) : encoding_(encoding) {}
 
   // Returns when the output is written.
@@ -113,22 +117,22 @@ class NARROWCAST_EXPORT AutoQuantizedAllToAllSingle {
   collectives::Encoding encoding_;
 };
 
-// Makes an all-gather whose tensors travel as `qtype`; quant_loss divides what is received. Throws c10::ValueError for
-// a number that is no DQuantType.
+// Makes an all-gather that sends tensors as `qtype`; quant_loss divides the decoded values. Throws c10::ValueError if
+// `qtype` is not a valid DQuantType.
 inline AutoQuantizedAllGather auto_quantize(collectives::AllGather, DQuantType qtype,
                                             std::optional<double> quant_loss = std::nullopt) {
   to_string(qtype);  // Throws.
   return AutoQuantizedAllGather({qtype, quant_loss});
 }
 
-// Makes an all-to-all of lists, by the same arguments and with the same error.
+// Makes an all-to-all of lists, with the same arguments and the same error.
 inline AutoQuantizedAllToAll auto_quantize(collectives::AllToAll, DQuantType qtype,
                                            std::optional<double> quant_loss = std::nullopt) {
   to_string(qtype);
   return AutoQuantizedAllToAll({qtype, quant_loss});
 }
 
-// Makes an all-to-all of rows, by the same arguments and with the same error.
+// Makes an all-to-all of rows, with the same arguments and the same error.
 inline AutoQuantizedAllToAllSingle auto_quantize(collectives::AllToAllSingle, DQuantType qtype,
                                                  std::optional<double> quant_loss = std::nullopt) {
   to_string(qtype);

@@ -1,24 +1,30 @@
-// The mean over the ranks of a group, sent in a wire format: a quarter of float32's bytes, or less, for any number of
-// ranks. narrowcast/wire_formats.h has the formats. docs/operators.md tells how the mean is made, and describes the
-// operators of the same names, which take the group by its registered name.
+// The mean over the ranks of a group, sent in a wire format (narrowcast/wire_formats.h): a quarter of float32's bytes,
+// or less, for any number of ranks. The algorithm is described in docs/operators.md, and so are the operators of the
+// same names, which take the group by its registered name.
 //
-// x: float32, float64, bfloat16 or float16 of any shape and strides, on the CPU or a GPU; as many elements on every
-// rank. It is summed in float32 and rounded to the nearest number of the format, once or twice; the result has x's
-// dtype and the same bits on all ranks. With one rank it is x. A NaN or Inf anywhere is NaN or Inf in its block's mean.
+// x: float32, float64, bfloat16 or float16 of any shape and strides, on the CPU or a GPU, with the same number of
+// elements on every rank. It is summed in float32 and rounded to the nearest number of the format, once or twice. The
+// result has x's dtype and the same bits on all ranks. With one rank it is x. If an element is NaN or Inf on any rank,
+// its block's mean is NaN or Inf.
 //
-// All ranks call the same collectives of a group in the same order; calls of several threads of a rank take turns.
-// Every call waits until all ranks have made it; the mean on a GPU is complete in the order of the current stream. If
-// they differ in format, number of elements or kind of device, all of them throw the same c10::ValueError before data
-// is sent; if one rank's own arguments are wrong (and its group is not null), all throw its c10::ValueError or
-// c10::TypeError. The group can be used afterwards. c10::DistBackendError if a peer or the network fails, which leaves
-// what is written in place undefined. There are no gradients: backward through a result throws.
+// All ranks call the same collectives of a group in the same order; concurrent calls of a rank's threads run one after
+// another. Every call waits until all ranks have made it. On a GPU, the mean is complete in the order of the current
+// stream. Errors:
 //
-// On a GPU that holds for the first call of a number of elements and a format on a group. Later ones wait for nothing,
-// and a CUDA graph may record them. Ranks that differ then are not found out: they wait for each other until the
-// backend's time limit or, where their messages have as many bytes, take each other's for numbers of their own format.
+// - Ranks differ in format, number of elements or kind of device: all throw the same c10::ValueError before data is
+//   sent. The group can still be used.
+// - One rank's own arguments are wrong (and its group is not null): all throw its c10::ValueError or c10::TypeError.
+//   The group can still be used.
+// - A peer or the network fails: c10::DistBackendError. A tensor that was written in place is then undefined.
 //
-// On the CPU, memory for the messages of the group's largest call stays with the group: 2 to 3 times the encoded size
-// of x, or, with two ranks or a small x, as many times as there are ranks.
+// There are no gradients: backward through a result throws.
+//
+// On a GPU these checks are made by a group's first call with a number of elements and a format. Later calls wait for
+// nothing, and a CUDA graph may record them. They do not detect ranks that differ. Such ranks wait for each other until
+// the backend's time limit. If their messages have the same size, they read each other's messages in their own format.
+//
+// On the CPU, the group keeps the memory for the messages of its largest call. It is 2 to 3 times the encoded size of
+// x; with two ranks or a small x, it is W times that size for W ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,7 +41,7 @@ namespace narrowcast {
 NARROWCAST_EXPORT void quantized_all_reduce_(const at::Tensor& x, WireFormat format,
                                              const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-// Returns the mean, contiguous, and leaves x alone.
+// Returns the mean, contiguous, and does not change x.
 NARROWCAST_EXPORT at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format,
                                                   const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

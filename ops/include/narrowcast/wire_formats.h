@@ -8,7 +8,7 @@
 
 namespace narrowcast {
 
-// How elements travel: kWireFormatRows says what each is. Prints as the operators' `format`.
+// Formats of the elements that ranks send; kWireFormatRows defines each. Prints as the operators' `format`.
 enum class WireFormat {
   kInt8B32,
   kInt8B128,
@@ -25,16 +25,16 @@ enum class WireFormat {
   kVar3
 };
 
-// What an element is while it travels.
+// The encoding of an element.
 enum class WireElement {
   kInt8,      // An integer from -127 to 127, times the scale of its block.
   kInt6,      // From -31 to 31.
   kInt4,      // From -7 to 7.
   kFp8E4M3,   // FP8 E4M3, times the scale of its block.
-  kBfloat16,  // These have no scale.
+  kBfloat16,  // Not scaled, nor are the next two.
   kBinary16,
   kBinary32,
-  kVariable6,  // An integer of as many bits as its block needs, 6 on average, times a step not above the message's.
+  kVariable6,  // An integer of as many bits as its block needs, 6 on average, times a step up to the message's.
   kVariable5,
   kVariable4,
   kVariable3,
@@ -43,12 +43,13 @@ enum class WireElement {
 // A wire format.
 struct WireFormatRow {
   WireFormat format;      // Its number.
-  std::string_view name;  // On command lines and in operators.
-  WireElement element;    // What each of its elements is.
-  int64_t block;          // Elements that share a scale, or in variable formats a header; 1 where there is none.
+  std::string_view name;  // The name on command lines and in operators.
+  WireElement element;    // The encoding of its elements.
+  int64_t block;          // Elements that share a scale (a header in variable formats), or 1.
 };
 
-// All of them, in the order of the documentation. A format of these elements is added by its number above and its row.
+// All formats, in the order of the documentation. A new format of existing elements needs a number above and a row
+// here.
 inline constexpr std::array kWireFormatRows{
     WireFormatRow{WireFormat::kInt8B32, "int8_b32", WireElement::kInt8, 32},
     WireFormatRow{WireFormat::kInt8B128, "int8_b128", WireElement::kInt8, 128},
@@ -64,7 +65,7 @@ inline constexpr std::array kWireFormatRows{
     WireFormatRow{WireFormat::kVar4, "var4", WireElement::kVariable4, 32},
     WireFormatRow{WireFormat::kVar3, "var3", WireElement::kVariable3, 32}};
 
-// Their numbers, in the same order.
+// The rows' numbers, in the same order.
 inline constexpr auto kWireFormats = [] {
   std::array<WireFormat, kWireFormatRows.size()> formats{};
   for (std::size_t i = 0; i < formats.size(); ++i) {

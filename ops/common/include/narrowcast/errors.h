@@ -1,6 +1,5 @@
-// The project's own error classes. The others are LibTorch's: c10::ValueError and
-// c10::TypeError (wrong use), c10::DistBackendError (a peer or the network
-// failed). docs/errors.md says what a caller can do about each.
+// The project's own error classes. The others are LibTorch's: c10::ValueError and c10::TypeError (wrong use) and
+// c10::DistBackendError (a peer or the network failed). docs/errors.md describes what a caller can do about each.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -9,19 +8,17 @@
 
 namespace narrowcast {
 
-// A file or a message that does not hold what it must. Nothing of it was used.
-// Thrown by NARROWCAST_CHECK_INPUT below.
+// A file or a message has invalid content. Nothing of it was used. Thrown by NARROWCAST_CHECK_INPUT below.
 class NARROWCAST_EXPORT CorruptInputError : public c10::Error {
   using Error::Error;
 };
 
-// What a running job had to leave behind could not be written, e.g. because the disk is full. What was there before is
-// as it was.
+// An output of a running job could not be written, e.g. because the disk is full. Earlier output is unchanged.
 class NARROWCAST_EXPORT OutputError : public c10::Error {
   using Error::Error;
 };
 
-// Ranks that must hold the same bits do not: what one of them computed with was corrupted, or is not the same program.
+// Ranks that must hold equal bits differ: the data of one rank were corrupted, or it runs a different program.
 class NARROWCAST_EXPORT ReplicasDifferError : public c10::Error {
   using Error::Error;
 };

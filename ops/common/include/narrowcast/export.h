@@ -1,7 +1,6 @@
-// NARROWCAST_EXPORT marks what a library of the project offers to others; all
-// other symbols are hidden. Private headers have it where another of our own
-// libraries uses what a public header does not declare: hooks are made of ops'
-// engine, averages and nodes. tests/package/exported_symbols lists these.
+// NARROWCAST_EXPORT marks the symbols that a library of the project exports; all other symbols are hidden. A private
+// header uses it if another of our libraries needs a symbol that no public header declares: hooks are built on the
+// engine, averages and nodes of ops. These symbols are listed in tests/package/exported_symbols.
 #pragma once
 
 #define NARROWCAST_EXPORT [[gnu::visibility("default")]]
