@@ -28,14 +28,14 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
 
 }  // namespace
 
-// All groups with one backend share this. It is kept as long as one of them, or an engine, lives, all of which hold the
-// backend: until then no other backend has its address.
+// State of a backend, shared by all its groups. It is kept while a group or an engine of the backend lives. These hold
+// the backend, so no other backend can have its address in the meantime.
 struct Engine::KnownBackend {
   explicit KnownBackend(const c10d::Backend* known) : backend(known) {}
 
   const c10d::Backend* const backend;
-  std::mutex mutex;                   // Guards the engine.
-  std::weak_ptr<Engine> engine = {};  // The last one.
+  std::mutex mutex;                   // Guards engine.
+  std::weak_ptr<Engine> engine = {};  // The latest engine.
   // The next engine continues the count, because ranks may make new engines at different times.
   const std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
 };
@@ -74,7 +74,7 @@ Engine::Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<B
 Engine::~Engine() {
   worker_->stop();
   if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();  // A callback dropped the last reference; the thread ends when the callback has returned.
+    thread_.detach();  // A callback released the last reference. The thread ends after the callback.
   } else {
     thread_.join();
   }
@@ -129,15 +129,15 @@ void Worker::stop() {
   changed_.notify_one();
 }
 
-// False if there is nothing left to do and never will be.
+// Waits until there is a job. Returns false if there will never be one.
 bool Worker::wait_for_job() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return !in_flight_.empty() || !queued_.empty() || stopping_; });
   return !in_flight_.empty() || !queued_.empty();
 }
 
-// Moves the next job from the queue to those in flight, if there is one, fewer than kMaxInFlight are, and none of these
-// holds it back.
+// Moves the next job from the queue to the jobs in flight. Returns null if the queue is empty, kMaxInFlight jobs are in
+// flight, or a job in flight does not let the next one start.
 std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;
@@ -183,9 +183,10 @@ void Worker::advance(InFlight& exchange) {
   start_queued();
 }
 
-// The oldest exchange to its finish, and the one behind it by its first advance: between those of the oldest if that
-// waits for nothing, and at the end also if the two then have the same hop before them. If the oldest has only to
-// finish from the start, it does so first, while the messages of the one behind it are on their way.
+// Advances the oldest exchange until only its finish is left. The exchange behind it also makes its first advance in
+// two cases: between advances of the oldest if it does not block, and after the last one if it also has one advance
+// left. If the oldest has only its finish left at the beginning, nothing advances: it finishes while the messages of
+// the one behind are in flight.
 void Worker::advance_in_flight() {
   const auto first = oldest();
   if (first->advances_left == 0) return;
@@ -224,8 +225,7 @@ at::Tensor Worker::run_to_end(InFlight& exchange) const {
   return value;
 }
 
-// A callback that throws leaves its exception to whoever completes the future:
-// it counts as a failure of the exchange.
+// If a callback of the future throws, the exception arrives here and counts as a failure of the exchange.
 void Worker::complete(Future& future, at::Tensor value, const std::exception_ptr& error) {
   try {
     if (error) {

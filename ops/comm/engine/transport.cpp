@@ -18,17 +18,18 @@ namespace {
 
 using c10d::Work;
 
-// Tags from here on, kExchanges * kChannels of them, belong to engines; users of
-// the same group keep to smaller ones. Collectives have a tag space of their own.
+// Engines use kExchanges * kChannels tags from here on. Users of the same group must use smaller ones. Collectives have
+// a separate tag space.
 constexpr int64_t kFirstTag = 0x4E000000;
-// Exchanges that far apart share tags. That is safe: messages of one tag between
-// two ranks keep their order, and an engine has far fewer exchanges in flight.
+// Exchanges whose numbers differ by kExchanges share tags. That is safe: messages of one tag between two ranks keep
+// their order, and an engine has far fewer exchanges in flight.
 constexpr int64_t kExchanges = 8192;
 
-// A wake that comes just before a wait is missed: so long at most. Also how soon a peer's end is noticed.
+// Longest wait without a check, because a wake just before a wait is missed. The end of a peer is noticed within the
+// same time.
 constexpr std::chrono::milliseconds kWaitSlice{5};
 
-// What the end of a receive's memory holds until a message has replaced it.
+// Contents of the end of a receive's memory until a message replaces it.
 using Tail = std::array<uint32_t, Transport::kLeastBytes / sizeof(uint32_t)>;
 
 const Tail& tail_without_message() {
@@ -41,7 +42,7 @@ const Tail& tail_without_message() {
   return tail;
 }
 
-// Null: the message is too short to tell.
+// Returns null if the message is too short for a check.
 uint8_t* tail_of(const at::Tensor& bytes) {
   const int64_t begin = bytes.numel() - static_cast<int64_t>(sizeof(Tail));
   return begin < 0 ? nullptr : bytes.mutable_data_ptr<uint8_t>() + begin;
@@ -154,8 +155,8 @@ void Transport::add(std::vector<Pending>& works, Pending pending,
   }
 }
 
-// A work's abort ends one wait on it: the one in progress or, if that has ended by itself, the next one. So whoever
-// interrupts after set_waiting is noticed, and what happened before it is seen by before_waiting.
+// A work's abort ends one wait on it: the current one, or the next one if the current one has already ended. An
+// interrupt after set_waiting is therefore noticed, and before_waiting sees everything that happened before it.
 void Transport::wait(Pending& pending, const char* action) {
   if (!pending.work) return;
   set_waiting(pending.work);
@@ -163,10 +164,10 @@ void Transport::wait(Pending& pending, const char* action) {
     options_.before_waiting();
   } while (!wait_once(pending, action));
   set_waiting(nullptr);
-  pending.work.reset();  // Gloo would wait for a second message if asked again.
+  pending.work.reset();  // A second wait would make Gloo wait for another message.
 }
 
-// False if the wait was interrupted.
+// Returns false if the wait was interrupted.
 bool Transport::wait_once(const Pending& pending, const char* action) {
   bool finished = false;
   try {

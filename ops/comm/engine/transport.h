@@ -15,55 +15,53 @@
 
 namespace narrowcast::engine {
 
-// One message of an exchange. Two messages between the same two ranks in the
-// same direction differ in their channel.
+// One message of an exchange. Two messages of the same sender to the same receiver must differ in their channel.
 struct Message {
-  at::Tensor bytes;     // uint8, contiguous, on the CPU; both sides agree on its size.
+  at::Tensor bytes;     // uint8, contiguous, on the CPU; equal size on both sides.
   int64_t peer = 0;     // The other rank.
   int64_t channel = 0;  // 0 <= channel < kChannels.
 };
 
-// Something else than a message that an exchange waits for, such as a word in memory that ranks share.
+// An event other than a message, for instance a word in memory that ranks share.
 class Awaited {
  public:
   virtual ~Awaited() = default;
 
-  // Whether what is waited for has come.
+  // Returns whether the event has happened.
   virtual bool is_there() const = 0;
 
-  // Returns when it has come, after wake, or after `at_most`; now and then for no reason.
+  // Returns when the event has happened, after wake, or after `at_most`. May also return spuriously.
   virtual void wait(std::chrono::milliseconds at_most) const = 0;
 
   // Ends a wait of another thread.
   virtual void wake() const = 0;
 
-  // Why it will never come; empty if it may.
+  // Returns why the event can no longer happen; empty if it can.
   virtual std::string why_lost() const = 0;
 };
 
 struct TransportOptions {
   c10::intrusive_ptr<c10d::Backend> backend;
   std::string exchange;  // Its name in errors.
-  // Which exchange of the group this is, counted alike on all ranks; its messages cannot meet those of others.
+  // Number of the exchange in the group, equal on all ranks. It separates the messages of different exchanges.
   int64_t sequence = 0;
-  // Runs whenever the exchange is about to wait for the network, and after each interrupt_wait.
+  // Called before each wait for the network, and after each interrupt_wait.
   std::function<void()> before_waiting = [] {};
 };
 
-// Sends and receives for one exchange through reserved tags, beside the
-// collectives of the same backend. A message that fails, because its peer is
-// gone or silent for the group's timeout, throws c10::DistBackendError that
-// names this rank, the peer and the exchange. So does one that lacks kLeastBytes or
-// more of what its receiver expects: Gloo does not tell how many bytes
-// came, so that a receive writes as many random ones to the end of its memory, which a
-// whole message replaces. (With one that is longer, Gloo ends the receiver's process:
-// "op.preamble.length <= op.nbytes".) Used by one thread, but for interrupt_wait and
-// give_up.
+// Sends and receives the messages of one exchange through reserved tags, beside the collectives of the same backend.
+// Throws c10::DistBackendError naming this rank, the peer and the exchange in these cases:
+//   - The peer is gone, or silent for the group's timeout.
+//   - A message is shorter than its receiver expects by kLeastBytes or more. Gloo does not report the number of
+//     received bytes. A receive therefore first writes kLeastBytes random bytes to the end of its memory, which a
+//     complete message replaces.
+// If a message is longer than its receiver expects, Gloo ends the receiver's process ("op.preamble.length <=
+// op.nbytes"). Not thread-safe, except interrupt_wait and give_up.
 class Transport {
  public:
   static constexpr int64_t kChannels = 1024;
 
-  // Shorter messages cannot be told from none: see above.
+  // A missing message can only be detected if its size is at least this.
   static constexpr int64_t kLeastBytes = 16;
 
   explicit Transport(TransportOptions options);
@@ -71,30 +69,31 @@ class Transport {
   int64_t rank() const { return options_.backend->getRank(); }
   int64_t world_size() const { return options_.backend->getSize(); }
 
-  // The ranks that are `distance`, 1 to world_size() - 1, before and after this one in the ring of ranks. The receiver
-  // at a distance before is the sender at that distance after.
+  // The ranks `distance` places (1 to world_size() - 1) before and after this one in the ring of ranks. If a rank
+  // receives from peer_before(distance), that peer sends to peer_after(distance).
   int64_t peer_before(int64_t distance) const { return (rank() + world_size() - distance) % world_size(); }
   int64_t peer_after(int64_t distance) const { return (rank() + distance) % world_size(); }
 
-  // Lets `message` arrive in message.bytes. Returns what wait_receive takes. An
-  // empty message is taken for arrived, as its sender skips it.
+  // Posts a receive of `message` into message.bytes. Returns the argument for wait_receive. An empty message counts as
+  // received, because its sender skips it.
   int64_t post_receive(const Message& message);
 
   // Blocks until that message has arrived. May be called again.
   void wait_receive(int64_t receive);
 
-  // Hands message.bytes to the network without waiting for the peer; skips an
-  // empty message. The bytes must not change before wait_sends has returned.
+  // Sends message.bytes without waiting for the peer; skips an empty message. The bytes must not change before
+  // wait_sends has returned.
   void send(const Message& message);
 
-  // Blocks until `awaited`, which comes from rank `peer`, is there. A peer that is gone, or silent for the group's
-  // timeout, is the error that it is with messages.
+  // Blocks until `awaited`, an event of rank `peer`, has happened. A peer that is gone, or silent for the group's
+  // timeout, is the same error as for messages.
   void wait_for(Awaited& awaited, int64_t peer);
 
-  // Blocks until everything sent so far has left this rank.
+  // Blocks until all messages sent so far have left this rank.
   void wait_sends();
 
-  // If the other thread is waiting here, lets it run before_waiting before it waits on. Any thread may call it.
+  // If the transport's thread is in a wait, makes it call before_waiting before it continues to wait. Any thread may
+  // call it.
   void interrupt_wait();
 
   // Makes the wait in progress, if any, and all later calls throw. Any thread may call it.
@@ -102,9 +101,9 @@ class Transport {
 
  private:
   struct Pending {
-    c10::intrusive_ptr<c10d::Work> work;  // Null: nothing to wait for, or no longer.
+    c10::intrusive_ptr<c10d::Work> work;  // Null: empty or already waited for.
     int64_t peer = 0;
-    at::Tensor received;  // Where a received message lies.
+    at::Tensor received;  // Memory of a received message.
   };
   void check(const Message& message) const;
   int tag(int64_t channel) const;
@@ -119,12 +118,12 @@ class Transport {
   bool was_interrupted();
 
   const TransportOptions options_;
-  std::mutex mutex_;  // Guards what follows against the other threads.
+  std::mutex mutex_;  // Guards the members below.
   std::vector<Pending> receives_;
   std::vector<Pending> sends_;
   c10::intrusive_ptr<c10d::Work> waiting_;  // Null: not waiting for a message.
   const Awaited* awaiting_ = nullptr;       // Null: not waiting for anything else.
-  bool interrupted_ = false;                // Since before_waiting ran last.
+  bool interrupted_ = false;                // Since the last call of before_waiting.
   bool given_up_ = false;
 };
 

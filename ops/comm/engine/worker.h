@@ -1,4 +1,4 @@
-// What runs on an engine's thread. Private to ops/comm/engine.
+// The work of an engine's thread. Private to ops/comm/engine.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -20,9 +20,8 @@
 
 namespace narrowcast::engine {
 
-// The way of a job: submit puts it on queued_; the thread moves it to in_flight_
-// and starts it; the thread advances it, finishes the oldest in flight and
-// completes its future. While a job waits for the network, the next one starts.
+// A job passes these stages: submit puts it into queued_. The thread moves it to in_flight_, starts it, advances it,
+// finishes the oldest in flight and completes its future. While a job waits for the network, the next one starts.
 class Worker {
  public:
   Worker(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges)
@@ -30,10 +29,10 @@ class Worker {
 
   c10::intrusive_ptr<c10::ivalue::Future> submit(std::shared_ptr<Job> job);
 
-  // Body of the thread: returns after stop, when every future is completed.
+  // Body of the thread. Returns after stop, when all futures are completed.
   void run();
 
-  // Gives up what is unfinished and lets run return.
+  // Gives up unfinished jobs and makes run return.
   void stop();
 
  private:
@@ -51,16 +50,16 @@ class Worker {
     const c10::intrusive_ptr<c10::ivalue::Future> future;
     const std::string name;
     Transport transport;
-    int64_t advances_left = 0;  // Once started.
-    bool advanced = false;      // Once at least.
-    std::exception_ptr
-        error;  // start or advance threw it. It waits until the job is the oldest: futures complete in order.
+    int64_t advances_left = 0;  // Valid once started.
+    bool advanced = false;      // Has advanced at least once.
+    // Thrown by start or advance. It is kept until the job is the oldest, because futures complete in order.
+    std::exception_ptr error;
   };
 
   bool wait_for_job();
   std::shared_ptr<InFlight> take_queued();
   void start_queued();
-  // Those in flight; null without a second one. The thread alone changes them.
+  // The jobs in flight; second returns null if there is only one. Only the thread changes them.
   std::shared_ptr<InFlight> oldest();
   std::shared_ptr<InFlight> second();
   void advance(InFlight& exchange);
@@ -78,7 +77,7 @@ class Worker {
   std::deque<std::shared_ptr<InFlight>> in_flight_;
   bool stopping_ = false;
   const std::shared_ptr<std::atomic<int64_t>> started_;
-  // Only the thread uses this:
+  // Used by the thread only.
   std::string first_failure_;
 };
 

@@ -24,12 +24,12 @@ using Clock = std::chrono::steady_clock;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kPingBytes = engine::Transport::kLeastBytes;
-constexpr double kMostGrowth = 4;  // A message is at most so many times as long as the one before.
-constexpr double kMargin = 1.25;   // The time of a message that is just long enough varies.
+constexpr double kMostGrowth = 4;  // Largest ratio of the sizes of two successive messages.
+constexpr double kMargin = 1.25;   // Extra size, because the time of a message varies.
 
-// Round trips between a rank and the one that it sends to, while it answers the one that sends to it. Ping i travels on
-// channel 2 i, its echo on the next. A rank without peers has nothing to do, but counts the exchange like the others:
-// their messages are told apart by its number.
+// Round trips between a rank and its peers: it pings one peer and answers the pings of the other. Ping i is sent on
+// channel 2 i, its echo on channel 2 i + 1. A rank without peers runs an empty exchange, because exchange numbers must
+// stay equal on all ranks.
 class PingJob final : public engine::Job {
  public:
   PingJob(const std::optional<LinkPeers>& peers, int64_t pings)
@@ -52,7 +52,7 @@ class PingJob final : public engine::Job {
     }
   }
 
-  // In turn: a ping has come and is answered, the own one is answered and the next goes.
+  // Even steps answer a ping of the peer. Odd steps receive the echo of the own ping and send the next one.
   void advance(engine::Transport& transport) override {
     const int64_t message = advanced_++;
     transport.wait_receive(receives_[message]);
@@ -68,7 +68,7 @@ class PingJob final : public engine::Job {
 
   at::Tensor finish(engine::Transport& /*transport*/) override { return sent_; }
 
-  // Afterwards: of one way; 0 without peers.
+  // Seconds of one way, after the exchange; 0 without peers.
   double seconds_per_hop() const { return seconds_.empty() ? 0 : median(seconds_) / 2; }
 
  private:
@@ -87,7 +87,7 @@ class PingJob final : public engine::Job {
   std::vector<double> seconds_;
 };
 
-// One message to a peer, while one comes; none without peers, as above.
+// One message to a peer while one arrives from the other; empty without peers.
 class BulkJob final : public engine::Job {
  public:
   BulkJob(const std::optional<LinkPeers>& peers, int64_t bytes)
@@ -128,8 +128,8 @@ class BulkJob final : public engine::Job {
   double seconds_ = 0;
 };
 
-// Messages of the CPU. Every figure is agreed on before the next one, whose size depends on it; so the ranks also begin
-// together.
+// Measures with messages between CPUs. The ranks agree on each figure before the next message, whose size depends on
+// it. They therefore also begin together.
 class EngineProbe final : public LinkProbe {
  public:
   EngineProbe(const Group& group, const std::optional<LinkPeers>& peers)
@@ -182,7 +182,7 @@ std::optional<LinkPeers> peers_within_node(const NodeLayout& layout, int64_t ran
   return LinkPeers{local[(local_rank + 1) % size], local[(local_rank + size - 1) % size]};
 }
 
-// Bytes that measuring has sent in the group.
+// Bytes sent for measurements in the group.
 std::shared_ptr<std::atomic<int64_t>> counter_of(const Group& group) {
   static PerGroup<std::atomic<int64_t>> counters;
   return counters.of(group);
@@ -198,7 +198,7 @@ LinkRates measure_by(LinkProbe& probe, const LinkEffort& effort) {
   LinkRates rates;
   rates.cost.seconds_per_hop = probe.seconds_per_hop(effort.pings);
   int64_t bytes = effort.least_bytes;
-  std::vector<double> seconds;  // Messages of that size took these.
+  std::vector<double> seconds;  // Times of messages of that size.
   for (bool is_growing = true; is_growing || static_cast<int64_t>(seconds.size()) < effort.messages;) {
     seconds.push_back(probe.seconds_of_message(bytes));
     is_growing = is_growing && seconds.back() < effort.message_seconds && bytes < effort.most_bytes;

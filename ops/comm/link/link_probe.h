@@ -1,4 +1,4 @@
-// What measures a link, whatever carries its messages.
+// The measurement of a link, independent of the transport of its messages.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,26 @@
 
 namespace narrowcast::collectives {
 
-// What it is called where it fails.
+// Name of the measurement in errors.
 inline constexpr const char* kMeasuringLink = "measuring the link";
 
-// One rank's part. All ranks make the same calls; each returns the same on all of them, the slowest one's figure, and
-// on none before all have called it.
+// One rank's part of a measurement. All ranks make the same calls. Each call returns the slowest rank's figure on all
+// ranks, after all ranks have called it.
 class LinkProbe {
  public:
   virtual ~LinkProbe() = default;
 
-  // Half the median of so many round trips of a small message between a rank and the one that it sends to.
+  // Returns half the median of `pings` round trips of a small message.
   virtual double seconds_per_hop(int64_t pings) = 0;
 
-  // Of a message of so many bytes to one peer, while one comes from the other.
+  // Returns the seconds of a message of `bytes` bytes to one peer, while one arrives from the other.
   virtual double seconds_of_message(int64_t bytes) = 0;
 
-  // By this rank so far.
+  // Bytes sent by this rank so far.
   virtual int64_t payload_bytes_sent() const = 0;
 };
 
-// A collective: what a link costs, by messages that grow as the effort says.
+// Measures a link with messages that grow within the limits of `effort`. A collective.
 LinkRates measure_by(LinkProbe& probe, const LinkEffort& effort);
 
 }  // namespace narrowcast::collectives

@@ -20,14 +20,14 @@ namespace {
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kSmallBytes = 16;
-constexpr int64_t kFirstPings = 2;  // NCCL connects two ranks with their first message, which takes long.
+constexpr int64_t kFirstPings = 2;  // NCCL connects two ranks with their first message, which is slow.
 
 class StreamProbe final : public LinkProbe {
  public:
   StreamProbe(Group group, at::Device device, const std::optional<LinkPeers>& peers)
       : group_(std::move(group)), device_(device), peers_(peers), ping_(message_of(kSmallBytes)) {}
 
-  // All are enqueued before the first is waited for.
+  // Enqueues all pings before it waits for the first.
   double seconds_per_hop(int64_t pings) override {
     for (int64_t ping = 0; ping < kFirstPings; ++ping) {
       ping_and_echo();
@@ -40,7 +40,7 @@ class StreamProbe final : public LinkProbe {
     return most_of_any_rank(median(laps_.take()) / 2);
   }
 
-  // Behind a round trip, so that both peers begin together.
+  // Follows a round trip, so that both peers begin together.
   double seconds_of_message(int64_t bytes) override {
     Message message = message_of(bytes);
     ping_and_echo();
@@ -58,7 +58,7 @@ class StreamProbe final : public LinkProbe {
     at::Tensor received;
   };
 
-  // Nothing without peers.
+  // Empty tensors without peers.
   Message message_of(int64_t bytes) const {
     const auto make = [&] { return at::zeros({peers_ ? bytes : 0}, at::device(device_).dtype(at::kByte)); };
     return {make(), make()};
@@ -83,7 +83,7 @@ class StreamProbe final : public LinkProbe {
     payload_bytes_sent_ += bytes;
   }
 
-  // A rank without peers has had no messages to wait for.
+  // A rank without peers has no messages, so its time is ignored.
   double most_of_any_rank(double seconds) const {
     return greatest_of_ranks(group_, kMeasuringLink, {peers_ ? seconds : 0})[0];
   }

@@ -20,12 +20,12 @@
 namespace narrowcast::node {
 namespace {
 
-// What every rank tells every other, round after round, each in a message of one size.
+// The messages that every rank sends to every other, one per round. All messages of a round have the same size.
 enum class Round {
-  kName,     // The name of the socket on which it listens; zeros if it cannot.
-  kReached,  // By rank, whether it could connect to that rank; it tries those before it.
-  kHanded,   // The first rank of a node has handed its memory to the others.
-  kRefusal,  // Why it has no memory in common with its node; empty if it has.
+  kName,     // Name of the socket on which the rank listens; zeros if it cannot.
+  kReached,  // By rank, whether this rank could connect to it; tried for lower ranks only.
+  kHanded,   // The first rank of each node has passed its memory to the others.
+  kRefusal,  // Why the rank does not share memory with its node; empty if it does.
 };
 constexpr int64_t kRounds = 4;
 constexpr int64_t kRefusalBytes = 256;
@@ -85,7 +85,7 @@ class FindJob final : public engine::Job {
     return received_[0];
   }
 
-  // Afterwards.
+  // The result, after the exchange.
   FoundNodes found() {
     const std::string refusal = first_refusal();
     if (!refusal.empty()) {
@@ -127,8 +127,8 @@ class FindJob final : public engine::Job {
     }
   }
 
-  // What this rank cannot do, be it that the system refuses it or that memory lacks, is for all ranks to know: those
-  // of its node would wait for it.
+  // Runs a step. A failure, of the system or for lack of memory, is kept and sent to all ranks, because ranks of this
+  // node would wait for this rank.
   template <class Body>
   void or_refuse(const Body& body) {
     const std::string failure = failure_of(body);
@@ -148,7 +148,7 @@ class FindJob final : public engine::Job {
     }
   }
 
-  // Those who told that they have connected are there.
+  // All ranks that reported a connection have connected by now.
   void accept() {
     if (!listening_.is_open()) {
       return;
@@ -161,7 +161,7 @@ class FindJob final : public engine::Job {
     listening_.close();
   }
 
-  // A rank belongs to the first node all of whose ranks so far it has reached; the same on all ranks.
+  // Assigns each rank to the first node whose previous ranks it has all reached. The result is equal on all ranks.
   NodeLayout layout_by_reach() const {
     std::vector<int64_t> node_of_rank;
     std::vector<std::vector<int64_t>> nodes;
@@ -181,7 +181,7 @@ class FindJob final : public engine::Job {
 
   const std::vector<int64_t>& own_node() const { return layout_.ranks_of(layout_.node_of(rank_)); }
 
-  // A connection within this rank's node.
+  // A connection to a rank of this node.
   const FileDescriptor& connection_to(int64_t other) const {
     if (!connections_[other].is_open()) {
       throw std::system_error(ECONNREFUSED, std::generic_category(), c10::str("a local connection to rank ", other));
@@ -189,7 +189,8 @@ class FindJob final : public engine::Job {
     return connections_[other];
   }
 
-  // The first rank of each node makes it, also one alone where others are not.
+  // Makes the memory, on the first rank of each node. A node of one rank also has memory if other nodes have several
+  // ranks.
   void make_memory() {
     if (layout_.has_levels() && own_node().front() == rank_) {
       memory_.emplace(NodeMemory::reserve(std::ssize(own_node())));
@@ -243,15 +244,15 @@ class FindJob final : public engine::Job {
   const int64_t rank_;
   const int64_t world_size_;
   const std::optional<int64_t> node_size_;
-  std::vector<at::Tensor> received_;  // By round: uint8 [W, bytes]; this rank's own row is what it sends.
+  std::vector<at::Tensor> received_;  // By round: uint8 [W, bytes]; this rank's row is its message.
   std::vector<int64_t> receives_;     // By round, then by distance of the peer.
   int64_t round_ = 0;
   FileDescriptor listening_;
-  std::optional<SharedMemory> memory_;       // This rank's own, then that of its node.
+  std::optional<SharedMemory> memory_;       // Made by this rank, or received from the first rank of the node.
   std::vector<FileDescriptor> connections_;  // By rank.
   NodeLayout layout_ = NodeLayout::flat(1);
   std::shared_ptr<NodeMemory> found_;
-  std::string refusal_;  // This rank's own; the first.
+  std::string refusal_;  // This rank's first failure.
 };
 
 using Group = c10d::ProcessGroup;
@@ -265,7 +266,7 @@ std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<Group>& gr
   if (world_size == 1 || node_size == 1) {
     return FoundNodes::flat(world_size);
   }
-  static PerGroup<KeptByKey<int64_t, FoundNodes>> found_by_group;  // By node size; 0 for none given.
+  static PerGroup<KeptByKey<int64_t, FoundNodes>> found_by_group;  // By node size; 0 if none is given.
   const auto kept = found_by_group.of(group);
   if (auto known = kept->find(node_size.value_or(0))) {
     return known;

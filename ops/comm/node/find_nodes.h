@@ -1,4 +1,4 @@
-// How the ranks of a group find out which of them share a node.
+// Finds the ranks of a group that share a node.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -15,28 +15,30 @@
 
 namespace narrowcast::node {
 
-// What was found, the same on all ranks but for the memory.
+// The result, equal on all ranks except the memory.
 struct FoundNodes {
   NodeLayout layout = NodeLayout::flat(1);
-  std::shared_ptr<NodeMemory> memory = nullptr;  // This rank's node has it; null where no two ranks share one.
-  std::string why_flat = {};  // Where ranks of a node could not have memory in common: which, and what the system said.
-  NodeLayout neighbours = NodeLayout::flat(1);  // Ranks that could reach each other locally, with memory or without.
+  std::shared_ptr<NodeMemory> memory = nullptr;  // Memory of this rank's node; null if no two ranks share a node.
+  // If ranks of a node could not share memory: the rank and the system's reason. The layout is flat then.
+  std::string why_flat = {};
+  // Nodes of ranks that could connect locally, with or without shared memory.
+  NodeLayout neighbours = NodeLayout::flat(1);
 
-  // So many ranks, each by itself, which did not ask each other.
+  // The result for `world_size` ranks that are one node each, without communication.
   static std::shared_ptr<const FoundNodes> flat(int64_t world_size) {
     return std::make_shared<const FoundNodes>(
         FoundNodes{.layout = NodeLayout::flat(world_size), .neighbours = NodeLayout::flat(world_size)});
   }
 };
 
-// A collective; needs a backend for CPU tensors. Ranks are on one node if they run as the same user, are in the same
-// network namespace, and so share their cards, and can have memory in common. With `node_size` >= 1 every so many
-// consecutive ranks are taken for a node; c10::ValueError on all ranks if two of one such node can have no memory in
-// common. c10::DistBackendError if a peer or the network fails.
+// A collective; needs a backend for CPU tensors. Ranks are on one node if they run as the same user in the same network
+// namespace, and therefore share its NICs, and if they can share memory. With `node_size`, every `node_size`
+// consecutive ranks are a node. Throws c10::ValueError on all ranks if `node_size` < 1, or if two ranks of such a node
+// cannot share memory. Throws c10::DistBackendError if a peer or the network fails.
 //
-// What was found is kept, with its memory, as long as the group lives (PerGroup), and found again at no cost. After an
-// exchange that failed in a node's memory, later ones of its ranks fail, too: the group is not usable any more, as
-// after a failure of the network.
+// The result is kept, with its memory, as long as the group lives (PerGroup); later calls return it without
+// communication. After an exchange that failed in a node's memory, later exchanges of its ranks fail too. The group is
+// then unusable, as after a failure of the network.
 NARROWCAST_EXPORT std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                                std::optional<int64_t> node_size = std::nullopt);
 

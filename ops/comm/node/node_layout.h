@@ -1,4 +1,4 @@
-// Which ranks share a machine's network card, and what follows from it for an exchange of two levels.
+// The nodes of a group: which ranks share a NIC, and the plan of a hierarchical exchange (two levels).
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace narrowcast::node {
 
-// The nodes of a group: ranks of one node sum in its memory, and only sums travel between nodes. An array is cut into
-// as many segments as the smallest node has ranks. On every node, local rank s owns segment s: it sums what the node's
-// ranks have of it, and exchanges it with the owners of the same segment on the other nodes. Nodes may have unequal
-// numbers of ranks; those beyond the smallest number own nothing.
+// The nodes of a group. Ranks of one node add up their arrays in shared memory, and only sums are sent between nodes.
+// An array is divided into as many segments as the smallest node has ranks. On every node, local rank s owns segment s.
+// The owner sums the segment over the node's ranks, and exchanges it with the owners on the other nodes. Nodes may have
+// unequal numbers of ranks; ranks beyond the smallest number own no segment.
 class NARROWCAST_EXPORT NodeLayout {
  public:
-  // `node_of_rank`: by rank, any number that the ranks of a node have in common. At least one rank.
+  // `node_of_rank`: for each rank, any number that identifies its node. There must be at least one rank.
   explicit NodeLayout(const std::vector<int64_t>& node_of_rank);
 
-  // Every rank is a node: the exchange has one level.
+  // Every rank is a node, so the exchange has one level.
   static NodeLayout flat(int64_t world_size) { return of_size(world_size, 1); }
 
   // Every `node_size` >= 1 consecutive ranks are a node; the last one may have fewer.
@@ -26,7 +26,7 @@ class NARROWCAST_EXPORT NodeLayout {
 
   int64_t world_size() const { return static_cast<int64_t>(node_of_rank_.size()); }
 
-  // Nodes are counted in the order of their first ranks.
+  // Nodes are numbered in the order of their first ranks.
   int64_t nodes() const { return static_cast<int64_t>(ranks_.size()); }
   int64_t node_of(int64_t rank) const { return node_of_rank_.at(rank); }
   const std::vector<int64_t>& node_of_rank() const { return node_of_rank_; }
@@ -34,16 +34,16 @@ class NARROWCAST_EXPORT NodeLayout {
   // In ascending order.
   const std::vector<int64_t>& ranks_of(int64_t node) const { return ranks_.at(node); }
 
-  // The place of a rank among those of its node.
+  // The index of a rank among the ranks of its node.
   int64_t local_rank_of(int64_t rank) const;
 
   // >= 1.
   int64_t segments() const { return segments_; }
 
-  // By node, the ranks that own that segment.
+  // The owners of that segment, by node.
   std::vector<int64_t> owners_of(int64_t segment) const;
 
-  // Whether there are ranks that share a node.
+  // Returns whether any ranks share a node.
   bool has_levels() const { return nodes() < world_size(); }
 
   // "2 x 4" for two nodes of four ranks, "3 + 1" for nodes that differ.

@@ -19,12 +19,12 @@ namespace narrowcast::node {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr uint32_t kUsesBetweenTrims = 64;  // A slot is taken so often.
+constexpr uint32_t kUsesBetweenTrims = 64;  // Uses of slot 0 from one trim to the next.
 
 int64_t round_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 int64_t round_down(int64_t bytes, int64_t alignment) { return bytes / alignment * alignment; }
 
-// std::atomic's own waiting is for the threads of one process.
+// Waits across processes. std::atomic::wait only works between threads of one process.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, std::chrono::milliseconds at_most) {
   const timespec time{at_most.count() / 1000, at_most.count() % 1000 * 1'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
@@ -35,7 +35,7 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, kAll, nullptr, nullptr, 0);
 }
 
-// The steps of a slot in all uses so far.
+// Number of steps of a slot in all its uses, up to this step of this use.
 uint32_t steps_until(const SlotUse& use, uint32_t step) { return (use.number - 1) * kAllSteps + step; }
 
 }  // namespace
@@ -105,7 +105,8 @@ SlotUse NodeMemory::take_slot(int64_t array) {
 }
 
 void NodeMemory::choose_buffer(const SlotUse& use, int64_t numel) {
-  // Those that are over are forgotten at once: numbers go round, and would seem to lie ahead after many more uses.
+  // Completed uses must be forgotten at once: use numbers wrap around, so an old one would seem to be in the future
+  // after many more uses.
   std::array<Buffer, kSlots>& buffers = buffers_.at(use.array);
   for (Buffer& buffer : buffers) {
     if (all_have_reached(Phase::kFinished, buffer.user)) {
@@ -124,7 +125,7 @@ void NodeMemory::choose_buffer(const SlotUse& use, int64_t numel) {
                                                     std::memory_order_relaxed);
 }
 
-// Buckets are laid out anew after the first steps, in which they are larger: what nobody uses any more is given back.
+// Returns memory that is no longer used. Buckets are larger in the first steps, before they are rebuilt.
 void NodeMemory::trim(int64_t array) {
   for (int64_t index = 0; index < kSlots; ++index) {
     Buffer& buffer = buffers_[array][index];
@@ -155,16 +156,16 @@ void NodeMemory::reach(Phase phase, const SlotUse& use, uint32_t step) {
   futex_wake_all(own);
 }
 
-// A word that stayed behind for 32,768 uses would seem to be ahead. No rank waits for a phase that another one skips,
-// so that nobody needs to be woken.
+// Completes all phases, because a word that stayed behind for 32,768 uses would seem to be ahead. It wakes no rank,
+// because no rank waits for a phase that another one skips.
 void NodeMemory::complete_skipped_phases(const SlotUse& use) {
   for (Word& own : words_of(own_).phases[use.array][use.slot]) {
     own.store(steps_until(use, kAllSteps), std::memory_order_release);
   }
 }
 
-// Numbers wrap around, so their difference decides which of two is ahead. Words are at most one use behind
-// (complete_skipped_phases), and ranks at most kSlots uses apart.
+// Compares by difference, because numbers wrap around. Words are at most one use behind (complete_skipped_phases), and
+// ranks at most kSlots uses apart.
 bool NodeMemory::has_reached(Phase phase, const SlotUse& use, int64_t local_rank, uint32_t step) const {
   const uint32_t reached = word(phase, use, local_rank).load(std::memory_order_acquire);
   return static_cast<int32_t>(reached - steps_until(use, step)) >= 0;
@@ -192,7 +193,7 @@ void NodeMemory::wait_until_all_reached(engine::Transport& transport, Phase phas
   }
 }
 
-// Who fails because another rank has given up is not the one to name.
+// A rank that fails because another one has given up must not be blamed.
 void NodeMemory::give_up() {
   if (who_gave_up().empty()) {
     words_of(own_).given_up.store(1, std::memory_order_release);
@@ -200,7 +201,7 @@ void NodeMemory::give_up() {
 }
 
 NodeMemory::Words& NodeMemory::words_of(int64_t local_rank) const {
-  return reinterpret_cast<Words*>(memory_.data())[local_rank];  // Fresh memory is zeros, as they begin.
+  return reinterpret_cast<Words*>(memory_.data())[local_rank];  // New memory contains zeros, the initial values.
 }
 
 NodeMemory::Word& NodeMemory::word(Phase phase, const SlotUse& use, int64_t local_rank) const {
@@ -217,8 +218,8 @@ std::string NodeMemory::who_gave_up() const {
   return {};
 }
 
-// Whoever has given up is one for whom this rank or another one waits, or soon will. A rank that has gone may have done
-// all that it had to.
+// A rank that has given up is checked first: this rank or another one waits for it, or soon will. A rank that is gone
+// may have completed its part.
 std::string NodeMemory::why_lost(int64_t local_rank) const {
   if (std::string reason = who_gave_up(); !reason.empty()) {
     return reason;

@@ -1,5 +1,4 @@
-// What the ranks of one node have in common: memory for the arrays that they sum, and words by which they tell each
-// other how far they are.
+// Memory that the ranks of one node share: arrays to be summed, and words that show each rank's progress.
 #pragma once
 
 #include <array>
@@ -19,68 +18,70 @@
 
 namespace narrowcast::node {
 
-// What a rank has done in an exchange.
+// Progress of a rank in an exchange.
 enum class Phase {
   kStaged,     // Its array is in the node's memory.
   kPublished,  // The mean of its segment is in the node's memory.
-  kFinished,   // It has read all that it needs of the others.
+  kFinished,   // It has read all data that it needs from the others.
 };
 
-// One exchange's use of the memory. Its ranks tell how far they are by the words of one slot; as an engine has
-// engine::kMaxInFlight exchanges in flight, and all ranks run them in the same order, as many slots are used in turn.
+// The use of the memory by one exchange. The words of one slot show the progress of its ranks. There are as many slots
+// as exchanges in flight (engine::kMaxInFlight). They are used in turn, because all ranks run the exchanges in the same
+// order.
 struct SlotUse {
-  int64_t array = 0;    // Which of the arrays of a job.
-  int64_t slot = 0;     // Which of that array's slots.
-  uint32_t number = 0;  // How often the slot was taken, this time included.
+  int64_t array = 0;    // Index of the array of a job.
+  int64_t slot = 0;     // Index of the array's slot.
+  uint32_t number = 0;  // Number of uses of the slot, including this one.
 };
 
-// A phase that is reached in steps counts them, from 1; the last one of a phase is this.
+// Last step of a phase. A phase that is reached in steps counts them from 1.
 inline constexpr uint32_t kAllSteps = 1U << 16;
 
-// One rank's view of the memory. It is used on the engine's thread.
+// One rank's view of the memory. It is used on the engine's thread only.
 class NodeMemory {
  public:
-  static constexpr int64_t kArrays = 2;  // A job has two: what is narrowed, and what stays exact.
+  static constexpr int64_t kArrays = 2;  // A job has two: quantised data and exact data.
   static constexpr int64_t kSlots = engine::kMaxInFlight;
 
-  // Bytes to reserve: for each slot's buffers as much as the machine has memory. What is not used costs nothing.
+  // Bytes to reserve: the machine's memory size for each slot's buffers. Unused memory costs nothing.
   static int64_t reserved_bytes();
 
-  // Memory of so many bytes for so many ranks. Where the system refuses as much, as by RLIMIT_AS, a smaller power of
-  // two of it, of which it would have granted twice: that much is left to the process. At least kLeastBuffer for each
-  // staging buffer; std::system_error if that is refused, too.
+  // Reserves reserved_bytes() for `local_size` ranks. If the system refuses that, for instance by RLIMIT_AS, the size
+  // is halved repeatedly until the system would grant twice the size; the other half is left to the process. The size
+  // is at least kLeastBuffer for each staging buffer. Throws std::system_error if that is refused too.
   static SharedMemory reserve(int64_t local_size);
   static constexpr int64_t kLeastBuffer = int64_t{64} << 20;
 
-  // `ranks`: of the group, in ascending order, that share the memory. `own`: this rank's place among them.
-  // `connections`: to each of them, none to itself; a rank is gone when its connection is closed.
+  // `ranks`: ranks of the group that share the memory, in ascending order. `own`: this rank's index among them.
+  // `connections`: one to each rank except this one; a closed connection means that the rank is gone.
   NodeMemory(SharedMemory memory, std::vector<int64_t> ranks, int64_t own, std::vector<FileDescriptor> connections);
 
   int64_t local_rank() const { return own_; }
   int64_t local_size() const { return static_cast<int64_t>(ranks_.size()); }
-  // In the group.
+  // The rank in the group.
   int64_t rank_of(int64_t local_rank) const { return ranks_.at(local_rank); }
 
-  // The next exchange of array 0 or 1 of a job. All ranks of the node take the same slots in the same order.
-  // c10::DistBackendError once a rank of the node has given up an exchange: the group is not usable any more.
+  // Takes the slot for the next exchange of array 0 or 1 of a job. All ranks of the node take the same slots in the
+  // same order. Throws c10::DistBackendError after a rank of the node has given up an exchange, because the group is
+  // then unusable.
   SlotUse take_slot(int64_t array);
 
-  // Chooses the staging buffer of this rank for that use. Before it, the others must have finished what was before in
-  // its slot: the first one that nobody reads any more. Who exchanges one array after the other thus always has the
-  // same one, which may still be in a cache. `numel`: of the array that it will hold. Now and then the system gets back
-  // what arrays have not needed for long.
+  // Chooses this rank's staging buffer for that use: the first one that no rank still reads. The other ranks must have
+  // finished the previous use of the slot. If exchanges of an array do not overlap, they all use the same buffer, which
+  // may still be in a cache. `numel` is the size of the array for the buffer. Now and then, memory that arrays have not
+  // used for long is returned to the system.
   void choose_buffer(const SlotUse& use, int64_t numel);
 
-  // Where local rank `local_rank`, which has chosen its buffer, puts its array of `numel` floats, aligned to a page.
-  // c10::ValueError, on all ranks of the node alike, if the memory that is reserved is too small.
+  // Returns the buffer that local rank `local_rank` has chosen for its array of `numel` floats, aligned to a page.
+  // Throws c10::ValueError, on all ranks of the node, if the reserved memory is too small.
   float* staging_buffer(const SlotUse& use, int64_t local_rank, int64_t numel) const;
 
-  // Tells the others. What was written before is there for whoever learns of it. 1 <= step <= kAllSteps.
-  // kFinished ends the use of the slot: it also reaches all phases that the rank has skipped, such as kPublished on a
-  // rank without a segment.
+  // Announces a step, 1 <= step <= kAllSteps, to the other ranks. A rank that sees the step also sees everything
+  // written before it. kFinished ends the use of the slot. It also completes all phases that the rank has skipped, such
+  // as kPublished on a rank without a segment.
   void reach(Phase phase, const SlotUse& use, uint32_t step = kAllSteps);
 
-  // Whether that rank has come so far.
+  // Returns whether that rank has reached the step.
   bool has_reached(Phase phase, const SlotUse& use, int64_t local_rank, uint32_t step = kAllSteps) const;
   bool all_have_reached(Phase phase, const SlotUse& use) const;
 
@@ -92,31 +93,31 @@ class NodeMemory {
     uint32_t step = kAllSteps;
   };
 
-  // Blocks until it is reached. Failures as Transport::wait_for.
+  // Blocks until the step is reached. Fails like Transport::wait_for.
   void wait_until_reached(engine::Transport& transport, const Step& step) const;
   void wait_until_all_reached(engine::Transport& transport, Phase phase, const SlotUse& use) const;
 
-  // The exchange before in that slot: of its phases.
+  // The previous use of the slot.
   static SlotUse before(const SlotUse& use) { return {use.array, use.slot, use.number - 1}; }
 
-  // This rank's exchange has failed: the others, who wait for it, learn that it will never come.
+  // Announces that this rank's exchange has failed, so that waiting ranks fail too.
   void give_up();
 
  private:
   using Word = std::atomic<uint32_t>;
   static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t), "processes share them, futexes wait");
-  // The words of one rank. The word of a phase counts the steps of all uses of its slot, kAllSteps for each that is
-  // over.
+  // The words of one rank. The word of a phase counts the steps of all uses of its slot; a completed use counts
+  // kAllSteps.
   struct alignas(64) Words {
     std::array<std::array<std::array<Word, 3>, kSlots>, kArrays> phases;
-    std::array<std::array<Word, kSlots>, kArrays> buffers;  // They belong to the last use of the slot.
+    std::array<std::array<Word, kSlots>, kArrays> buffers;  // Buffer index of the last use of the slot.
     Word given_up;
   };
-  // A staging buffer of this rank's.
+  // State of one of this rank's staging buffers.
   struct Buffer {
-    SlotUse user = {};   // The last one, unless it is known to be over; else number 0.
+    SlotUse user = {};   // Its last use; number 0 if that is known to be over.
     int64_t used = 0;    // Bytes that may have been written.
-    int64_t recent = 0;  // The most that a use since the last trim took.
+    int64_t recent = 0;  // Largest size of a use since the last trim, in bytes.
   };
   class Wait;
   void complete_skipped_phases(const SlotUse& use);
@@ -130,17 +131,17 @@ class NodeMemory {
   const std::vector<int64_t> ranks_;
   const int64_t own_;
   const std::vector<FileDescriptor> connections_;
-  const int64_t arrays_begin_;  // In the memory, in bytes.
-  const int64_t buffer_bytes_;  // Each staging buffer has so many: a whole number of pages.
+  const int64_t arrays_begin_;  // Offset in the memory, in bytes.
+  const int64_t buffer_bytes_;  // Size of each staging buffer, a multiple of a page.
   std::array<uint64_t, kArrays> uses_{};
   std::array<std::array<Buffer, kSlots>, kArrays> buffers_{};
 };
 
-// Gives up a node's memory where this rank's exchange fails, or is destroyed in progress: ranks of the node may wait
-// for it.
+// Gives up a node's memory if this rank's exchange fails, or is destroyed in progress, because ranks of the node may
+// wait for it.
 class FailureGuard {
  public:
-  // Null: the exchange is in nobody's memory.
+  // `memory` is null if the exchange uses no node's memory.
   explicit FailureGuard(std::shared_ptr<NodeMemory> memory) : memory_(std::move(memory)) {}
   ~FailureGuard() {
     if (in_progress_) give_up();
@@ -151,7 +152,7 @@ class FailureGuard {
   void begin() { in_progress_ = true; }
   void end() { in_progress_ = false; }
 
-  // Calls it, a part of the exchange. What it throws is thrown on.
+  // Runs a part of the exchange. Gives up and rethrows if it throws.
   template <class Part>
   void run(const Part& part) const {
     try {

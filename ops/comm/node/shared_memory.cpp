@@ -19,14 +19,14 @@
 namespace narrowcast::node {
 namespace {
 
-// Without these a process could take away the pages that another one reads, and end it with SIGBUS.
+// Without these seals a process could remove pages that another one reads, and end it with SIGBUS.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 [[noreturn]] void throw_system_error(int error, const std::string& what) {
   throw std::system_error(error, std::generic_category(), what);
 }
 
-// What the system call `what` returned, which is negative if it failed.
+// Returns the result of the system call `what`. Throws if it is negative, which means failure.
 int checked(int result, const std::string& what) {
   if (result < 0) {
     throw_system_error(errno, what);
@@ -34,7 +34,7 @@ int checked(int result, const std::string& what) {
   return result;
 }
 
-// A larger file is not only refused: the signal that comes with it ends processes that do not ignore it.
+// Checks the limit in advance, because exceeding it raises a signal that ends the process unless it is ignored.
 void check_size_limit(int64_t bytes) {
   rlimit limit{};
   checked(::getrlimit(RLIMIT_FSIZE, &limit), "the limit of the size of files");
@@ -44,8 +44,8 @@ void check_size_limit(int64_t bytes) {
   }
 }
 
-// Where vm.memfd_noexec is 2 the system only gives files that say that nobody will execute them, which kernels before
-// 6.3 do not know.
+// If vm.memfd_noexec is 2, the system only creates files marked as never executable. Kernels before 6.3 do not know
+// that mark.
 int create_file() {
   constexpr unsigned kNoExecution = 8;  // MFD_NOEXEC_SEAL, which older headers lack.
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -58,7 +58,7 @@ struct Address {
   socklen_t size = 0;
 };
 
-// A first byte of zero makes it an abstract name; the hexadecimal digits are for people who list sockets.
+// A first byte of zero makes the name abstract. The hexadecimal digits are for users who list sockets.
 Address address_of(const SocketName& name) {
   constexpr std::array<char, 17> kDigits{"0123456789abcdef"};
   constexpr std::array<char, 12> kPrefix{"narrowcast-"};
@@ -88,7 +88,7 @@ bool is_of_this_user(const FileDescriptor& connection) {
   return ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == ::geteuid();
 }
 
-// One byte with a descriptor beside it.
+// One byte with a descriptor attached.
 struct DescriptorMessage {
   char byte = 0;
   iovec content{&byte, 1};
@@ -133,12 +133,12 @@ SharedMemory::SharedMemory(FileDescriptor descriptor, int64_t bytes)
     throw_system_error(errno, "mmap of " + std::to_string(bytes) + " bytes of shared memory");
   }
   data_ = static_cast<std::byte*>(address);
-  // Only advice: whether the kernel takes it changes nothing but time and the size of core files.
+  // Both calls are advice: a refusal only costs time and larger core files.
   static_cast<void>(::madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE));
   static_cast<void>(::madvise(address, static_cast<size_t>(bytes), MADV_DONTDUMP));
 }
 
-// Only advice, too: a process that has locked its memory keeps it, and goes on.
+// The call is advice: a process that has locked its memory keeps it and continues.
 void SharedMemory::give_back(int64_t begin, int64_t bytes) const {
   if (bytes > 0) {
     static_cast<void>(::madvise(data_ + begin, static_cast<size_t>(bytes), MADV_REMOVE));
@@ -164,7 +164,7 @@ SocketName random_socket_name() {
 }
 
 FileDescriptor listen_locally(const SocketName& name) {
-  constexpr int kBacklog = 4096;  // All ranks of a node may come before one is accepted.
+  constexpr int kBacklog = 4096;  // All ranks of a node may connect before one is accepted.
   FileDescriptor listening = open_socket();
   const Address address = address_of(name);
   if (::bind(listening.get(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 ||

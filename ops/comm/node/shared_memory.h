@@ -1,5 +1,5 @@
-// Memory that processes of one machine share, without a name: whoever has it was handed its descriptor. And the local
-// sockets by which ranks find out that they share a machine's network card, and hand each other the memory.
+// Unnamed memory that processes of one machine share by its descriptor, and the local sockets that pass the descriptor.
+// By these sockets ranks also find out that they share a machine's NICs.
 #pragma once
 
 #include <array>
@@ -11,15 +11,16 @@
 
 namespace narrowcast::node {
 
-// A mapping of such memory. Pages that nobody has written to yet are zeros and cost nothing. When the last process that
-// has it ends, in whatever way, nothing of it stays behind.
+// A mapping of shared memory. Pages that were never written contain zeros and cost nothing. The memory is freed when
+// the last process that has it ends, even after a crash.
 class SharedMemory {
  public:
-  // New memory of `bytes` > 0, which no process can resize, readable by this user alone. std::system_error naming what
-  // failed where the system refuses it.
+  // Makes memory of `bytes` > 0 that no process can resize and only this user can read. Throws std::system_error naming
+  // the failed step if the system refuses it.
   static SharedMemory create(int64_t bytes);
 
-  // Maps memory that another process has made. std::system_error as above, also for a descriptor of something else.
+  // Maps memory that another process has made. Throws std::system_error like create, and for a descriptor of anything
+  // else.
   static SharedMemory open(FileDescriptor descriptor);
 
   ~SharedMemory();
@@ -28,15 +29,15 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Aligned to a page at least.
+  // Aligned at least to a page.
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
-  // Gives whole pages back to the system; they are zeros again. Both numbers are multiples of a page; nobody reads or
-  // writes there meanwhile.
+  // Returns whole pages to the system; they read as zeros afterwards. Both numbers are multiples of a page. No process
+  // may use the pages during the call.
   void give_back(int64_t begin, int64_t bytes) const;
 
-  // To be handed to other processes.
+  // For other processes.
   const FileDescriptor& descriptor() const { return descriptor_; }
 
  private:
@@ -47,34 +48,36 @@ class SharedMemory {
   std::byte* data_ = nullptr;
 };
 
-// The name of a socket, which nobody can guess. It is of the abstract namespace of Linux, of which every network
-// namespace has one of its own: whoever can connect shares this process's interfaces. Sockets vanish with the
-// processes, and accept those of the same user only.
+// A random name of a socket in Linux's abstract namespace. Each network namespace has a separate one, so a process that
+// can connect shares this process's interfaces. The sockets vanish with their processes, and accept only processes of
+// the same user.
 using SocketName = std::array<uint8_t, 16>;
 SocketName random_socket_name();
 
-// Listens under that name; nobody has to accept for others to connect. std::system_error if the system refuses it.
+// Listens under that name. Others can connect before accept_locally is called. Throws std::system_error if the system
+// refuses it.
 FileDescriptor listen_locally(const SocketName& name);
 
-// A connection to whoever listens under that name as the same user, on which `rank` is told; none if there is nobody.
-// std::system_error if the system refuses it for another reason.
+// Connects to a process of the same user that listens under that name, and sends `rank`. Returns a closed descriptor if
+// there is no such process. Throws std::system_error if the system refuses it for another reason.
 FileDescriptor connect_locally(const SocketName& name, int64_t rank);
 
-// The next connection, which is there already, and the rank that it told; nothing if there is none. Connections of
-// other users and such that told nothing are closed. std::system_error if the system refuses it.
+// Returns the next connection that was made, with the rank that was sent on it; nothing if there is no connection.
+// Connections of other users, and connections without a rank, are closed. Throws std::system_error if the system
+// refuses it.
 struct Accepted {
   FileDescriptor connection;
   int64_t rank = 0;
 };
 std::optional<Accepted> accept_locally(const FileDescriptor& listening);
 
-// Hands `descriptor` to the other end. std::system_error if that is gone.
+// Sends `descriptor` to the other end. Throws std::system_error if the other end is gone.
 void send_descriptor(const FileDescriptor& connection, const FileDescriptor& descriptor);
 
-// What the other end has handed over; std::system_error if there is nothing yet.
+// Receives a descriptor. Throws std::system_error if none was sent yet.
 FileDescriptor receive_descriptor(const FileDescriptor& connection);
 
-// Whether the other end has closed its side, or its process has ended.
+// Returns whether the other end has closed the connection, or its process has ended.
 bool is_closed(const FileDescriptor& connection);
 
 }  // namespace narrowcast::node

@@ -29,29 +29,28 @@ const launcher::LaunchRequest kDefaults;
 ABSL_FLAG(std::string, nproc_per_node, kDefaults.nproc_per_node,
           "How many workers to start: a number, cpu (one for each CPU this process may use), gpu (one for each GPU) or "
           "auto (gpu if there is one, else cpu).");
-ABSL_FLAG(std::string, role, kDefaults.role, "A name for what the workers do; they find it in ROLE_NAME.");
+ABSL_FLAG(std::string, role, kDefaults.role, "A name for the role of the workers, passed to them in ROLE_NAME.");
 ABSL_FLAG(int32_t, max_restarts, static_cast<int32_t>(kDefaults.group.max_restarts),
-          "How often all workers are started again after one has failed.");
+          "How many times all workers may be started again after one has failed.");
 ABSL_FLAG(double, monitor_interval, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.monitor_interval)),
-          "Seconds between two looks at what the other nodes do. This node's own workers need none: their end is "
-          "noticed at once.");
+          "Seconds between two checks of the other nodes. The end of this node's workers is noticed at once.");
 ABSL_FLAG(double, shutdown_timeout, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.shutdown_timeout)),
-          absl::StrCat("Seconds from telling the workers to end until SIGKILL ends those that have not. After a signal "
-                       "that is passed on, workers may write a checkpoint first: ",
+          absl::StrCat("Seconds from SIGTERM to SIGKILL when the workers are ended. After a signal that is passed on, "
+                       "workers have time to write a checkpoint: ",
                        absl::ToDoubleSeconds(absl::FromChrono(kDefaults.signal_timeout)),
                        " s, unless this flag is given."));
 ABSL_FLAG(std::string, signals_to_handle, kDefaults.signals_to_handle,
-          "Signals that are passed on to the workers before the launcher ends. The others do what they always do.");
+          "Signals that are passed on to the workers before the launcher ends. Other signals have their usual effect.");
 ABSL_FLAG(bool, virtual_local_rank, kDefaults.virtual_local_rank,
-          "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES names its GPU alone.");
+          "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES names only its GPU.");
 ABSL_FLAG(std::string, numa_binding, "",
-          "Which processors a worker may use: node, all of the NUMA node near its GPU; socket, all of that node's "
-          "socket; exclusive, its own part of the node's cores; core-complex, those of the node that share a cache. "
-          "Workers without a GPU are divided among the nodes.");
+          "The processors that a worker may use: node (all of the NUMA node near its GPU), socket (all of that node's "
+          "socket), exclusive (a part of the node's cores, for this worker alone) or core-complex (processors of the "
+          "node that share a cache). Workers without a GPU are divided among the nodes.");
 
-ABSL_FLAG(bool, no_python, true, "The program is started as it is. That is always so.");
+ABSL_FLAG(bool, no_python, true, "No effect: the program is always started as it is.");
 ABSL_FLAG(bool, module, false, "Refused: write `python3 -m MODULE` as the program.");
-ABSL_FLAG(std::string, start_method, "", "Refused: workers are programs of their own; nothing is forked or spawned.");
+ABSL_FLAG(std::string, start_method, "", "Refused: workers are separate programs; nothing is forked or spawned.");
 
 namespace narrowcast::launcher {
 namespace {
@@ -62,7 +61,7 @@ std::chrono::milliseconds seconds(const std::string& flag, double value, double 
   return std::chrono::milliseconds(std::llround(value * 1000));
 }
 
-// Names are in many messages of the launchers to each other, whose size is bounded.
+// Names are part of many messages between launchers, whose size is bounded.
 void check_name(const std::string& flag, const std::string& name) {
   TORCH_CHECK_VALUE(std::ssize(name) <= kLongestName, "--", flag, ": has ", name.size(), " bytes, but may have ",
                     kLongestName, " at most");
@@ -84,9 +83,9 @@ program::Description launch_description() {
       .name = "narrowcast-run",
       .version = NARROWCAST_VERSION,
       .summary =
-          "starts the ranks of a job on this machine, shows what they write, and ends them all, or starts them all "
-          "again, when one fails; on several machines together with its like there. Arguments after the program's name "
-          "are the program's own.",
+          "starts the ranks of a job on this machine and shows their output. When one rank fails, it ends all of them, "
+          "or starts all of them again. For a job on several machines, start it on each. Arguments after the program's "
+          "name are passed to the program.",
       .usage = "narrowcast-run [flags] PROGRAM [arguments]",
       .groups = {{"Workers",
                   {"nproc_per_node", "role", "max_restarts", "monitor_interval", "shutdown_timeout",
@@ -96,7 +95,7 @@ program::Description launch_description() {
                    "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr",
                    "secret_file"}},
                  {"Output", output_flags()},
-                 {"For those who know torchrun", {"no_python", "module", "start_method"}}},
+                 {"For users of torchrun", {"no_python", "module", "start_method"}}},
       .examples =
           {{"two ranks of the trainer", "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt"},
            {"the same as on two machines that a network of 1 Gbit/s connects",
@@ -105,7 +104,7 @@ program::Description launch_description() {
             "narrowcast-run --nproc-per-node=gpu --log_dir=logs ./my_trainer"},
            {"the first of two machines; the other has --node_rank=1",
             "narrowcast-run --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --nproc_per_node=8 ./my_trainer"},
-           {"two to four machines that may come and go; the same on each",
+           {"two to four machines that may come and go; the same command on each",
             "narrowcast-run --nnodes=2:4 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:29400 --max_restarts=3 "
             "./my_trainer"}},
       .exit_codes = {{program::kSuccess, "every rank succeeded"},
@@ -114,8 +113,8 @@ program::Description launch_description() {
                      {program::kPeerFailed, "another node was lost, or could not be reached"},
                      {program::kInternalError, "an internal error: please report it"}},
       .exit_note =
-          "Otherwise that of the rank that failed first: its own, or 128 + N if signal N ended it. Also 128 + N if "
-          "signal N stopped the job.",
+          "Otherwise the exit code of the rank that failed first, or 128 + N if signal N ended that rank. Also 128 + N "
+          "if signal N stopped the job.",
       .positionals = program::Positionals::kEndTheFlags};
 }
 

@@ -6,11 +6,11 @@
 
 namespace narrowcast::launcher {
 
-// What --help and --version say. docs/launcher.md explains the flags at length.
+// The text of --help and --version. docs/launcher.md explains the flags in detail.
 program::Description launch_description();
 
-// The job that the command line asks for. Throws c10::ValueError for a flag that cannot take effect, alone or with the
-// others, and for a wrong value of one that says which nodes take part; other values are checked where they are used.
+// Reads the command line into a request. Throws c10::ValueError for a flag that cannot take effect, alone or with the
+// others, and for a wrong value of a flag about nodes. Other values are checked where they are used.
 LaunchRequest read_launch_request(const program::CommandLine& line);
 
 }  // namespace narrowcast::launcher

@@ -29,32 +29,34 @@ double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration
 
 ABSL_FLAG(std::string, nnodes, "1", "How many nodes the job has: a number, or MIN:MAX with --rdzv_backend=c10d.");
 ABSL_FLAG(int32_t, node_rank, static_cast<int32_t>(kGroupDefaults.node_rank),
-          "With --rdzv_backend=static: which of them this one is, from 0.");
+          "With --rdzv_backend=static: the number of this node, from 0.");
 ABSL_FLAG(bool, standalone, false,
-          "The job is on this machine alone, and its store on a free port of 127.0.0.1. The same as giving none of the "
-          "other flags of this group, which it excludes.");
+          "The job runs on this machine alone, with its store on a free port of 127.0.0.1. The same as giving none of "
+          "the other flags of this group, which it excludes.");
 ABSL_FLAG(
     std::string, isolate, "auto",
-    "Whether a job on one node gets a network of its own, in which no other process of the machine reaches it: on, "
-    "off, or auto, where that is possible, no address is given and the program is one of narrowcast's that names no "
-    "interface.");
+    "Whether a job on one node gets a private network, in which no other process of the machine can reach it: on, off "
+    "or auto. With auto it gets one if that is possible, no address is given, and the program is one of narrowcast's "
+    "without a setting that names an interface.");
 ABSL_FLAG(double, simulate_gbit, 0,
-          "Simulates a network of several machines on this one: each worker is a node of its own, with an interface of "
-          "so many Gbit/s in each direction.");
+          "Simulates a network of several machines on this one: each worker is a separate node, whose interface has "
+          "this many Gbit/s in each direction.");
 ABSL_FLAG(double, simulate_us, 0,
-          "With --simulate_gbit: microseconds that a packet takes from one worker to another, beyond what this machine "
-          "takes. Needs a kernel with sch_netem.");
+          "With --simulate_gbit: delay of a packet from one worker to another in microseconds, in addition to this "
+          "machine's own. Needs a kernel with sch_netem.");
 ABSL_FLAG(std::string, master_addr, kGroupDefaults.endpoint.host,
-          "The address of node 0, under which the others know it; there the job's store is served.");
+          "The address under which the other nodes reach node 0, which serves the job's store.");
 ABSL_FLAG(int32_t, master_port, 0,
-          absl::StrCat("The TCP port there. 0 is any free one, for one node; for several it is ", kStaticPort, "."));
+          absl::StrCat("The TCP port of the job's store. 0 means any free port with one node, and ", kStaticPort,
+                       " with several."));
 ABSL_FLAG(std::string, rdzv_backend, kGroupDefaults.backend,
-          "How several nodes meet: static, each has its --node_rank; c10d, they come and go, and ranks are assigned.");
+          "How several nodes meet: static (each has a --node_rank) or c10d (nodes come and go, ranks are assigned).");
 ABSL_FLAG(std::string, rdzv_endpoint, "",
-          "HOST[:PORT] where they meet: with c10d the one of them that serves the store. Another way to write "
-          "--master_addr and --master_port otherwise.");
+          "HOST[:PORT] of the node that serves the store with c10d. Without c10d the same as --master_addr and "
+          "--master_port.");
 ABSL_FLAG(std::string, rdzv_id, "",
-          "A name for the job, the same on all nodes; workers find it in TORCHELASTIC_RUN_ID. Else one is made up.");
+          "A name for the job, the same on all nodes and passed to workers in TORCHELASTIC_RUN_ID. Default: a "
+          "generated name.");
 ABSL_FLAG(std::string, rdzv_conf, "",
           absl::StrCat("KEY=VALUE,... for several nodes, times in seconds: join_timeout=",
                        in_seconds(kRendezvous.join_timeout),
@@ -66,12 +68,12 @@ ABSL_FLAG(std::string, rdzv_conf, "",
                        ", close_timeout=", in_seconds(kRendezvous.close_timeout), ", is_host=BOOL."));
 ABSL_FLAG(
     std::string, secret_file, "",
-    "A file with a secret of 16 bytes or more that all launchers of the job have, and nobody else: entries of the "
-    "launchers' store that do not prove to be theirs are ignored, and narrowcast-train's ranks prove to each other "
-    "that they know it. Default: what NARROWCAST_SECRET_FILE names.");
+    "A file with a secret of at least 16 bytes that only the launchers of the job have. They then ignore entries of "
+    "their store that were not written with the secret, and narrowcast-train's ranks prove to each other that they "
+    "know it. Default: the file that NARROWCAST_SECRET_FILE names.");
 ABSL_FLAG(std::string, local_addr, "",
-          "For several nodes: the address or name of this one, for messages, and to listen at where it serves the "
-          "store. Default: the host's name, and the address under which the others know it.");
+          "For several nodes: the address or name of this node. Messages show it, and the store listens there if this "
+          "node serves it. Default: the host's name in messages, and the store's address for listening.");
 
 namespace narrowcast::launcher {
 namespace {
@@ -114,7 +116,7 @@ void check_several_nodes(const program::CommandLine& line, const GroupRequest& r
                     " needs --master_addr, the address under which the other nodes know node 0");
 }
 
-// The port that is meant if none is written.
+// The port if the user gives none.
 int64_t default_port(const GroupRequest& request) {
   if (!request.nodes.several()) {
     return 0;
@@ -136,7 +138,7 @@ void read_endpoint(const program::CommandLine& line, GroupRequest& request) {
                     " for several nodes");
 }
 
-// An address of this node, which has no port.
+// Reads this node's address, which must have no port.
 std::string read_local_addr() {
   const std::string text = absl::GetFlag(FLAGS_local_addr);
   const std::optional<network::HostAndPort> read = network::parse_host_and_port(text);
@@ -144,7 +146,7 @@ std::string read_local_addr() {
   return text.empty() ? "" : read->host;
 }
 
-// What the flags about nodes say.
+// Reads the flags about nodes.
 GroupRequest read_group_request(const program::CommandLine& line) {
   GroupRequest request;
   request.nodes = parse_nnodes(absl::GetFlag(FLAGS_nnodes));
@@ -163,7 +165,8 @@ GroupRequest read_group_request(const program::CommandLine& line) {
   return request;
 }
 
-// The network is simulated between the workers of this launcher, which therefore chooses where they meet.
+// Reads the flags of a simulated network. It connects the workers of this launcher, which therefore chooses where they
+// meet.
 std::optional<NetworkShape> read_simulated_network(const program::CommandLine& line, const GroupRequest& group) {
   if (!line.given("simulate_gbit")) {
     TORCH_CHECK_VALUE(!line.given("simulate_us"), "--simulate_us=", absl::GetFlag(FLAGS_simulate_us),
@@ -183,7 +186,7 @@ std::optional<NetworkShape> read_simulated_network(const program::CommandLine& l
   return shape;
 }
 
-// Workers find it under the same name, from whichever folder they look.
+// Reads the job's secret. Workers may run in another folder, so they get an absolute path.
 void read_secret(const program::CommandLine& line, LaunchRequest& wanted) {
   const EnvironmentVariables environment = process_environment();
   if (line.given("secret_file")) {

@@ -1,4 +1,4 @@
-// The flags of narrowcast-run that say which nodes take part, and who else may not.
+// The flags of narrowcast-run that select the nodes of a job and protect it from others.
 #pragma once
 
 #include "trainer/base/program/command_line.h"
@@ -6,8 +6,7 @@
 
 namespace narrowcast::launcher {
 
-// Reads the group of nodes, the job's secret and whether it gets a network of its own. Throws as read_launch_request
-// does.
+// Reads the group of nodes, the job's secret and the kind of network. Throws like read_launch_request.
 void read_node_flags(const program::CommandLine& line, LaunchRequest& wanted);
 
 }  // namespace narrowcast::launcher

@@ -19,12 +19,12 @@ const launcher::LaunchRequest kOutputDefaults;
 }  // namespace
 
 ABSL_FLAG(bool, prefix, kOutputDefaults.prefix,
-          "Show the workers' output line by line, each line after its rank: \"[1]: text\". With --noprefix the workers "
-          "write to the launcher's streams themselves.");
+          "Show the workers' output line by line, with the rank before each line: \"[1]: text\". With --noprefix the "
+          "workers write to the launcher's streams directly.");
 ABSL_FLAG(
     std::string, log_line_prefix_template, kOutputDefaults.line_prefix,
-    "What is before each of these lines, with the variables ${rank}, ${local_rank}, ${role_name} and ${hostname}. "
-    "Default: what TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has, if it is set.");
+    "The text before each of these lines, with the variables ${rank}, ${local_rank}, ${role_name} and ${hostname}. "
+    "Default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, if it is set.");
 ABSL_FLAG(std::string, log_dir, "",
           absl::StrCat("A folder for output files: ",
                        (launcher::worker_folder("DIR/RUN", "N", "RANK") / launcher::kOutputLog).string(), " and ",
@@ -35,11 +35,11 @@ ABSL_FLAG(std::string, redirects, "",
           "a list by local rank such as 0:3,1:2. Default: 3 with --log_dir, else 0.");
 ABSL_FLAG(std::string, tee, kOutputDefaults.tee,
           "Which output goes to files and is shown too, written like --redirects.");
-ABSL_FLAG(std::string, local_ranks_filter, "", "Show the output of these local ranks alone, e.g. 0,2.");
+ABSL_FLAG(std::string, local_ranks_filter, "", "Show only the output of these local ranks, e.g. 0,2.");
 ABSL_FLAG(
     std::string, duplicate_stdout_filters, "",
-    "Texts, separated by commas (two stand for one in a text): lines of teed standard output that hold one of them "
-    "also go to filtered_stdout.log, from all workers of the node.");
+    "Texts separated by commas; two commas stand for one within a text. Lines of teed standard output that contain "
+    "one of the texts are also written to filtered_stdout.log, from all workers of the node.");
 ABSL_FLAG(std::string, duplicate_stderr_filters, "", "The same for standard error, in filtered_stderr.log.");
 
 namespace narrowcast::launcher {
@@ -84,7 +84,7 @@ const std::vector<std::string>& output_flags() {
 
 void read_output_flags(const program::CommandLine& line, LaunchRequest& wanted) {
   wanted.log_dir = absl::GetFlag(FLAGS_log_dir);
-  TORCH_CHECK_VALUE(!line.given("log_dir") || !wanted.log_dir.empty(), "--log_dir= names no folder");
+  TORCH_CHECK_VALUE(!line.given("log_dir") || !wanted.log_dir.empty(), "--log_dir=: must name a folder");
   const bool chosen = line.given("redirects") || line.given("tee");
   const bool all_to_files = line.given("log_dir") && !chosen;
   TORCH_CHECK_VALUE(!all_to_files || !line.given("prefix"),
@@ -95,7 +95,7 @@ void read_output_flags(const program::CommandLine& line, LaunchRequest& wanted) 
   wanted.tee = absl::GetFlag(FLAGS_tee);
   wanted.local_ranks_filter = absl::GetFlag(FLAGS_local_ranks_filter);
   TORCH_CHECK_VALUE(!line.given("local_ranks_filter") || !wanted.local_ranks_filter.empty(),
-                    "--local_ranks_filter= names no rank");
+                    "--local_ranks_filter=: must name at least one local rank");
   wanted.prefix = absl::GetFlag(FLAGS_prefix);
   read_line_prefix(line, wanted);
   wanted.output_filters =

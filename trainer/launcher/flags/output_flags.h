@@ -1,4 +1,4 @@
-// The flags of narrowcast-run that say where the workers' output goes.
+// The flags of narrowcast-run about the workers' output.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace narrowcast::launcher {
 
-// Their names.
+// Returns their names.
 const std::vector<std::string>& output_flags();
 
-// Reads them. Throws as read_launch_request does.
+// Reads them. Throws like read_launch_request.
 void read_output_flags(const program::CommandLine& line, LaunchRequest& wanted);
 
 }  // namespace narrowcast::launcher

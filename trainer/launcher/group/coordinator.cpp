@@ -57,10 +57,10 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
   return decision_;
 }
 
-// A launcher that was told something else: an error everywhere if nothing has begun, else its own alone.
+// A launcher with other settings is an error: for the whole job before its first round, later for that launcher alone.
 void Coordinator::admit(const NodeView& newcomer) {
   if (!newcomer.unreadable.empty()) {
-    return;  // It is let go.
+    return;  // released() turns it away.
   }
   const std::string contradiction = difference(own_, newcomer.node);
   if (contradiction.empty() || decision_.phase == Decision::Phase::kOver) {
@@ -73,7 +73,7 @@ void Coordinator::admit(const NodeView& newcomer) {
   }
 }
 
-// Nodes that are lost, or leave a job that goes on without them.
+// Removes a node that is lost, or that leaves a job which continues without it.
 void Coordinator::released(const Roster::Node& node) {
   const int64_t ticket = node.view.ticket;
   if (!node.view.unreadable.empty()) {
@@ -120,7 +120,7 @@ Applicants Coordinator::applicants() {
   return found;
 }
 
-// Whether the job ends before its next round. If so, it is over.
+// Returns whether the job ends before its next round, and then ends it.
 bool Coordinator::cannot_form(const Applicants& found) {
   for (const NodeView& view : found.nodes) {
     if (wants_to_leave(roster_.nodes().at(view.ticket))) {
@@ -211,7 +211,7 @@ void Coordinator::look_at_members() {
   }
 }
 
-// Once nothing of the round runs any more: what now?
+// Decides what follows the round, once all its members have reported or are lost.
 void Coordinator::conclude() {
   std::vector<MemberResult> results;
   for (const Member& member : decision_.members) {

@@ -1,16 +1,19 @@
-// Decides for the whole group; one launcher has it, the one that serves the store.
+// Takes the decisions of the whole group. Only the launcher that serves the store, the host, has a coordinator.
 //
-//   forming ── the members are complete (membership.h) ──> running ── all succeed ──────────────────────> over
-//      ^                                                     │
-//      │                     a member fails, is lost or leaves; or a node comes and the job has a place
-//      │                                                     v
-//      └── another round is allowed ── every member has reported or is lost ── stopping ── none is ─────> over
+//   forming ── members complete (membership.h) ──> running ── all succeed ──────────────────────> over
+//      ^                                              │
+//      │                       a member fails, is lost or leaves; or a node joins
+//      │                                              v
+//      └── another round allowed ── all reported or lost ── stopping ── no more rounds ───────────> over
 //
-// A round that a failure ended counts against --max_restarts; one that ended because nodes came, left or were lost does
-// not (verdict.h).
+// A node that joins stops the round only if the job has fewer members than --nnodes allows.
 //
-// Each step is told the time. A coordinator that was itself stopped for a while (SIGSTOP, a sleeping machine) must not
-// take its own pause for everybody else's silence: who calls step() passes a clock that leaves such pauses out.
+// A round that ended by a failure counts against --max_restarts. A round that ended because nodes came, left or were
+// lost does not count (verdict.h).
+//
+// The caller of step() passes the time. A coordinator that was itself stopped for a while (SIGSTOP, a suspended
+// machine) must not take its own pause for missing heartbeats of the others. The caller's clock therefore leaves such
+// pauses out.
 #pragma once
 
 #include <deque>
@@ -30,20 +33,20 @@ namespace narrowcast::launcher {
 // The state of the job, and the decision that follows from it.
 class Coordinator {
  public:
-  // Of how many launchers that were turned away a decision tells, and of as many that were members: strangers may come
-  // as often as they like, and all launchers read it. Those before them were told in earlier decisions; where more come
-  // at once, some wait in vain, until the job is over.
+  // A decision lists at most this many launchers that were turned away, and at most as many former members. The list is
+  // bounded because anybody may connect, any number of times, and all launchers read it. Older entries are dropped. If
+  // more launchers are turned away at once, some never learn it and wait until the job is over.
   static constexpr size_t kMostTold = 256;
 
-  // `own` is the launcher that it is in; `run_id` names the job if --rdzv_id does not.
+  // `own` describes the launcher that the coordinator runs in. `run_id` names the job if --rdzv_id does not.
   Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id);
 
-  // The decision at `now`, after a look at all nodes that ever came, the own one first.
+  // Updates the decision at time `now` from the state of all nodes that ever came. The coordinator's own node is first.
   const Decision& step(Clock::time_point now, const std::vector<NodeView>& nodes);
 
   const Decision& decision() const { return decision_; }
 
-  // Whether no other launcher needs this one any more.
+  // Returns whether no other launcher needs this one any more.
   bool everyone_left() const { return decision_.phase == Decision::Phase::kOver && roster_.others_left(); }
 
  private:
@@ -74,10 +77,10 @@ class Coordinator {
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
-  std::string newcomer_;              // for whom the round is stopped
-  std::set<int64_t> turned_away_;     // all tickets of launchers that have no part in the job any more,
-  std::deque<int64_t> told_;          // and the last of them, in their order, of which the decision tells,
-  std::deque<int64_t> members_told_;  // and those of them that were members
+  std::string newcomer_;              // the node for which the round is stopped
+  std::set<int64_t> turned_away_;     // tickets of all launchers that were turned away
+  std::deque<int64_t> told_;          // the latest of them that the decision lists, oldest first: non-members
+  std::deque<int64_t> members_told_;  // and members
   Decision decision_;
 };
 

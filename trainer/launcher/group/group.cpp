@@ -13,7 +13,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/posix/last_lines.h"
 
-// What is missing is null.
+// An empty optional is null.
 template <class T>
 struct nlohmann::adl_serializer<std::optional<T>> {
   static void to_json(json& j, const std::optional<T>& value) { j = value ? json(*value) : json(nullptr); }
@@ -43,7 +43,7 @@ std::array<Setting, 4> settings_of(const NodeDescription& node) {
            {"--rdzv_id", settings.rdzv_id.empty() ? "not given" : settings.rdzv_id}}};
 }
 
-// Launchers of fixed nodes are best known by their --node_rank.
+// Users know launchers of fixed nodes by their --node_rank.
 std::string place_of(const NodeDescription& node) {
   return node.settings.backend == kStaticBackend ? "node " + std::to_string(node.node_rank) + ", " + name_of(node)
                                                  : name_of(node);
@@ -72,7 +72,7 @@ void check(const FailureRecord& failure) {
   check_range("signal", failure.ending.signal, 0, kMostSignal);
 }
 
-// What both kinds of ends have.
+// Checks the members that a NodeReport and a GroupEnd share.
 template <class End>
 void check_end(const End& end, bool has_failed) {
   check_range("signal", end.signal, 0, kMostSignal);
@@ -220,7 +220,7 @@ std::string difference(const NodeDescription& one, const NodeDescription& other)
   return "";
 }
 
-// Found by the library through the types' namespace.
+// nlohmann::json finds these functions through the namespace of the types.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ending, exit_code, signal)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes, max_restarts, rdzv_id)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, settings)

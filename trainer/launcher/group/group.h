@@ -1,5 +1,5 @@
-// What the launchers of a job tell each other and agree on: how a node's workers ended, who takes part, what the group
-// is to do. They write it into the store as JSON.
+// The messages of a job's launchers: how a node's workers ended, which nodes take part, and the group's next step. They
+// are JSON texts in the store.
 #pragma once
 
 #include <chrono>
@@ -18,14 +18,14 @@ namespace narrowcast::launcher {
 struct FailureRecord {
   int64_t rank = 0;
   int64_t pid = 0;
-  std::string node;  // "node 1 (host-b)"; empty where there is only one
+  std::string node;  // "node 1 (host-b)"; empty if the job has one node
   Ending ending;
   int64_t time_ms = 0;                       // since 1970, by the node's clock
-  std::chrono::milliseconds after{0};        // since its round began
-  std::string message = {};                  // what the worker wrote to its error file
-  bool is_final = false;                     // the worker says that it would fail alike if it were started again
-  std::string log_file = {};                 // that has its standard error; empty: none
-  std::vector<std::string> last_lines = {};  // of its standard error
+  std::chrono::milliseconds after{0};        // since the start of its round
+  std::string message = {};                  // the error in the worker's error file
+  bool is_final = false;                     // by its error file, a restarted worker would fail again
+  std::string log_file = {};                 // file with its standard error; empty: none
+  std::vector<std::string> last_lines = {};  // last lines of its standard error
 };
 
 // How the workers of one node ended in a round.
@@ -33,21 +33,21 @@ struct NodeReport {
   enum class End {
     kSucceeded,
     kFailed,       // `failure`
-    kStopped,      // because the group wanted it
+    kStopped,      // the group ended the round
     kInterrupted,  // by `signal`
-    kRefused,      // could not be started: `text`
+    kRefused,      // a worker could not be started: see `text`
   };
   End end = End::kSucceeded;
   std::optional<FailureRecord> failure = {};
-  int signal = 0;         // that the launcher was sent, also after a failure; 0 if none. It starts nothing after it.
-  std::string text = {};  // why it was refused
-  int64_t stopped_ranks = 0;  // how many of the node's ranks still ran when they were stopped
+  int signal = 0;  // sent to the launcher, also after a failure; 0: none. A signalled launcher starts no workers.
+  std::string text = {};      // reason for kRefused
+  int64_t stopped_ranks = 0;  // the node's ranks that still ran when they were stopped
   bool killed = false;        // SIGKILL was needed
-  bool left_behind = false;   // not even that ended all
+  bool left_behind = false;   // some processes survived SIGKILL
 };
 
-// The report with its texts cut to kLongestText (last_lines.h) and its lines to kMostLines: as launchers tell each
-// other.
+// Returns the report with its texts cut to kLongestText (last_lines.h) and its last lines to kMostLines. Launchers send
+// reports in this form.
 NodeReport bounded(NodeReport report);
 
 // Why a round of the whole group ended.
@@ -56,77 +56,79 @@ struct GroupEnd {
     kSucceeded,
     kFailed,       // `failure`
     kInterrupted,  // `signal`
-    kMembership,   // nodes came or went: `text`
+    kMembership,   // nodes came or left: see `text`
     kAborted,      // `text`, with `code`
   };
   Cause cause = Cause::kSucceeded;
   std::optional<FailureRecord> failure = {};
-  std::optional<FailureRecord> before = {};  // the failure that the last restart was to mend, where it failed at once
+  std::optional<FailureRecord> before = {};  // the earlier failure, if a restart of the job ended in a final failure
   int signal = 0;
-  std::string text = {};  // also on which node a signal arrived, empty where there is only one; why there is no restart
+  // An explanation. For kInterrupted: the node's name, if there are several. For kFailed: why there is no restart.
+  std::string text = {};
   int code = 0;
-  int64_t stopped_ranks = 0;  // this and what follows: of all nodes, as in NodeReport
+  int64_t stopped_ranks = 0;  // sum over all nodes; the next two hold if they hold for any node
   bool killed = false;
   bool left_behind = false;
 
-  // Of kFailed: the failure to report to others, `before` if there is one.
+  // For kFailed: the failure that determines the exit code and the error file. It is `before` if there is one, else
+  // `failure`.
   const FailureRecord& root() const { return before ? *before : *failure; }
 
-  // The launcher's exit code if the job ends so: 0, that of the rank in root(), 128 + signal, or `code`.
+  // The launcher's exit code for this end of the job: 0, root()'s exit code, 128 + signal, or `code`.
   int exit_code() const;
 };
 
-// How a job on one node, or a node's part of it, ended by its own report.
+// Translates a node's report into the end of a job on that node alone.
 GroupEnd end_of_report(const NodeReport& report);
 
-// How several nodes meet, as --rdzv_backend says it and launchers tell each other: each has its --node_rank, or they
+// Values of --rdzv_backend, also used between launchers. With static each node has its --node_rank. With c10d nodes
 // come and go, and ranks are assigned.
 inline constexpr const char* kStaticBackend = "static";
 inline constexpr const char* kElasticBackend = "c10d";
 
-// As many as a job may have, of each; what exceeds it no launcher of ours has written.
+// Upper limits for one job. Launchers reject messages with larger numbers.
 inline constexpr int64_t kMostLaunchers = 65'536;
 inline constexpr int64_t kMostWorkersOfANode = 65'536;
 
-// Bytes of the longest --rdzv_id and other names.
+// Longest --rdzv_id or other name, in bytes.
 inline constexpr int64_t kLongestName = 255;
 
-// What all launchers of a job must have been told alike.
+// Settings that must be equal in all launchers of a job.
 struct GroupSettings {
   std::string backend = kStaticBackend;  // or kElasticBackend
   int64_t min_nodes = 1;
   int64_t max_nodes = 1;
   int64_t max_restarts = 0;
-  std::string rdzv_id = {};  // empty: none was given
+  std::string rdzv_id = {};  // empty: not given
 
   bool operator==(const GroupSettings&) const = default;
 };
 
-// One launcher, by its own account.
+// A launcher's description of itself.
 struct NodeDescription {
   std::string host = {};
   int64_t pid = 0;
   int64_t nproc = 1;
-  int64_t node_rank = 0;  // as given; with c10d nobody asks
+  int64_t node_rank = 0;  // --node_rank; ignored with c10d
   std::string role = "default";
   GroupSettings settings = {};
 };
 
 // How a node's workers ended in a round.
 struct RoundReport {
-  int64_t round = -1;  // -1: before the first
+  int64_t round = -1;  // -1: before the first round
   NodeReport report = {};
 };
 
-// What is seen of a launcher.
+// The host's view of a launcher.
 struct NodeView {
-  int64_t ticket = 0;  // its number in the order of arrival, from 1
+  int64_t ticket = 0;  // number in the order of arrival, from 1
   NodeDescription node = {};
-  int64_t beats = 0;    // grows as long as it lives
-  int64_t spoiled = 0;  // how many looks found its sign of life overwritten or removed
+  int64_t beats = 0;    // heartbeat counter; grows as long as the launcher lives
+  int64_t spoiled = 0;  // reads that found its heartbeat overwritten or removed
   std::optional<RoundReport> report = {};
   bool left = false;            // it has seen the end of the job
-  std::string unreadable = {};  // why what it wrote cannot be read; empty if it can
+  std::string unreadable = {};  // why its entries cannot be read; empty if they can
 };
 
 // A node's place in a round.
@@ -137,31 +139,31 @@ struct Member {
   std::string role = {};
 };
 
-// What the group is to do.
+// The group's next step.
 struct Decision {
   enum class Phase { kForming, kRunning, kStopping, kOver };
   Phase phase = Phase::kForming;
   int64_t round = 0;
   std::string run_id = {};
-  std::vector<Member> members = {};          // of the round, by node rank; empty before the first
-  std::optional<GroupEnd> end = {};          // of the round before; if the job is over, of the job
-  std::string note = {};                     // what the group waits for
-  std::map<int64_t, GroupEnd> evicted = {};  // launchers, by ticket, that have no part in the job, and why
+  std::vector<Member> members = {};          // members of the round, by node rank; empty before the first round
+  std::optional<GroupEnd> end = {};          // end of the previous round; in kOver, end of the job
+  std::string note = {};                     // text for users: what the group waits for
+  std::map<int64_t, GroupEnd> evicted = {};  // by ticket: launchers that were turned away, and why
 };
 
 // "beta (pid 4321)"
 std::string name_of(const NodeDescription& node);
 
-// The first setting in which two launchers differ, with both values, for users; empty if there is none.
+// Describes the first setting in which two launchers differ, with both values, for users. Empty if all are equal.
 std::string difference(const NodeDescription& one, const NodeDescription& other);
 
-// As JSON. Texts that are no UTF-8 lose the bad bytes.
+// The values as JSON. Bytes that are not valid UTF-8 are replaced.
 std::string to_text(const NodeDescription& node);
 std::string to_text(const RoundReport& report);
 std::string to_text(const Decision& decision);
 
-// Throw CorruptInputError, saying what is wrong, for a text that is none: also for values that no launcher writes, as
-// numbers out of their ranges, or a failure without what failed.
+// Throw CorruptInputError with the reason if the text cannot be parsed or has a value that no launcher writes: a number
+// out of its range, or a failed end without its failure.
 NodeDescription parse_node(const std::string& text);
 RoundReport parse_report(const std::string& text);
 Decision parse_decision(const std::string& text);

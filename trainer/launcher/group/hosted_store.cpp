@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
   TORCH_CHECK_VALUE(false, message);
 }
 
-// 0, or the reason.
+// Returns 0 or an errno.
 int error_of_connecting(const FileDescriptor& socket, std::chrono::milliseconds timeout) {
   pollfd entry = {socket.get(), POLLOUT, 0};
   if (poll(&entry, 1, static_cast<int>(timeout.count())) != 1) {
@@ -48,7 +48,7 @@ int connect_once(const network::SocketAddress& address, std::chrono::millisecond
   return errno == EINPROGRESS ? error_of_connecting(own, timeout) : errno;
 }
 
-// How many there are from here to the end of the list.
+// Counts the addresses from `entry` to the end of the list.
 int64_t addresses_from(const addrinfo* entry) {
   int64_t count = 0;
   for (; entry != nullptr; entry = entry->ai_next) {

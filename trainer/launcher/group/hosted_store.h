@@ -1,5 +1,4 @@
-// The key-value store that launchers and workers of a job share, served by this process: where it listens, whether it
-// can be reached, and what it holds.
+// The job's key-value store, served by this process for launchers and workers.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -12,48 +11,48 @@
 
 namespace narrowcast::launcher {
 
-// Somebody listens there already.
+// Another process already listens on the port.
 class PortInUseError : public c10::ValueError {
   using ValueError::ValueError;
 };
 
-// How users gave an address and a port.
+// The flags by which the user gave address and port, for messages.
 struct EndpointFlags {
   std::string address = "--master_addr";
   std::string port = "--master_port";
 };
 
-// Listens at `address`, a name or a number, and `port`; 0 is any free one. Throws c10::ValueError naming the flag of
-// address or port where the address is another machine's or means all of this one's, or the port cannot be used,
-// PortInUseError if that is why.
+// Listens at `address`, a host name or a numeric address, and `port`; 0 is any free port. Throws c10::ValueError naming
+// the flag if the address belongs to another machine or means all addresses of this one, or if the port cannot be used.
+// A port in use is a PortInUseError.
 network::ListeningSocket open_store_socket(const std::string& address, int64_t port, const EndpointFlags& flags);
 
-// Tries to connect once to each address of `host`, for at most `left` in all, shared among them, from which it takes
-// the time that it needed. To look the name up takes as long as the machine's resolver does. Returns why it cannot,
-// e.g. "Connection refused"; empty if it can.
+// Tries to connect once to each address of `host`. All attempts share `left`, from which the time spent is subtracted.
+// The name lookup is not limited: it takes as long as the machine's resolver. Returns the reason of a failure, e.g.
+// "Connection refused", and an empty text on success.
 std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds& left);
 
-// What all keys of launchers begin with; workers' keys do not.
+// Prefix of all keys of launchers. Workers' keys do not have it.
 inline constexpr const char* kLauncherKeys = "narrowcast-run/";
 
-// Tells ranks that wait for others in `store`, the job's, that this one will not come any more.
+// Announces in the job's `store` that `rank` has ended, to ranks that would wait for it.
 void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
 
-// The store itself, for as long as this object lives.
+// Serves the store during its lifetime.
 class HostedStore {
  public:
-  // What a connection to it may take.
+  // Timeout of a connection to the store.
   static constexpr std::chrono::milliseconds kPatience{5000};
 
-  // Serves at once, on a thread of its own. Throws c10::ValueError, within kPatience beside the time that the resolver
-  // takes, naming the address if this process cannot serve there, or not reach what it serves.
+  // Starts serving on a separate thread. Throws c10::ValueError naming the address if this process cannot serve there,
+  // or cannot reach its own store. It takes at most kPatience plus the time of the name lookup.
   HostedStore(const std::string& address, const network::ListeningSocket& socket);
 
-  // Removes every key that workers left, so that those of the next round find an empty store: PyTorch's own workers do
-  // not tell rounds apart, and would read addresses of processes that are gone.
+  // Removes all keys of workers, so that workers of the next round find an empty store. PyTorch's workers do not tell
+  // rounds apart: they would read addresses of processes that are gone.
   void forget_workers();
 
-  // For this process's own requests.
+  // For requests of this process.
   const network::TcpStorePtr& store() const { return store_; }
 
  private:

@@ -23,7 +23,7 @@ std::vector<Member> members_in_order(const std::vector<NodeView>& nodes) {
   return members;
 }
 
-// Every --node_rank from 0 to N-1 once; the job ends with the first that is lost.
+// The round has each --node_rank from 0 to N-1 once. The job ends with the first lost node.
 class StaticMembership : public Membership {
  public:
   explicit StaticMembership(int64_t nodes) : nodes_(nodes) {}
@@ -73,8 +73,8 @@ class StaticMembership : public Membership {
   const int64_t nodes_;
 };
 
-// From `least` to `most` nodes. Those that stay keep their order, so that their ranks change as little as possible;
-// those that come follow in the order of arrival.
+// The round has `least` to `most` nodes. Former members keep their order, so that ranks change as little as possible;
+// newcomers follow in the order of arrival.
 class ElasticMembership : public Membership {
  public:
   ElasticMembership(const GroupSettings& settings, const GroupTimeouts& timeouts)
@@ -85,7 +85,7 @@ class ElasticMembership : public Membership {
   bool enough(const Applicants& applicants) const override { return count(applicants) >= least_; }
 
   std::vector<Member> form(const Applicants& applicants) const override {
-    // Later nodes may join a running job, so only the first round waits for more than the fewest.
+    // Nodes may join a running job later. Only the first round therefore waits for more than the minimum.
     const bool waited = !applicants.before.empty() || applicants.enough >= last_call_;
     if (!enough(applicants) || (count(applicants) < most_ && !waited)) {
       return {};

@@ -1,4 +1,5 @@
-// Who is there, and which nodes make up a round: the difference between --rdzv_backend=static and c10d.
+// Keeps track of live launchers and selects the members of a round. This is the difference between
+// --rdzv_backend=static and c10d.
 #pragma once
 
 #include <chrono>
@@ -13,35 +14,36 @@
 
 namespace narrowcast::launcher {
 
-// All launchers that ever came, and whether they still live.
+// All launchers that ever came, and which of them still live.
 class Roster {
  public:
   struct Node {
     NodeView view;
     Clock::time_point came;
-    Clock::time_point heard;      // when it last gave a sign of life
+    Clock::time_point heard;      // time of its last heartbeat
     int64_t spoiled_by_then = 0;  // view.spoiled at that time
-    bool lost = false;            // none for too long, or one that cannot be read; for good
+    bool lost = false;            // heartbeat timeout, or unreadable entries; never reset
 
-    // Whether somebody has spoiled its signs of life since the last one.
+    // Whether somebody has overwritten or removed its heartbeats since the last one.
     bool was_tampered_with() const { return view.spoiled > spoiled_by_then; }
   };
 
-  // A node that gives no sign of life for longer than `silence` is lost.
+  // A node without a heartbeat for longer than `silence` is lost.
   explicit Roster(std::chrono::milliseconds silence) : silence_(silence) {}
 
-  // A look at all of them at `now`. Returns those that had not come before.
+  // Updates all nodes at time `now`. Returns the nodes that were not known before.
   std::vector<NodeView> look(Clock::time_point now, const std::vector<NodeView>& nodes);
 
-  // All of them, by ticket.
+  // All nodes, by ticket.
   const std::map<int64_t, Node>& nodes() const { return nodes_; }
   bool is_lost(int64_t ticket) const { return nodes_.at(ticket).lost; }
 
-  // What a member told of the round; none if nothing. One that was sent a signal before the round, or before it knew of
-  // the round, has no part in it: interrupted.
+  // Returns a member's report of the round, if there is one. A launcher that received a signal before the round, or
+  // before it knew of the round, does not run it: its report is kInterrupted.
   std::optional<NodeReport> report(int64_t ticket, int64_t round) const;
 
-  // Whether all but the first, which asks, have seen the end of the job or are lost.
+  // Returns whether all nodes except the first have seen the end of the job or are lost. The first node is the
+  // caller's.
   bool others_left() const;
 
  private:
@@ -52,15 +54,15 @@ class Roster {
 // How long the group waits for nodes.
 struct GroupTimeouts {
   std::chrono::milliseconds join{600'000};      // for a round to become complete
-  std::chrono::milliseconds last_call{30'000};  // for more than the fewest nodes, before the first round
-  std::chrono::milliseconds silence{10'000};    // until a node without a sign of life is given up
+  std::chrono::milliseconds last_call{30'000};  // for more than the minimum of nodes, before the first round
+  std::chrono::milliseconds silence{10'000};    // until a node without a heartbeat is lost
 };
 
-// Nodes that would take part in the next round, and what is known besides.
+// Candidates for the next round.
 struct Applicants {
   std::vector<NodeView> nodes = {};     // by ticket
-  std::vector<Member> before = {};      // the members of the round before
-  std::chrono::milliseconds enough{0};  // how long there have been enough() nodes
+  std::vector<Member> before = {};      // members of the previous round
+  std::chrono::milliseconds enough{0};  // how long enough() has been true
 };
 
 // The rules by which nodes make up a round.
@@ -68,23 +70,23 @@ class Membership {
  public:
   virtual ~Membership() = default;
 
-  // Whether a job goes on without a node that it lost, and nodes may join it while it runs.
+  // Whether a job continues without a lost node, and nodes may join a running job.
   virtual bool elastic() const = 0;
 
-  // Why these nodes can never make up a round together, in words for users; empty if they may.
+  // Explains to users why these nodes can never form a round together. Empty if they can.
   virtual std::string conflict(const Applicants& applicants) const = 0;
 
-  // Whether there are enough of them for a round.
+  // Whether the nodes suffice for a round.
   virtual bool enough(const Applicants& applicants) const = 0;
 
-  // The round's members in the order of their ranks; empty as long as it is not complete.
+  // Returns the round's members in the order of their ranks. Empty until the round is complete.
   virtual std::vector<Member> form(const Applicants& applicants) const = 0;
 
-  // What is missing, in words for users.
+  // Explains to users what the round is waiting for.
   virtual std::string missing(const Applicants& applicants) const = 0;
 };
 
-// For settings.backend kStaticBackend or kElasticBackend.
+// Creates the rules for settings.backend, kStaticBackend or kElasticBackend.
 std::unique_ptr<Membership> make_membership(const GroupSettings& settings, const GroupTimeouts& timeouts);
 
 }  // namespace narrowcast::launcher

@@ -15,7 +15,7 @@ bool is_wrong_use(const FailureRecord& failure) {
   return failure.ending.signal == 0 && failure.ending.exit_code == program::kWrongUse;
 }
 
-// The error without digits: times, process ids and ranks differ.
+// The error without digits, because times, process ids and ranks differ.
 std::string words_of(const FailureRecord& failure) {
   std::string text = failure.message + "\n" + absl::StrJoin(failure.last_lines, "\n");
   std::erase_if(text, absl::ascii_isdigit);

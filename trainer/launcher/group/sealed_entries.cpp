@@ -16,13 +16,13 @@ namespace narrowcast::launcher {
 namespace {
 
 constexpr std::string_view kSealed = "narrowcast-seal-1 ";
-constexpr int64_t kReadsBetweenLooksAtCopies = 8;  // where an entry is intact, but not new
+constexpr int64_t kReadsBetweenLooksAtCopies = 8;  // for an intact entry without news
 
 std::string with_length(std::string_view text) { return c10::str(text.size(), ":", text); }
 
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-// Takes what is before the next space from `rest`.
+// Takes the characters before the next space from `rest`.
 std::string_view take_word(std::string_view& rest) {
   const size_t end = rest.find(' ');
   const std::string_view word = rest.substr(0, end);
@@ -32,8 +32,8 @@ std::string_view take_word(std::string_view& rest) {
 
 }  // namespace
 
-// A get would wait, for minutes, for a key that was removed since it was looked for. A comparison with what nobody else
-// has ever set tells what there is, and answers with that where there is nothing.
+// A get would wait, for minutes, if the key was removed after it was checked. A compareSet with a value that no key
+// holds returns the stored value instead, or the given value if the key does not exist.
 std::optional<std::string> SealedEntries::read(const std::string& key) const {
   const std::vector<uint8_t> probe = bytes_of(nothing_);
   const std::vector<uint8_t> found = store_->compareSet(key, probe, probe);
@@ -102,7 +102,7 @@ std::optional<std::string> SealedEntries::accepted_text(const std::string& key) 
   return known != known_.end() && known->second.accepted ? std::optional(known->second.accepted->text) : std::nullopt;
 }
 
-// Whether the value is an entry of its writer that is no older than the last one.
+// Accepts the value if it is a valid entry that is no older than the last one. Returns whether it did.
 bool SealedEntries::accept(const std::string& key, const std::string& value, size_t most_bytes) {
   Known& known = known_[key];
   std::optional<Entry> entry = value.size() <= most_bytes ? verified(seal_.session, key, value) : std::nullopt;
@@ -136,7 +136,7 @@ std::optional<std::string> SealedEntries::get(const std::string& key, size_t mos
   const bool is_spoiled = !is_good && (value || known.newest > 0);
   known.spoiled += is_spoiled ? 1 : 0;
   known.reads_without_news = known.newest > before ? 0 : known.reads_without_news + 1;
-  // A stranger may also have written back the entry that was read last, which looks as if there were no news.
+  // An attacker may also have written back the entry that was read last, which looks like an entry without news.
   if (!is_good || known.reads_without_news % kReadsBetweenLooksAtCopies == kReadsBetweenLooksAtCopies - 1) {
     follow_copies(key, most_bytes);
   }
@@ -188,7 +188,7 @@ std::optional<std::string> SealedEntries::get_in(const std::string& session, con
   return std::move(entry->text);
 }
 
-// As a new entry, whose copy has a key that nobody has seen.
+// Writes a new entry, because the key of its copy has never been seen.
 void SealedEntries::set_again(const std::string& key) {
   if (read(key) == own_.at(key).value) {
     return;

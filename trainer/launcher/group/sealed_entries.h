@@ -1,20 +1,23 @@
-// Entries of the launchers' store that only those who know the job's secret can write.
+// Entries of the launchers' store that can be written only with the job's secret.
 //
-// Whoever reaches the store can write there, too. With a secret each entry carries a proof of who wrote it, as what, in
-// which run of the job, and when: "narrowcast-seal-1 MAC N TEXT". N counts the entries that its writer wrote under this
-// key. MAC is the HMAC-SHA-256, by the secret, of the job's name, the session, the key, N and the text, each with its
-// length. The session is a number that nobody can foretell, made up by the launcher that serves the store: what was
-// written in another run proves nothing in this one. An entry that does not prove itself, or is older than what was
-// read before, is ignored and counted: the reader keeps the last good one, and the writer writes its entry again.
+// Everybody who can connect to the store can write to it. With a secret each entry therefore carries a proof of its
+// writer, its key, its run of the job and its order: "narrowcast-seal-1 MAC N TEXT".
+//   - N counts the entries that the writer has written under this key.
+//   - MAC is the HMAC-SHA-256, with the secret as its key, of the job's name, the session, the entry's key, N and the
+//     text, each with its length.
+//   - The session is a random number, made by the launcher that serves the store. Entries of another run are therefore
+//     invalid in this one.
+// A reader ignores and counts an entry that is invalid or older than the last one, and keeps the last valid one. The
+// writer then writes its entry again.
 //
-// A stranger can overwrite an entry faster than its readers look at it. So each entry is also written as a copy, under
-// a key that ends in an HMAC of the entry's key and N. Nobody without the secret can foretell the key of the next copy.
+// An attacker can overwrite an entry faster than its readers read it. So each entry is also written as a copy, under a
+// key that ends in an HMAC of the entry's key and N. The key of the next copy cannot be predicted without the secret.
 // Therefore:
-//   - a copy that exists proves that its writer lived when it wrote number N, whatever the copy holds by now;
-//   - a reader that finds the entry spoiled takes the text from its copy.
-// A stranger who lists the store's keys can still remove copies. Readers then see spoiled entries (`spoiled`).
+//   - the existence of a copy proves that its writer lived when it wrote number N, even if the copy was overwritten;
+//   - a reader takes the text from the copy if the entry is spoiled (overwritten or removed).
+// An attacker who lists the store's keys can still remove copies. Readers then count spoiled entries (`spoiled`).
 //
-// Reads never wait for a key: somebody may have removed it.
+// Reads never wait for a key, because an attacker may have removed it.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -32,19 +35,20 @@ namespace narrowcast::launcher {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// What launchers share.
+// Data that the launchers of a run share.
 struct JobSeal {
-  std::optional<program::JobSecret> secret = {};  // Without one, entries are texts as they are.
-  std::string job = {};                           // Its name: entries of another job prove nothing here.
-  std::string session = {};                       // Of the run; empty where it is still to be learned.
+  std::optional<program::JobSecret> secret = {};  // Without a secret, entries are plain texts.
+  std::string job = {};                           // The job's name: entries of another job are invalid in this one.
+  std::string session = {};                       // The session of the run; empty until it is known.
 };
 
-// One launcher's way to the store. Not thread-safe.
+// One launcher's access to the store. Not thread-safe.
 class SealedEntries {
  public:
-  // Of an entry that is looked at.
+  // Largest entry that is read.
   static constexpr size_t kMostBytes = size_t{1} << 20;
-  // Newest copies of an entry that its writer keeps: a reader may miss as many before it has to find the entry intact.
+  // Number of copies of an entry that its writer keeps. A reader that has missed more of them must find the entry
+  // itself intact.
   static constexpr int64_t kCopies = 128;
 
   SealedEntries(StorePtr store, JobSeal seal) : store_(std::move(store)), seal_(std::move(seal)) {}
@@ -57,34 +61,35 @@ class SealedEntries {
   // Writes an entry and, with a secret, its copy.
   void set(const std::string& key, const std::string& text);
 
-  // The text of an entry that was read: `value`, or the last one that proved to be of its writer if this one does not;
-  // nothing if there was none. Throws CorruptInputError without a secret for an entry of those who have one.
+  // Returns the text of an entry whose stored value is `value`. If the value is invalid, returns the last valid text,
+  // or nothing if there was none. Throws CorruptInputError without a secret if the entry is sealed.
   std::optional<std::string> open(const std::string& key, const std::string& value, size_t most_bytes = kMostBytes);
 
-  // As open, of what the store holds; what was read last where there is no such key.
+  // Reads the entry from the store and opens it. Returns the last valid text if the key does not exist.
   std::optional<std::string> get(const std::string& key, size_t most_bytes = kMostBytes);
 
-  // The same for one entry in another session, which is read once: nothing unless it proves itself.
+  // The same for one entry in another session, which is read once. get_in returns nothing unless the entry is valid.
   void set_in(const std::string& session, const std::string& key, const std::string& text);
   std::optional<std::string> get_in(const std::string& session, const std::string& key);
 
-  // Writes what was set last once more, as a new entry, unless the store holds it.
+  // Writes the last text once more, as a new entry, unless the store still holds it.
   void set_again(const std::string& key);
 
-  // How many entries this launcher has written under `key`.
+  // Number of entries that this launcher has written under `key`.
   int64_t written(const std::string& key) const;
-  // With a secret, how many entries the writer of `key` has written, as far as reads of it have proven by now; else 0.
+  // With a secret, returns the number of entries that the writer of `key` has provably written, as found by reads so
+  // far. Returns 0 otherwise.
   int64_t newest(const std::string& key) const;
-  // Reads of `key` start as if entry `number` had been read. For keys whose first copies may be gone.
+  // Makes reads of `key` start as if entry `number` had been read. For keys whose first copies may be gone.
   void begin_at(const std::string& key, int64_t number);
 
-  // With a secret, how many reads of `key` found something else than an entry of its writer, or nothing where one was.
+  // With a secret, returns the number of reads of `key` that found an invalid entry, or no entry after an earlier one.
   int64_t spoiled(const std::string& key) const;
 
-  // What the store holds; nothing if there is no such key.
+  // Returns the stored value; nothing if the key does not exist.
   std::optional<std::string> read(const std::string& key) const;
 
-  // How many values were ignored; the same one twice in a row counts once.
+  // Number of values that were ignored. The same value twice in a row counts once.
   int64_t rejected() const { return rejected_; }
 
  private:
@@ -96,16 +101,16 @@ class SealedEntries {
   struct Own {
     std::string session;
     std::string text;
-    std::string value;  // in the store
+    std::string value;  // as stored
     int64_t number = 0;
   };
-  // What is known of an entry that this launcher reads.
+  // The state of an entry that this launcher reads.
   struct Known {
     std::optional<Entry> accepted = {};
-    int64_t newest = 0;                        // number, of which at least the key of the copy was seen
-    int64_t reads_without_news = 0;            // since the last one with a new number
-    int64_t spoiled = 0;                       // reads
-    std::optional<size_t> rejected_hash = {};  // of the value that was rejected last
+    int64_t newest = 0;                        // largest number whose entry or copy was found
+    int64_t reads_without_news = 0;            // since the last read with a new number
+    int64_t spoiled = 0;                       // number of reads
+    std::optional<size_t> rejected_hash = {};  // hash of the value that was rejected last
   };
   std::optional<Entry> verified(const std::string& session, const std::string& key, const std::string& value) const;
   std::string mac(const std::string& session, const std::string& key, const Entry& entry) const;
@@ -116,7 +121,7 @@ class SealedEntries {
   void reject(const std::string& key, const std::string& value);
 
   const StorePtr store_;
-  const std::string nothing_ = program::random_nonce();  // that no key holds
+  const std::string nothing_ = program::random_nonce();  // a random text that no key holds
   JobSeal seal_;
   int64_t rejected_ = 0;
   std::map<std::string, Own> own_;      // by key

@@ -40,9 +40,10 @@ std::vector<std::string> keys_of_node(int64_t ticket) {
   return keys;
 }
 
-constexpr size_t kMostBytesOfADecision = size_t{8} << 20;  // What a store takes.
+constexpr size_t kMostBytesOfADecision = size_t{8} << 20;  // The largest value that a store takes.
 
-// Who is not answered for so long draws another ticket: a stranger may have said an old hello with this one.
+// A launcher without an answer for this time draws another ticket: an attacker may have replayed an old hello with its
+// ticket.
 constexpr std::chrono::seconds kPatienceWithATicket{10};
 
 }  // namespace
@@ -51,7 +52,7 @@ bool StoreMember::has_host() {
   return entries_.has_secret() ? entries_.read(key("decision")).has_value() : entries_.get(key("decision")).has_value();
 }
 
-// Once the host has answered.
+// Requests the session. Returns whether the session is known: the host has answered then.
 bool StoreMember::knows_session() {
   if (!entries_.has_secret() || !entries_.session().empty()) {
     return true;
@@ -83,7 +84,7 @@ bool StoreMember::join(const NodeDescription& node) {
   }
   const bool is_let_in = knows_session();
   if (!is_let_in || (entries_.has_secret() && !entries_.get(key("decision"), kMostBytesOfADecision))) {
-    return false;  // Until one is proven: from then on there is a last one.
+    return false;  // Until a valid decision was read: later reads then fall back on it.
   }
   introduce(node);
   return true;
@@ -177,7 +178,7 @@ std::vector<NodeView> StoreHost::look() {
   return nodes_;
 }
 
-// What is missing comes again, or the launcher falls silent.
+// A missing entry is written again by its launcher; a launcher that has ended runs into its heartbeat timeout.
 void StoreHost::look_at_sealed(NodeView& node) {
   std::vector<std::optional<std::string>> texts;
   for (const std::string& own : keys_of_node(node.ticket)) {
@@ -185,11 +186,11 @@ void StoreHost::look_at_sealed(NodeView& node) {
   }
   read(node, texts);
   const std::string beat = node_key(node.ticket, "beat");
-  node.beats = entries_.newest(beat);  // A sign that was overwritten before it was read is a sign, too.
+  node.beats = entries_.newest(beat);  // A heartbeat that was overwritten before it was read counts too.
   node.spoiled = entries_.spoiled(beat);
 }
 
-// In one question for all nodes. To ask for what is not there would take as long as the store waits for it.
+// Reads all nodes with one request. A request for a missing key would wait for the store's timeout.
 void StoreHost::look_at_plain() {
   std::vector<std::string> keys;
   std::vector<NodeView*> readable;
@@ -217,7 +218,7 @@ void StoreHost::look_at_plain() {
   }
 }
 
-// `texts`: those of kNodeKeys. What there is none of leaves the node as it was.
+// `texts` are the values of kNodeKeys. A missing value leaves its member of `node` unchanged.
 void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string>>& texts) {
   if (texts[0]) {
     node.beats = number(*texts[0]);
@@ -230,9 +231,10 @@ void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string
   }
 }
 
-// With a secret the counter is put right where somebody has made it less, too much, or no number: two launchers that
-// then draw the same ticket are told apart. Without, whoever comes after one too large or no number ends, and after one
-// made less newcomers draw tickets that others have.
+// Returns the number of tickets drawn. Somebody may have made the counter smaller, too large, or not a number.
+//   - With a secret the counter is repaired. Two launchers that then draw the same ticket differ in their hello.
+//   - Without a secret, newcomers fail if the counter is too large or not a number. If it is smaller, newcomers draw
+//     tickets that others have.
 int64_t StoreHost::tickets_drawn() {
   const std::string counter = entries_.read(key("tickets")).value_or("0");
   int64_t tickets = 0;
@@ -247,8 +249,8 @@ int64_t StoreHost::tickets_drawn() {
   return tickets_;
 }
 
-// A launcher that says hello is told the session and the number of the host's last sign. Another one that comes with
-// the same ticket is not.
+// Answers a launcher's hello with the session and the number of the host's last heartbeat. Another launcher that comes
+// with the same ticket gets no answer.
 void StoreHost::welcome(int64_t ticket) {
   const std::string own_key = node_key(ticket, "welcome");
   if (welcomed_.contains(ticket)) {
@@ -260,7 +262,7 @@ void StoreHost::welcome(int64_t ticket) {
   }
 }
 
-// Nothing before the launcher has introduced itself.
+// Returns nothing before the launcher has introduced itself.
 std::optional<NodeView> StoreHost::introduced(int64_t ticket) {
   std::vector<std::string> keys = keys_of_node(ticket);
   keys.push_back(node_key(ticket, "description"));
@@ -278,11 +280,11 @@ std::optional<NodeView> StoreHost::introduced(int64_t ticket) {
   return description.has_value() || !node.unreadable.empty() ? std::optional(std::move(node)) : std::nullopt;
 }
 
-// Launchers that died between drawing a ticket and introducing themselves are passed over. Whatever somebody else makes
-// of the counter, a look takes no longer than for so many.
+// Launchers that died between drawing a ticket and introducing themselves are skipped. The limits bound the time of a
+// call, even if somebody else has made the ticket counter large.
 void StoreHost::look_for_newcomers() {
   constexpr size_t kMostLookedFor = 256;
-  constexpr size_t kMostSealedLookedFor = 16;  // They are fetched each time, and may prove nothing.
+  constexpr size_t kMostSealedLookedFor = 16;  // Each is fetched every time, and may be invalid.
   for (const int64_t tickets = tickets_drawn(); tickets_ < tickets; ++tickets_) {
     expected_.push_back(tickets_ + 1);
   }
@@ -296,7 +298,7 @@ void StoreHost::look_for_newcomers() {
     if (std::optional<NodeView> node = introduced(ticket)) {
       nodes_.push_back(std::move(*node));
     } else {
-      expected_.push_back(ticket);  // It may still come, or prove that it is one.
+      expected_.push_back(ticket);  // It may still introduce itself.
     }
   }
 }

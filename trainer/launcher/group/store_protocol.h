@@ -1,41 +1,40 @@
-// How launchers talk through the store, which the first of them serves (c10d's TCPStore).
+// The protocol of launchers: entries in a store that one of them, the host, serves (c10d's TCPStore).
 //
-// Every key has one writer, so that nothing is ever overwritten by mistake and no compare-and-set is needed; only the
-// counter that hands out tickets is everybody's. The launcher that serves the store also decides (coordinator.h): if it
-// goes, the store goes, so a decision that were shared among all would survive nothing more. All keys begin with
-// kLauncherKeys.
+// Each key has one writer, so nothing is overwritten by mistake and no compare-and-set is needed. The exception is the
+// ticket counter, to which all launchers add. The host also decides for the group (coordinator.h). If the host ends,
+// the store ends, so a decision that all launchers shared would be no more robust. All keys begin with kLauncherKeys.
 //
-//   key                 written by      holds
-//   decision            the host        what the group is to do: phase, round, members, why the last round ended
-//   steps               the host        "STEPS MS": a counter that grows as it decides, and its pause between two steps
-//   tickets             add, everybody  how many launchers came; the value after one's own add is one's ticket
-//   node/T/beat         launcher T      a counter that grows as long as it lives
-//   node/T/report       launcher T      how its workers ended in which round; empty before the first time
-//   node/T/left         launcher T      "0", then "1" when it has seen that the job is over
-//   node/T/description  launcher T      host, process, workers, flags; written last, so that the others are there
+//   key                   written by   value
+//   `decision`            the host     The decision: phase, round, members, end of the last round.
+//   `steps`               the host     "STEPS MS": a heartbeat counter, and the pause between two steps.
+//   `tickets`             all, by add  Number of launchers that came. The result of add is the launcher's ticket.
+//   `node/T/beat`         launcher T   A heartbeat counter.
+//   `node/T/report`       launcher T   The end of its workers and the round; empty before the first report.
+//   `node/T/left`         launcher T   "0"; "1" once it has seen that the job is over.
+//   `node/T/description`  launcher T   Host, process, workers, flags. Written after its other keys.
 //
-// The host writes `decision` before anybody else comes. A launcher joins: it draws a ticket and writes its node/T keys.
-// From then on, every monitor_interval,
+// The host writes `decision` before any other launcher comes. A launcher joins: it draws a ticket and writes its node/T
+// keys. From then on, every monitor_interval:
 //
-//   - each launcher grows its beat, now and then, and reads `decision`. If a round runs and it is a member, it starts
-//     its workers, and reports when they have ended, by themselves or because the decision no longer says that this
-//     round runs.
-//   - the host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round begins it
-//     removes every key of the workers of the round before.
+//   - Each launcher increments its beat every keep_alive_interval, and reads `decision`. If a round runs and the
+//     launcher is a member, it starts its workers. It reports when they have ended, or when it has ended them because
+//     the round no longer runs.
+//   - The host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round begins it
+//     removes all keys of the workers of the previous round.
 //
-// Whatever cannot be read of what a launcher wrote turns that launcher away, as if it were lost, and nobody else.
+// A launcher whose entries cannot be read is turned away as if it were lost. The other launchers are not affected.
 //
-// With a secret of the job all entries but the tickets are sealed (sealed_entries.h): then what a stranger writes is
-// ignored, and what he overwrote or removed is read from its copy, and written again. A launcher that has drawn its
-// ticket first learns the session:
+// With a secret of the job all entries except the ticket counter are sealed (sealed_entries.h). Entries of an attacker
+// are then ignored. Entries that an attacker has overwritten or removed are read from their copies, and written again.
+// A launcher that has drawn its ticket first learns the session:
 //
-//   node/T/hello        launcher T      a number that nobody can foretell; sealed in no session
-//   node/T/welcome      the host        the session, and how many `steps` were written; sealed in a session that is
-//                                       that number, so that it is an answer to it. Each ticket is answered once
+//   `node/T/hello`        launcher T   A random number; sealed in no session.
+//   `node/T/welcome`      the host     The session, and the number of `steps` written. Sealed with the hello as its
+//                                      session, which proves that it answers this hello. One answer per ticket.
 //
-// So a round begins on all nodes when they see it decided, and ends on all of them when one reports; the next is
-// decided when all members have reported or are lost. When the job is over each launcher writes `left`; the host stays
-// until all have, so that nobody finds it gone too early.
+// A round begins on all nodes when they read that it runs, and ends on all of them when one reports. The next round is
+// decided when all members have reported or are lost. When the job is over each launcher writes `left`. The host stays
+// until all have done so, because the store ends with it.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -56,25 +55,25 @@
 
 namespace narrowcast::launcher {
 
-// A sign of the host.
+// A heartbeat of the host.
 struct HostSign {
-  int64_t steps = 0;                   // How often it has decided,
-  std::chrono::milliseconds pause{0};  // and how long it may pause between two times.
-  int64_t spoiled = 0;                 // How many looks found the sign overwritten or removed.
+  int64_t steps = 0;                   // Number of its decisions.
+  std::chrono::milliseconds pause{0};  // Longest pause between two decisions.
+  int64_t spoiled = 0;                 // Reads that found the heartbeat overwritten or removed.
 };
 
-// A launcher's part. All functions throw what the store throws (c10::DistError) and
-// CorruptInputError if it holds something else.
+// A launcher's part of the protocol. All functions throw what the store throws (c10::DistError), and CorruptInputError
+// if the store holds invalid entries.
 class StoreMember {
  public:
   explicit StoreMember(StorePtr store, const JobSeal& seal = {}) : entries_(std::move(store), seal) {}
 
-  // Whether a host serves this store: a store of something else has no decision.
+  // Returns whether a host serves this store: another program's store has no decision.
   bool has_host();
-  // Draws a ticket and introduces the node; with a secret once a host that knows it has answered. To be called until it
-  // returns true.
+  // Draws a ticket and writes the node's entries; with a secret only after a host with the same secret has answered.
+  // The caller repeats the call until it returns true.
   bool join(const NodeDescription& node);
-  // The same for the launcher that serves the store, which has the first ticket. Before the others find a host.
+  // The same for the host, which has the first ticket. It must be called before other launchers find the host.
   void join_as_host(const NodeDescription& node);
   int64_t ticket() const { return ticket_; }
 
@@ -82,10 +81,10 @@ class StoreMember {
   void report(const RoundReport& report);
   void leave();
   Decision decision();
-  // What the host says of itself; the same again where it has not gone on.
+  // Returns the host's last heartbeat; the same value again if there is no new one.
   HostSign host_sign();
 
-  // How many entries were ignored: SealedEntries::rejected.
+  // Number of ignored entries: SealedEntries::rejected.
   int64_t rejected() const { return entries_.rejected(); }
 
  private:
@@ -102,21 +101,21 @@ class StoreMember {
   bool is_described_ = false;
 };
 
-// The part of the launcher that serves the store.
+// The host's part of the protocol.
 class StoreHost {
  public:
-  // Writes the first decision. `before_round` is called before a round begins. A secret has a session.
+  // Writes the first decision. `before_round` is called before each round. A `seal` with a secret must have a session.
   StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal = {},
             std::chrono::milliseconds pause = {});
 
   const Decision& decision() const { return coordinator_.decision(); }
 
-  // Looks at all nodes, decides, and tells.
+  // Reads all nodes' entries, decides, and publishes the decision.
   void step(Clock::time_point now);
 
   bool everyone_left() const { return coordinator_.everyone_left(); }
 
-  // As StoreMember's.
+  // As StoreMember::rejected.
   int64_t rejected() const { return entries_.rejected(); }
 
  private:
@@ -135,8 +134,8 @@ class StoreHost {
   Coordinator coordinator_;
   const std::function<void()> before_round_;
   std::vector<NodeView> nodes_;
-  int64_t tickets_ = 0;           // that were drawn, as far as is known,
-  std::deque<int64_t> expected_;  // and those of them whose launchers have not introduced themselves
+  int64_t tickets_ = 0;           // number of tickets drawn, as far as known
+  std::deque<int64_t> expected_;  // tickets whose launchers have not introduced themselves
   std::string published_;
   int64_t prepared_round_ = -1;
   const std::chrono::milliseconds pause_;

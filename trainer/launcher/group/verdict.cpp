@@ -36,8 +36,8 @@ const MemberResult* find_lost(const Results& results) {
 
 bool blames_a_peer(const FailureRecord& failure) { return failure.ending.exit_code == program::kPeerFailed; }
 
-// Whether the rank ended for a signal that a launcher of the job was sent, with the exit code of that signal: ranks of
-// narrowcast-train all do, on all nodes, once one of them is asked to.
+// Returns whether the rank ended because a launcher of the job was sent a signal: its exit code is that of the signal.
+// All ranks of narrowcast-train, on all nodes, end in this way after one of them was signalled.
 bool follows_a_signal(const Results& results, const FailureRecord& failure) {
   return std::ranges::any_of(results, [&](const MemberResult& result) {
     return result.report && result.report->signal != 0 && failure.ending.signal == 0 &&
@@ -58,7 +58,7 @@ std::optional<FailureRecord> first_failure(const Results& results, const Wanted&
   return first;
 }
 
-// What became of all nodes' workers.
+// Returns an end with the sums over all nodes' workers.
 GroupEnd end_with(const Results& results, GroupEnd::Cause cause, const std::string& text) {
   GroupEnd end{.cause = cause, .text = text};
   for (const MemberResult& result : results) {
@@ -71,7 +71,7 @@ GroupEnd end_with(const Results& results, GroupEnd::Cause cause, const std::stri
   return end;
 }
 
-// The launcher, if one is, whose signal ends the job.
+// Returns the member whose launcher received a signal that ends the job, or null.
 const MemberResult* find_interrupted(const Results& results, const RoundRules& rules) {
   for (const MemberResult& result : results) {
     const bool counts = !rules.elastic || result.member.ticket == rules.host_ticket;
@@ -82,7 +82,7 @@ const MemberResult* find_interrupted(const Results& results, const RoundRules& r
   return nullptr;
 }
 
-// What ends the job whatever became of the workers.
+// Returns the end of the job if it ends regardless of its workers' results.
 std::optional<GroupEnd> find_end(const Results& results, const RoundRules& rules) {
   if (const MemberResult* const refused = find(results, NodeReport::End::kRefused)) {
     GroupEnd end = end_with(results, GroupEnd::Cause::kAborted, refused->member.name + ": " + refused->report->text);
@@ -143,7 +143,7 @@ Verdict judge_workers(const Results& results, const RoundRules& rules) {
                                 : changed(results, rules.newcomer + " came");
 }
 
-// To a tenth.
+// Seconds with one decimal.
 std::string seconds_text(std::chrono::milliseconds duration) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(1) << static_cast<double>(duration.count()) / 1000.0 << " s";
@@ -159,7 +159,7 @@ std::string local_time(int64_t milliseconds) {
   return text.str();
 }
 
-// What became of the other ranks.
+// Describes the end of the other ranks.
 std::string ending_of_others(const GroupEnd& end) {
   if (end.left_behind) {
     return "; not all processes could be ended, even by SIGKILL";
@@ -177,7 +177,8 @@ std::string headline(const FailureRecord& failure, const std::string& others) {
          seconds_text(failure.after) + " after the start, at " + local_time(failure.time_ms) + others;
 }
 
-// What a worker wrote, as a terminal only shows it. Its texts are cut already; escaped they may be longer.
+// Escapes characters of a worker's text that a terminal would interpret. The text was cut before; escaping may lengthen
+// it.
 std::string shown(const std::string& text) { return printable(text, 2 * kLongestText); }
 
 std::vector<std::string> failure_lines(const FailureRecord& failure, const std::string& others) {
@@ -217,7 +218,7 @@ Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules)
     return {.kind = Verdict::Kind::kOver, .end = std::move(*end)};
   }
   Verdict verdict = judge_workers(results, rules);
-  // Nothing may start beside what could not be ended, or after a signal.
+  // Nothing may start while processes are left, or after a signal.
   if (verdict.end.left_behind || find_interrupted(results, rules) != nullptr) {
     verdict.kind = Verdict::Kind::kOver;
   }

@@ -1,8 +1,9 @@
-// What follows from how the members of a round ended, and what users are told of it.
+// Decides how a job continues after a round, and describes the result to users.
 //
-// Whose failure was it? The earliest one, by the nodes' clocks, that does not blame a peer (exit code kPeerFailed); a
-// node that was lost comes next, since it makes the ranks of others fail in that way; then the earliest that blames
-// one.
+// The failure to report is, in this order:
+//   1. the earliest failure, by the nodes' clocks, that does not blame a peer (exit code kPeerFailed);
+//   2. a lost node, because ranks of other nodes fail with kPeerFailed when a node is lost;
+//   3. the earliest failure that blames a peer.
 #pragma once
 
 #include <optional>
@@ -13,38 +14,38 @@
 
 namespace narrowcast::launcher {
 
-// How one node's part of a round ended.
+// A member, and the end of its part of a round.
 struct MemberResult {
   Member member;
-  std::optional<NodeReport> report;  // none: the node was lost
+  std::optional<NodeReport> report;  // empty: the node was lost
 };
 
-// What decides besides.
+// The other inputs of a verdict.
 struct RoundRules {
-  bool elastic = false;       // the job survives nodes that leave or are lost
-  int64_t host_ticket = 1;    // but not this one, which serves the store
+  bool elastic = false;       // the job survives nodes that leave or are lost,
+  int64_t host_ticket = 1;    // except the host, which has this ticket
   std::string lost_because;   // e.g. "no sign of life for 10 s"
-  std::string newcomer = {};  // for whom the round was stopped, if for anybody
+  std::string newcomer = {};  // the node for which the round was stopped; empty: none
 };
 
-// What becomes of the job after a round.
+// The decision about the job after a round.
 struct Verdict {
   enum class Kind {
-    kOver,            // the job ends so
-    kCountedRestart,  // another round if --max_restarts allows it, else the job ends so
+    kOver,            // the job ends with `end`
+    kCountedRestart,  // another round if --max_restarts allows it, else as kOver
     kRestart,         // another round
   };
   Kind kind = Kind::kOver;
   GroupEnd end;
 };
 
-// Decides it from the results of all members of the round.
+// Decides from the results of all members of the round.
 Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules);
 
 // "exit code 7" or "signal SIGKILL (Killed)".
 std::string describe(const Ending& ending);
 
-// The lines to print about an end; the first one says it all. None for success.
+// Returns the lines to print about an end; the first line is the summary. Success usually has no lines.
 std::vector<std::string> describe_end(const GroupEnd& end);
 
 }  // namespace narrowcast::launcher

@@ -61,7 +61,7 @@ void Agent::tell_ignored() const {
   }
 }
 
-// Waits for a round to run, or the end.
+// Waits until a round can run, or the job is over.
 Directive Agent::next_directive() {
   Directive directive = rendezvous_.directive();
   while (directive.kind == Directive::Kind::kWait || directive.kind == Directive::Kind::kStop) {
@@ -70,7 +70,7 @@ Directive Agent::next_directive() {
       told_note_ = directive.note;
     }
     const int signal = idle();
-    if (signals_ > 1) {  // The user will not wait until the group has taken note of the first.
+    if (signals_ > 1) {  // A second signal ends the launcher before the group has reacted to the first.
       return {.kind = Directive::Kind::kOver,
               .end = GroupEnd{.cause = GroupEnd::Cause::kInterrupted, .signal = signal}};
     }
@@ -79,7 +79,8 @@ Directive Agent::next_directive() {
   return directive;
 }
 
-// Lets some time pass without workers. Returns a signal that came, and tells the group of the first; else 0.
+// Waits for monitor_interval without workers. Returns a signal that came, and reports the first one to the group;
+// otherwise returns 0.
 int Agent::idle() {
   const Event event = runner_.wait(runner_.now() + options_.monitor_interval);
   if (event.kind != Event::Kind::kSignal) {

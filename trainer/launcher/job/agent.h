@@ -1,9 +1,9 @@
-// One node's launcher: does what the group wants (rendezvous.h) with this node's workers.
+// One node's launcher: runs this node's workers as the group decides (rendezvous.h).
 //
 //   waiting ── the round is complete ──> running ── a worker or another node fails, or all succeed ──┐
 //      │  ^                                                                                         │
 //      │  └────────────────────────────── another round ──────────────── report, and wait ──────────┘
-//      └── the job is over ──> tell, stay as long as others need this launcher, end
+//      └── the job is over ──> print the end, stay while others need this launcher, exit
 #pragma once
 
 #include <chrono>
@@ -17,28 +17,28 @@
 
 namespace narrowcast::launcher {
 
-// What an agent starts, and how.
+// The workers of an agent, and its timeouts.
 struct AgentOptions {
   LaunchOptions launch;
-  EnvironmentVariables environment;              // what workers inherit
+  EnvironmentVariables environment;              // inherited by workers
   std::chrono::milliseconds shutdown_timeout;    // SupervisorOptions::shutdown_timeout
   std::chrono::milliseconds signal_timeout;      // SupervisorOptions::signal_timeout
-  std::chrono::milliseconds monitor_interval;    // how often the group is asked what to do
+  std::chrono::milliseconds monitor_interval;    // time between two reads of the group's directive
   std::function<void(const std::string&)> tell;  // prints a line for the user
   std::function<std::chrono::system_clock::time_point()> wall_clock = std::chrono::system_clock::now;
 };
 
-// Waits until `done`, which waits for something for as long as it is given and says whether it has come, while there
-// are no workers. Returns the signal that the launcher was sent before, 0 if none was.
+// Waits, while there are no workers, until `done` returns true. `done` waits for at most the given time and returns
+// whether it is done. Returns the signal that the launcher received before, or 0.
 int wait_unless_interrupted(WorkerRunner& runner, const std::function<bool(std::chrono::milliseconds)>& done);
 
-// Runs this node's workers as the group wants it, round after round.
+// Runs this node's workers, round after round.
 class Agent {
  public:
   Agent(WorkerRunner& runner, Rendezvous& rendezvous, AgentOptions options);
 
-  // Runs this node's part of the job and returns how the job ended. Throws c10::ValueError, after telling the group, if
-  // a worker cannot be started.
+  // Runs this node's part of the job and returns the end of the job. Throws c10::ValueError if a worker cannot be
+  // started, after reporting that to the group.
   GroupEnd run();
 
  private:
@@ -58,8 +58,8 @@ class Agent {
   const AgentOptions options_;
   std::chrono::system_clock::time_point round_began_;
   std::string told_note_;
-  NodeReport report_;  // of the last round
-  int signals_ = 0;    // that came while there were no workers
+  NodeReport report_;  // the report of the last round
+  int signals_ = 0;    // signals that came while there were no workers
 };
 
 }  // namespace narrowcast::launcher

@@ -35,7 +35,8 @@ const std::string& own_address(const GroupRequest& request) {
   return request.local_addr.empty() ? request.endpoint.host : request.local_addr;
 }
 
-// Also at 0.0.0.0, so that serving there is refused with the reason.
+// Returns whether `host` may be an address of this machine. That includes 0.0.0.0, where serving then fails with the
+// reason.
 bool may_serve_at(const std::string& host) {
   int error = 0;
   return network::is_own_address(host) || network::means_all(network::find_addresses(host, error));
@@ -98,7 +99,7 @@ void JobRendezvous::serve(const GroupRequest& request) {
   store_ = std::make_shared<HostedStore>(own_address(request), *socket_);
 }
 
-// Several launchers may run on the endpoint's machine; the first to listen is the host.
+// Several launchers may run on the endpoint's machine. The first one that listens is the host.
 void JobRendezvous::serve_if_own(const GroupRequest& request) {
   if (!may_serve_at(request.endpoint.host)) {
     return;
@@ -106,7 +107,7 @@ void JobRendezvous::serve_if_own(const GroupRequest& request) {
   try {
     serve(request);
   } catch (const PortInUseError&) {
-    socket_.reset();  // By the host, as the conversation with it will show.
+    socket_.reset();  // Probably by the host: joining it will show.
   }
 }
 

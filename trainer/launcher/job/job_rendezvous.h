@@ -1,4 +1,4 @@
-// The rendezvous that a job needs, with what it stands on: a socket and a store, if this launcher serves them.
+// A job's rendezvous, with the socket and the store if this launcher serves them.
 #pragma once
 
 #include <chrono>
@@ -18,28 +18,29 @@
 
 namespace narrowcast::launcher {
 
-// Which nodes a job has and how they find each other, as the user gave it.
+// A job's nodes and how they find each other, as given by the user.
 struct GroupRequest {
   NodeCount nodes = {};
-  std::string backend = kStaticBackend;           // or kElasticBackend; of no account with one node
-  int64_t node_rank = 0;                          // static: this node's
-  Endpoint endpoint{.host = network::kLoopback};  // where the store is served; port 0, with one node: any free one
-  EndpointFlags endpoint_flags{};                 // how the user gave it
-  std::string local_addr = {};                    // of this node; empty: the endpoint's where it serves
-  std::string rdzv_id = {};                       // a name for the job; empty: made up
+  std::string backend = kStaticBackend;           // or kElasticBackend; ignored with one node
+  int64_t node_rank = 0;                          // this node's rank, with the static backend
+  Endpoint endpoint{.host = network::kLoopback};  // address of the store; port 0, with one node: any free port
+  EndpointFlags endpoint_flags{};                 // the flags by which the user gave it
+  std::string local_addr = {};                    // this node's address; empty: the endpoint's if it serves the store
+  std::string rdzv_id = {};                       // the job's name; empty: generated
   RendezvousOptions options = {};
   int64_t max_restarts = 0;
-  std::optional<program::JobSecret> secret = {};  // that all launchers of the job know
+  std::optional<program::JobSecret> secret = {};  // shared by all launchers of the job
 };
 
-// Whether the launcher that was asked so serves the store. With c10d it may have to find out; that is no.
+// Returns whether the launcher with this request serves the store. Returns false if that is not known yet, as may be
+// with c10d.
 bool surely_serves(const GroupRequest& request);
 
-// The rendezvous of a job on one node: there is nobody to ask.
+// The rendezvous of a job on one node: it decides alone.
 class LocalRendezvous : public Rendezvous {
  public:
-  // `first` is the round to begin with. `before_round` is called before each one, and `succeeded` with each rank that
-  // has ended well.
+  // `first` is the first round. `before_round` is called before each round, `succeeded` with each rank that ends
+  // successfully.
   LocalRendezvous(Round first, std::function<void()> before_round, std::function<void(int64_t)> succeeded);
 
   Directive directive() override;
@@ -52,18 +53,18 @@ class LocalRendezvous : public Rendezvous {
   const std::function<void()> before_round_;
   const std::function<void(int64_t)> succeeded_;
   RestartRule restarts_;
-  std::optional<GroupEnd> end_;  // of the round before
+  std::optional<GroupEnd> end_;  // end of the previous round
   bool over_ = false;
 };
 
-// A LocalRendezvous for one node, a StoreRendezvous for several.
+// A LocalRendezvous for one node, or a StoreRendezvous for several nodes.
 class JobRendezvous {
  public:
-  // Starts to serve or to look for the store. Throws c10::ValueError if it cannot be served as asked for. Looks names
-  // up, which may take as long as the machine's resolver does.
+  // Starts to serve the store, or to connect to it. Throws c10::ValueError if it cannot be served as requested. The
+  // name lookup may take as long as the machine's resolver does.
   JobRendezvous(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 
-  // Lives as long as this object.
+  // The rendezvous, which this object owns.
   Rendezvous& get() { return *rendezvous_; }
 
  private:
@@ -72,7 +73,7 @@ class JobRendezvous {
   void join(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 
   std::optional<network::ListeningSocket> socket_;
-  std::shared_ptr<HostedStore> store_;  // none: another launcher's
+  std::shared_ptr<HostedStore> store_;  // null: another launcher serves it
   std::unique_ptr<Rendezvous> rendezvous_;
 };
 

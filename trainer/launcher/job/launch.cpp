@@ -32,7 +32,8 @@ OutputChoices output_choices(const LaunchRequest& request) {
           .run_folder = {}};
 }
 
-// The processors of each worker. GPUs are looked for only if they matter: asking the driver can take a second.
+// Returns the processors of each worker. GPUs are only queried if they matter, because the driver may take a second to
+// answer.
 std::vector<std::vector<int64_t>> processors_for(NumaBinding binding, int64_t workers) {
   if (binding == NumaBinding::kNone) {
     return {};
@@ -60,7 +61,8 @@ LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariabl
   return options;
 }
 
-// Before there are other threads: a process with several cannot leave its user namespace.
+// Enters a private network if the job gets one. Must run before there are other threads: a process with several threads
+// cannot leave its user namespace.
 void isolate(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
   if (request.simulated) {
     const std::string why = enter_private_network();
@@ -90,7 +92,7 @@ void isolate(const LaunchRequest& request, const EnvironmentVariables& environme
   }
 }
 
-// Tells the workers in `options` about the network, and lets `group` meet in it.
+// Creates the simulated network, passes it to the workers in `options`, and sets the address at which `group` meets.
 std::optional<SimulatedNetwork> simulate_network(const LaunchRequest& request, LaunchOptions& options,
                                                  GroupRequest& group) {
   if (!request.simulated) {
@@ -124,7 +126,7 @@ void announce(const LaunchOptions& options, const EnvironmentVariables& environm
   }
 }
 
-// A launcher that another launcher started says why it failed, as torchrun does.
+// A launcher that was started by another launcher writes the failure to its own error file, as torchrun does.
 void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environment, const Tell& tell) {
   const auto error_file = environment.find("TORCHELASTIC_ERROR_FILE");
   if (end.cause != GroupEnd::Cause::kFailed || error_file == environment.end() || error_file->second.empty()) {
@@ -138,8 +140,8 @@ void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environmen
   }
 }
 
-// Running out of them halfway would end a job that restarts cannot save. Launchers meet only after this, so that nobody
-// knows yet how many workers other nodes have: they are taken to have as many as this one.
+// Checks the limit of open files in advance: exceeding it later would end a job that restarts cannot save. The numbers
+// of workers of other nodes are not known yet, and assumed equal to this node's.
 void check_open_files(const LaunchRequest& request, const LaunchOptions& options) {
   const int64_t served = surely_serves(request.group) ? request.group.nodes.most * options.nproc_per_node : 0;
   const int64_t needed = open_files_needed(options, served);
@@ -149,10 +151,12 @@ void check_open_files(const LaunchRequest& request, const LaunchOptions& options
                     ", with --nproc_per_node=", options.nproc_per_node, "; raise the limit (ulimit -Hn)");
 }
 
-// Makes the rendezvous on a thread of its own: it may take long, and until then a signal ends the launcher, which waits
-// for the thread as long as it may take to reach the store: c10d must not run on while main returns and static objects
-// go. A thread that looks names up for longer than that is left behind, to end with the process. None then, and the
-// signal.
+// Makes the rendezvous on a separate thread, because it may take long. A signal ends the launcher in the meantime: then
+// it returns null and sets `signal`.
+//
+// After a signal it waits for the thread for at most kPatience, the longest time of a connection to the store. The
+// reason is that c10d must not run while main returns and static objects are destroyed. A thread whose name lookup
+// takes longer is left behind, and ends with the process.
 std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const GroupRequest& group,
                                                std::chrono::milliseconds interval, const LaunchOptions& options,
                                                int& signal) {
@@ -169,7 +173,7 @@ std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const Group
   return made.get();
 }
 
-// Tells of an end that no agent has told of.
+// Prints an end that no agent has printed. Returns the exit code.
 int tell_end(const GroupEnd& end, const Tell& tell) {
   for (const std::string& line : describe_end(end)) {
     tell(line);
@@ -182,7 +186,7 @@ int tell_end(const GroupEnd& end, const Tell& tell) {
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
   open_missing_streams();
   isolate(request, environment, tell);
-  // Early: from here on signals are ours, and there is no second thread yet.
+  // Early, because the runner must take over signals before there is a second thread.
   ProcessRunner runner(
       {.prefix = request.prefix, .signals = parse_handled_signals("--signals_to_handle", request.signals_to_handle)});
   LaunchOptions options = options_for(request, environment);

@@ -1,4 +1,4 @@
-// narrowcast-run without its flags: from a request to an exit code.
+// narrowcast-run without its flags: carries out a request and returns the exit code.
 #pragma once
 
 #include <chrono>
@@ -19,28 +19,28 @@
 
 namespace narrowcast::launcher {
 
-// What a command line asks for.
+// The request of a command line.
 struct LaunchRequest {
   std::vector<std::string> command;  // a program's name or path, then its arguments
   std::string nproc_per_node = "1";  // a number, cpu, gpu or auto
   std::string role = "default";
 
   GroupRequest group;
-  Isolation isolation = Isolation::kAuto;  // of a job on one node
-  std::optional<NetworkShape> simulated;   // between the ranks of a job on one node, at the group's default endpoint
-  std::filesystem::path secret_file;       // of the job's secret, which workers are told; empty: there is none
+  Isolation isolation = Isolation::kAuto;  // for a job on one node
+  std::optional<NetworkShape> simulated;   // for a job on one node at the group's default endpoint
+  std::filesystem::path secret_file;       // file of the job's secret, passed to workers; empty: none
 
-  std::filesystem::path log_dir;                 // empty: one for temporary files
+  std::filesystem::path log_dir;                 // empty: a temporary folder
   std::string redirects = "0";                   // torchrun's syntax (launch_plan.h)
-  std::string tee = "0";                         // the same
-  std::string local_ranks_filter;                // local ranks that are shown, like "0,2"; empty: all
-  bool prefix = true;                            // shown output has line_prefix before each line
+  std::string tee = "0";                         // torchrun's syntax
+  std::string local_ranks_filter;                // local ranks whose output is shown, like "0,2"; empty: all
+  bool prefix = true;                            // show line_prefix before each line
   std::string line_prefix = kDefaultLinePrefix;  // a template (line_prefix.h)
   std::vector<std::string> output_filters;       // OutputChoices::output_filters
   std::vector<std::string> error_filters;        // OutputChoices::error_filters
 
   bool virtual_local_rank = false;                // LaunchOptions::virtual_local_rank
-  NumaBinding numa_binding = NumaBinding::kNone;  // which processors workers may use
+  NumaBinding numa_binding = NumaBinding::kNone;  // the processors that workers may use
 
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
   std::chrono::milliseconds shutdown_timeout = SupervisorOptions().shutdown_timeout;
@@ -48,9 +48,9 @@ struct LaunchRequest {
   std::chrono::milliseconds monitor_interval = SupervisorOptions().monitor_interval;
 };
 
-// Runs this node's part of the job with `environment` as what workers inherit, and returns the launcher's exit code.
-// `tell` prints a line for the user. Nothing the job started here is left when this returns or throws. Throws
-// c10::ValueError for a request that cannot be carried out, before any worker runs.
+// Runs this node's part of the job and returns the launcher's exit code. Workers inherit `environment`. `tell` prints a
+// line for the user. No process that the job started here is left when this returns or throws. Throws c10::ValueError
+// for a request that cannot be carried out, before any worker runs.
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment,
            const std::function<void(const std::string&)>& tell);
 

@@ -34,7 +34,7 @@ void check_rank(const std::string& flag, int64_t rank, int64_t nproc) {
   TORCH_CHECK_VALUE(rank < nproc, flag, " names local rank ", rank, ", but --nproc_per_node is ", nproc);
 }
 
-// What is wanted of one stream of one worker.
+// The user's choices for one stream of one worker.
 struct Wish {
   bool redirected = false;
   bool teed = false;
@@ -47,7 +47,7 @@ StreamTarget target(const Wish& wish, const std::filesystem::path& file, const L
           .filter = wish.teed && wish.shown_rank && !filter.texts.empty() ? filter : LineFilter()};
 }
 
-// What is the same for all workers of this node.
+// Variables that are equal for all workers of this node.
 EnvironmentVariables node_environment(const LaunchOptions& options, const Round& round) {
   return {
       {"LOCAL_WORLD_SIZE", std::to_string(options.nproc_per_node)},
@@ -66,7 +66,7 @@ EnvironmentVariables node_environment(const LaunchOptions& options, const Round&
   };
 }
 
-// What makes the workers of a simulated network use it.
+// Variables that make Gloo and NCCL use the simulated network.
 EnvironmentVariables network_environment(const WorkerNetworks& networks) {
   if (networks.text.empty()) {
     return {};
@@ -87,7 +87,8 @@ std::string prefix_for(const LaunchOptions& options, int64_t rank, int64_t local
                              .hostname = options.host});
 }
 
-// The only GPU that the worker with that local rank sees: one of those that the variable names, else that number.
+// Returns the only GPU that the worker with that local rank sees: an entry of CUDA_VISIBLE_DEVICES if it is set, else
+// the local rank's number.
 std::string gpu_of(int64_t local_rank, const EnvironmentVariables& environment) {
   const auto visible = environment.find(kVisibleGpus);
   if (visible == environment.end()) {
@@ -99,7 +100,7 @@ std::string gpu_of(int64_t local_rank, const EnvironmentVariables& environment) 
   return std::string(absl::StripAsciiWhitespace(gpus[static_cast<size_t>(local_rank)]));
 }
 
-// Throws if no worker's stream is both shown and written to a file, of which lines would be copied.
+// Throws if there are filters but no worker's stream is both shown and written to a file.
 void check_filter(const char* flag, const LaunchOptions& options, const std::vector<std::string>& texts,
                   StreamTarget WorkerTargets::*stream) {
   bool is_used = texts.empty();
@@ -111,7 +112,7 @@ void check_filter(const char* flag, const LaunchOptions& options, const std::vec
                     "local rank that is shown");
 }
 
-// What differs between the workers of this node.
+// Adds the parts that differ between the workers of this node.
 void add_own_part(const LaunchOptions& options, const Round& round, WorkerCommand& worker) {
   const std::filesystem::path folder =
       worker_folder(options.output.run_folder, std::to_string(round.restart_count), std::to_string(worker.rank));
@@ -238,7 +239,7 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
   if (limits_threads(options, inherited)) {
     environment.emplace("OMP_NUM_THREADS", "1");
   }
-  // What is there already wins over what is inherited.
+  // Variables set so far take precedence over inherited ones.
   environment.insert(inherited.begin(), inherited.end());
   environment.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // unless the user set it
 

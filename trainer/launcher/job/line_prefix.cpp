@@ -10,9 +10,9 @@
 namespace narrowcast::launcher {
 namespace {
 
-// "NAME" or "{NAME}" at the beginning of a text: its length, and the name.
+// A reference "NAME" or "{NAME}" at the beginning of a text.
 struct Reference {
-  size_t length = 0;  // 0: there is none
+  size_t length = 0;  // of the whole reference; 0: none
   std::string name;
 };
 
@@ -27,7 +27,7 @@ Reference reference_at(std::string_view text) {
   return is_whole ? Reference{end + begin, std::string(text.substr(begin, end - begin))} : Reference();
 }
 
-// Null if there is no variable of that name.
+// Returns null if there is no variable of that name.
 const std::string* variable(const LineVariables& variables, const std::string& name) {
   return name == "role_name"    ? &variables.role_name
          : name == "rank"       ? &variables.rank

@@ -1,4 +1,4 @@
-// The text before each line of a worker's output that is shown, as torchrun's templates have it.
+// The prefix of each shown line of a worker's output, from a template like torchrun's.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace narrowcast::launcher {
 
 inline constexpr const char* kDefaultLinePrefix = "[${rank}]: ";
 
-// What a template may name.
+// The variables of a template.
 struct LineVariables {
   std::string role_name = {};
   std::string rank = {};
@@ -15,8 +15,9 @@ struct LineVariables {
   std::string hostname = {};
 };
 
-// `text` with "$NAME" and "${NAME}" replaced by the variable of that name, and "$$" by "$". Throws c10::ValueError
-// naming `flag`, `text` and the variables for another NAME, for a "$" before anything else, and for more than one line.
+// Returns `text` with "$NAME" and "${NAME}" replaced by the variable NAME, and "$$" by "$". Throws c10::ValueError for
+// an unknown NAME, a "$" before anything else, and several lines. The message names `flag`, `text` and, except for
+// several lines, the variables.
 std::string expand_line_prefix(const std::string& flag, const std::string& text, const LineVariables& variables);
 
 }  // namespace narrowcast::launcher

@@ -20,7 +20,7 @@ ProcessorList those_of(const ProcessorList& all, const Wanted& wanted) {
   return some;
 }
 
-// The processors with the same `key`, in the order of the keys.
+// Groups the processors by `key`, in ascending order of keys.
 std::vector<ProcessorList> groups_of(const ProcessorList& all, int64_t Processor::*key) {
   std::map<int64_t, ProcessorList> groups;
   for (const Processor& processor : all) {
@@ -33,7 +33,7 @@ std::vector<ProcessorList> groups_of(const ProcessorList& all, int64_t Processor
   return list;
 }
 
-// The NUMA node of each of the machine's GPUs, or of each worker where there are too few GPUs.
+// Returns the NUMA node of each GPU of the machine, or of each worker if there are fewer GPUs than workers.
 std::vector<int64_t> nodes_of_sharers(int64_t workers, const NodeProcessors& node) {
   if (std::ssize(node.nodes_of_gpus) >= workers) {
     return node.nodes_of_gpus;
@@ -50,7 +50,7 @@ std::vector<int64_t> nodes_of_sharers(int64_t workers, const NodeProcessors& nod
   return nodes;
 }
 
-// One of those that share the processors of a NUMA node: the how-manieth, of how many.
+// One of the `count` workers or GPUs that share a NUMA node: number `index`, from 0.
 struct Share {
   int64_t index = 0;
   int64_t count = 0;
@@ -61,7 +61,7 @@ Share share_of(int64_t worker, const std::vector<int64_t>& nodes) {
   return {.index = std::count(nodes.begin(), end, *end), .count = std::count(nodes.begin(), nodes.end(), *end)};
 }
 
-// An equal part of the cores; the first shares have one more where they cannot be equal.
+// Returns an equal part of the cores. If the division has a remainder, the first parts have one core more.
 ProcessorList exclusive_part(const ProcessorList& near, const Share& share, int64_t worker) {
   const std::vector<ProcessorList> cores = groups_of(near, &Processor::core);
   const int64_t each = std::ssize(cores) / share.count;
@@ -77,7 +77,7 @@ ProcessorList exclusive_part(const ProcessorList& near, const Share& share, int6
   return part;
 }
 
-// The core complexes in turn, those with the most usable processors first.
+// Assigns the core complexes in turn, beginning with those that have the most usable processors.
 ProcessorList core_complex(const ProcessorList& near, const Share& share) {
   std::vector<ProcessorList> complexes = groups_of(near, &Processor::cache);
   std::ranges::stable_sort(complexes, std::greater<>(), [](const ProcessorList& complex) { return complex.size(); });

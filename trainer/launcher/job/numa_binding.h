@@ -1,7 +1,7 @@
-// NUMA binding as torchrun has it (--numa_binding): each worker of a node may use some of its processors.
+// NUMA binding like torchrun's (--numa_binding): limits each worker of a node to some of the processors.
 //
-// A worker is near the GPU whose number is its local rank, if this machine has as many GPUs as workers. Otherwise the
-// workers are divided among the NUMA nodes in order: of 4 workers on 2 nodes, 0 and 1 are near node 0.
+// If the machine has at least as many GPUs as workers, a worker is bound near the GPU whose number is its local rank.
+// Otherwise the workers are divided among the NUMA nodes in order: of 4 workers on 2 nodes, 0 and 1 are on node 0.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,28 @@
 
 namespace narrowcast::launcher {
 
-// What the worker shares with others: torchrun's modes.
+// Torchrun's modes: which processors a worker may use.
 enum class NumaBinding {
-  kNone,         // it may use what the launcher may use
+  kNone,         // all processors that the launcher may use
   kNode,         // all processors of its NUMA node
-  kSocket,       // all processors of the NUMA nodes of its node's socket
-  kExclusive,    // an equal part of the cores of its NUMA node, which no other worker gets
-  kCoreComplex,  // the processors of its NUMA node that share one largest cache, in turn
+  kSocket,       // all processors of all NUMA nodes of that node's socket
+  kExclusive,    // an equal, exclusive part of the cores of its NUMA node
+  kCoreComplex,  // the processors of a core complex (largest shared cache) of its NUMA node, in turn
 };
 
-// "node", "socket", "exclusive" or "core-complex". Throws c10::ValueError naming `flag` and the text for anything else.
+// Parses "node", "socket", "exclusive" or "core-complex". Throws c10::ValueError naming `flag` and the text for
+// anything else.
 NumaBinding parse_numa_binding(const std::string& flag, const std::string& text);
 
-// Where workers and processors of a node are.
+// The processors and GPUs of a node.
 struct NodeProcessors {
   std::vector<Processor> usable = {};       // in ascending order
   std::vector<int64_t> nodes_of_gpus = {};  // the NUMA node of each GPU
 };
 
-// The numbers of the processors that each of `workers` may use, in ascending order, by local rank; empty lists for
-// kNone. Throws c10::ValueError naming the local rank where its NUMA node has no usable processor, or, for kExclusive,
-// fewer cores than workers share it.
+// Returns the numbers of the processors of each of `workers`, by local rank, in ascending order; empty lists for kNone.
+// Throws c10::ValueError naming the local rank if its NUMA node has no usable processor. With kExclusive it also throws
+// if the node has fewer cores than workers or GPUs share it.
 std::vector<std::vector<int64_t>> bind_workers(NumaBinding binding, int64_t workers, const NodeProcessors& node);
 
 }  // namespace narrowcast::launcher

@@ -37,8 +37,8 @@ class Supervisor {
  private:
   enum class Phase {
     kRunning,
-    kSuspecting,  // a rank failed and blames another; who is it?
-    kStopping,    // told to end
+    kSuspecting,  // a rank failed and blames a peer: waits for another failure
+    kStopping,    // workers were signalled to end
     kKilling,     // SIGKILL was sent
     kOver,
   };
@@ -56,7 +56,7 @@ class Supervisor {
     }
   }
 
-  // The next deadline, or time to ask the group.
+  // Returns the next deadline, or the time of the next ask_group() if it is earlier.
   std::optional<Clock::time_point> wake_up() {
     if (!options_.stop_wanted || !job_goes_on()) {
       return deadline_;
@@ -79,8 +79,8 @@ class Supervisor {
     }
   }
 
-  // The workers are gone; what they left may ignore the signal that ended them, as
-  // background jobs of a shell ignore SIGINT.
+  // The workers are gone. Processes that they left may ignore the signal that ended the workers, as background jobs of
+  // a shell ignore SIGINT.
   void end_leftovers() {
     if (job_goes_on()) {
       stop(SIGTERM);
@@ -155,7 +155,7 @@ class Supervisor {
   const SupervisorOptions options_;
   const Clock::time_point started_;
   Phase phase_ = Phase::kRunning;
-  Clock::time_point stopped_;  // when stop() was
+  Clock::time_point stopped_;  // time of stop()
   std::optional<Clock::time_point> deadline_;
   std::map<int64_t, pid_t> pids_;
   int64_t running_ = 0;

@@ -17,8 +17,8 @@
 namespace narrowcast::launcher {
 namespace {
 
-// The kernel's own words in an answer; empty if it gave none. The attributes follow the error's header, and the request
-// is in between unless the answer is capped.
+// Returns the kernel's explanation in an answer; empty if it has none. The attributes follow the error's header, and
+// the request is in between unless the answer is capped.
 std::string explanation(const uint8_t* answer, const nlmsghdr& header) {
   if ((header.nlmsg_flags & NLM_F_ACK_TLVS) == 0) {
     return "";
@@ -44,7 +44,7 @@ std::string explanation(const uint8_t* answer, const nlmsghdr& header) {
   return "";
 }
 
-// Nothing, or why the request was refused.
+// Returns an empty text, or why the request was refused.
 std::string reason_in(const uint8_t* answer, size_t size) {
   nlmsghdr header{};
   nlmsgerr error{};
@@ -112,7 +112,7 @@ const std::vector<uint8_t>& NetlinkMessage::bytes() {
 
 NetlinkSocket::NetlinkSocket() : socket_(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE)) {
   TORCH_CHECK_VALUE(socket_.is_open(), "a netlink socket: ", files::reason(errno));
-  const int on = 1;  // Kernels that do not have an option give answers without it.
+  const int on = 1;  // Kernels without these options send shorter answers.
   setsockopt(socket_.get(), SOL_NETLINK, NETLINK_EXT_ACK, &on, sizeof(on));
   setsockopt(socket_.get(), SOL_NETLINK, NETLINK_CAP_ACK, &on, sizeof(on));
 }
@@ -138,7 +138,7 @@ void NetlinkSocket::request(std::string_view what, NetlinkMessage message) {
 int32_t NetlinkSocket::index_of(const std::string& interface) {
   ifreq named{};
   std::strncpy(named.ifr_name, interface.c_str(), sizeof(named.ifr_name) - 1);
-  // A netlink socket answers this for its own namespace, unlike if_nametoindex, which asks about the process's.
+  // A netlink socket answers for its own namespace. if_nametoindex would answer for the process's namespace.
   TORCH_CHECK_VALUE(ioctl(socket_.get(), SIOCGIFINDEX, &named) == 0, "interface ", interface, ": ",
                     files::reason(errno));
   return named.ifr_ifindex;

@@ -1,4 +1,4 @@
-// Messages of rtnetlink(7), by which the kernel is asked to change interfaces, addresses and queueing disciplines.
+// Messages of rtnetlink(7), which change the kernel's interfaces, addresses and queueing disciplines.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace narrowcast::launcher {
 
-// One request, built from front to back: the header of its kind, then attributes, which may contain attributes.
+// One request, built from front to back: a header that depends on its type, then attributes, which may be nested.
 class NetlinkMessage {
  public:
   // `type` is for instance RTM_NEWLINK; `flags` are added to NLM_F_REQUEST | NLM_F_ACK.
   NetlinkMessage(uint16_t type, uint16_t flags);
 
-  // Appends the header that follows from the type, for instance an ifinfomsg.
+  // Appends the header that the type requires, for instance an ifinfomsg.
   template <class Header>
   NetlinkMessage& header(const Header& header) {
     append(&header, sizeof(header));
@@ -31,14 +31,14 @@ class NetlinkMessage {
     return *this;
   }
 
-  // Appends an attribute with a text and the zero byte that ends it.
+  // Appends an attribute with a zero-terminated text.
   NetlinkMessage& add_text(uint16_t type, const std::string& text);
 
-  // All that is appended until the matching end() is inside this attribute.
+  // Begins and ends an attribute that contains everything appended in between.
   NetlinkMessage& begin(uint16_t type);
   NetlinkMessage& end();
 
-  // Fills in the length and returns the bytes. The message must have no attribute that was begun and not ended.
+  // Fills in the length and returns the bytes. All attributes must have been ended.
   const std::vector<uint8_t>& bytes();
 
  private:
@@ -46,23 +46,23 @@ class NetlinkMessage {
   void add_bytes(uint16_t type, const void* bytes, size_t count);
 
   std::vector<uint8_t> bytes_;
-  std::vector<size_t> open_;  // where the attributes begin that have not ended
+  std::vector<size_t> open_;  // offsets of the attributes that have not ended
 };
 
-// A conversation with the kernel about the network namespace in which this object was made, whichever namespace the
-// process enters later.
+// A connection to the kernel for the network namespace in which this object was made, even if the process enters
+// another namespace later.
 class NetlinkSocket {
  public:
-  // Throws c10::ValueError with the system's reason if there is no such socket.
+  // Throws c10::ValueError with the system's reason if the socket cannot be opened.
   NetlinkSocket();
 
-  // Sends the request and waits for the answer. Returns nothing, or why the kernel refused, in its own words.
+  // Sends the request and waits for the answer. Returns an empty text, or the kernel's reason for a refusal.
   std::string try_request(NetlinkMessage message);
 
   // Throws c10::ValueError "WHAT: REASON" if the kernel refuses.
   void request(std::string_view what, NetlinkMessage message);
 
-  // The number of the interface with that name. Throws c10::ValueError if there is none.
+  // Returns the number of the interface with that name. Throws c10::ValueError if it does not exist.
   int32_t index_of(const std::string& interface);
 
  private:

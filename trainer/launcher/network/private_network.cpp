@@ -22,21 +22,21 @@
 namespace narrowcast::launcher {
 namespace {
 
-// Our programs that talk to nobody but each other.
+// Our programs that only connect to each other.
 constexpr std::array kProgramsOfOurs = {"narrowcast-train", "narrowcast-bench"};
 
-// What names an interface, or may.
+// Flags and variables that name an interface, or may do so.
 constexpr std::array kFlagsOfInterfaces = {"interface", "master_addr", "flagfile", "fromenv", "tryfromenv"};
 constexpr std::array kVariablesOfInterfaces = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"};
 
-// Whether an argument is "--NAME", "-NAME", or one of these with a value.
+// Returns whether an argument is "--NAME" or "-NAME", with or without a value.
 bool is_flag(std::string_view argument, std::string_view name) {
   const size_t dashes = std::min(argument.find_first_not_of('-'), argument.size());
   const std::string_view rest = argument.substr(dashes);
   return (dashes == 1 || dashes == 2) && rest.substr(0, rest.find('=')) == name;
 }
 
-// The steps below return 0 or an errno. They are taken in a child process first, which must not allocate.
+// The steps below return 0 or an errno. A child process runs them first, so they must not allocate memory.
 
 int write_text(const char* path, std::string_view text) {
   const int file = open(path, O_WRONLY | O_CLOEXEC);
@@ -49,14 +49,14 @@ int write_text(const char* path, std::string_view text) {
   return error;
 }
 
-// A user stays the user that he is outside.
+// Maps a user or group id to itself.
 int keep_id(const char* path, unsigned id) {
   std::array<char, 32> text{};
   const int length = std::snprintf(text.data(), text.size(), "%u %u 1", id, id);
   return write_text(path, {text.data(), static_cast<size_t>(length)});
 }
 
-// Groups beyond the first can be kept, but not be set, by who is not root.
+// A user who is not root must give up setgroups(2) before the gid_map can be written. Supplementary groups are kept.
 int enter_with_own_user() {
   const uid_t user = geteuid();
   const gid_t group = getegid();
@@ -89,7 +89,7 @@ int bring_loopback_up() {
 }
 
 int enter() {
-  int error = unshare(CLONE_NEWNET) == 0 ? 0 : errno;  // As root.
+  int error = unshare(CLONE_NEWNET) == 0 ? 0 : errno;  // Succeeds for root.
   if (error == EPERM) {
     error = enter_with_own_user();
   }
@@ -123,7 +123,7 @@ bool does_without_network(const std::vector<std::string>& command, const Environ
          });
 }
 
-// What the child could do may fail in this process in its first step alone, if there are other threads.
+// If the child succeeds, only the first step may still fail in this process, and only if there are other threads.
 std::string enter_private_network() {
   const int in_child = run_in_child(&enter);
   const int error = in_child == 0 ? enter() : in_child;

@@ -1,5 +1,5 @@
-// A network of the job's own, which has a loopback interface and nothing else: its store and its ranks are out of reach
-// for all other processes of the machine, those of the same user included.
+// A private network for a job, with only a loopback interface. Other processes of the machine, even of the same user,
+// cannot reach its store and its ranks.
 #pragma once
 
 #include <filesystem>
@@ -11,25 +11,27 @@
 
 namespace narrowcast::launcher {
 
-// Whether a job on one node gets a network of its own.
+// Whether a job on one node gets a private network.
 enum class Isolation {
-  kAuto,  // where that is possible and nothing asks for another network
+  kAuto,  // if it is possible and no flag or variable selects another network
   kOn,
   kOff
 };
 
-// "auto", "on", "off". Throws c10::ValueError naming `flag` and `text` for anything else.
+// Parses "auto", "on" or "off". Throws c10::ValueError naming `flag` and `text` for anything else.
 Isolation parse_isolation(const std::string& flag, std::string_view text);
 
-// Whether a job with this command does without the network: one of our own programs, of `own_folder`, where neither its
-// arguments nor `environment` name an interface. Arguments may also be in a file of flags.
+// Returns whether a job with this command needs no other network. Its program must be one of ours, in `own_folder`, and
+// neither its arguments nor `environment` may name an interface. An argument that reads flags from elsewhere counts as
+// naming one.
 bool does_without_network(const std::vector<std::string>& command, const EnvironmentVariables& environment,
                           const std::filesystem::path& own_folder);
 
-// Gives this process, and those that it starts from now on, such a network, and returns nothing; or why it cannot have
-// one, in the system's words, and then nothing has changed: a child process tries it first. Who is not root is still
-// himself then, but in a user namespace (user_namespaces(7)): programs that change the user, as sudo does, do not work
-// in it. To be called while there is one thread.
+// Moves this process, and processes that it starts from now on, into a private network, and returns an empty text.
+// Otherwise returns the system's reason and changes nothing, because a child process tries all steps first.
+//
+// A user who is not root keeps the user id within a user namespace (user_namespaces(7)). Programs that change the user,
+// such as sudo, do not work in it. Must be called while there is one thread.
 std::string enter_private_network();
 
 }  // namespace narrowcast::launcher

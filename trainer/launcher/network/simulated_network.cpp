@@ -32,17 +32,17 @@ constexpr const char* kSwitch = "switch";
 constexpr const char* kNamespaceOfThread = "/proc/thread-self/ns/net";
 constexpr uint8_t kPrefixLength = 15;
 
-// What passes at once after a pause: 0.25 ms at the rate, so that even a small message takes its time, but no less than
-// some packets, between which the kernel's timer has to fire.
+// Burst of a token bucket, which passes at once after a pause: 0.25 ms at the rate, so that even a small message takes
+// time. It is at least some packets, between which the kernel's timer has to fire.
 constexpr double kBurstSeconds = 0.25e-3;
 constexpr double kLeastBurst = 16 << 10;
 constexpr double kMostBurst = 256 << 10;
 
-// Bytes that wait for a token bucket. Senders stop long before by themselves; receivers' ports hold the windows of
-// several senders, so that nothing is dropped.
+// Queue of a token bucket, in bytes. Senders stop long before it is full. The ports of receivers hold the windows of
+// several senders, so no packet is dropped.
 constexpr uint32_t kQueueBytes = 64 << 20;
 
-// Packets on their way, of up to 64 KiB.
+// Queue of a delay, in packets of up to 64 KiB.
 constexpr uint32_t kDelayedPackets = 100'000;
 
 // The kernel's unit of time in queueing disciplines is 64 ns (PSCHED_SHIFT).
@@ -66,7 +66,7 @@ ifinfomsg link(int32_t index = 0) {
 
 NetlinkMessage new_link() { return {RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL}; }
 
-// A step for which the kernel needs more than a namespace.
+// Requests a step for which the kernel needs more than a namespace.
 void ask(NetlinkSocket& socket, const char* step, NetlinkMessage message) {
   socket.request(absl::StrCat("--simulate_gbit: ", step), std::move(message));
 }
@@ -88,7 +88,7 @@ void set_up(NetlinkSocket& socket, int32_t index) {
   ask(socket, "setting an interface up", std::move(message));
 }
 
-// The `number`th address after kStoreAddress.
+// Adds the `number`th address after kStoreAddress.
 void add_address(NetlinkSocket& socket, int32_t index, int64_t number) {
   const in_addr_t address = htonl(ntohl(inet_addr(SimulatedNetwork::kStoreAddress)) + static_cast<uint32_t>(number));
   ifaddrmsg header{};
@@ -100,7 +100,7 @@ void add_address(NetlinkSocket& socket, int32_t index, int64_t number) {
   ask(socket, "adding an address", std::move(message));
 }
 
-// A pair of interfaces: `port` of the switch, and eth0 in the namespace of a rank.
+// Adds a pair of interfaces: `port` at the switch, and eth0 in a rank's namespace.
 void add_wire(NetlinkSocket& hub, const std::string& port, int32_t switch_index, int rank_namespace) {
   NetlinkMessage message = new_link();
   message.header(link()).add_text(IFLA_IFNAME, port).add(IFLA_MASTER, switch_index).begin(IFLA_LINKINFO);
@@ -110,8 +110,8 @@ void add_wire(NetlinkSocket& hub, const std::string& port, int32_t switch_index,
   ask(hub, "adding a veth pair", std::move(message));
 }
 
-// Programs that take the first address of an interface get the one of IPv4, as there is no other. A kernel without IPv6
-// refuses, and has none to begin with.
+// Prevents IPv6 addresses, so that programs which use an interface's first address find the IPv4 one. A kernel without
+// IPv6 refuses the request, which is harmless.
 void leave_without_ipv6(NetlinkSocket& socket, int32_t index) {
   const uint8_t none = IN6_ADDR_GEN_MODE_NONE;
   NetlinkMessage message(RTM_NEWLINK, 0);
@@ -120,7 +120,8 @@ void leave_without_ipv6(NetlinkSocket& socket, int32_t index) {
   socket.try_request(std::move(message));
 }
 
-// A packet that TCP hands down may be larger than the burst; the token bucket would take it apart, at a cost.
+// Limits segments to the burst. TCP may pass down larger packets, which the token bucket would have to split, at a
+// cost.
 void limit_segments(NetlinkSocket& socket, int32_t index, const NetworkShape& shape) {
   constexpr uint32_t kMostOfVeth = 65'536;
   const uint32_t with_headers = burst_bytes(shape) / 16 * 15;
@@ -179,7 +180,7 @@ FileDescriptor namespace_of_thread() {
   return found;
 }
 
-// The calling thread is in a new network namespace as long as this object exists.
+// Keeps the calling thread in a new network namespace during its lifetime.
 class NewNamespace {
  public:
   NewNamespace() : before_(namespace_of_thread()) {
@@ -189,7 +190,7 @@ class NewNamespace {
   NewNamespace& operator=(const NewNamespace&) = delete;
   ~NewNamespace() { leave(); }
 
-  // Throws c10::ValueError if the thread cannot return.
+  // Returns the namespace's descriptor and leaves the namespace. Throws c10::ValueError if the thread cannot return.
   FileDescriptor take() {
     FileDescriptor made = namespace_of_thread();
     TORCH_CHECK_VALUE(leave(), "--simulate_gbit: returning to a network namespace: ", files::reason(errno));

@@ -23,7 +23,7 @@
 namespace narrowcast::launcher {
 namespace {
 
-// Lists as execve wants them.
+// A list of strings as execve needs it.
 class CStrings {
  public:
   explicit CStrings(std::vector<std::string> texts) : texts_(std::move(texts)) {
@@ -47,12 +47,12 @@ std::vector<std::string> assignments(const EnvironmentVariables& environment) {
   return texts;
 }
 
-// Closes all descriptors of a copy of the launcher but the standard ones and `kept`, so that what the launcher closes
-// is closed. Returns where that one is now.
+// Closes all descriptors of a forked launcher except the standard ones and `kept`. Otherwise a pipe that the launcher
+// closes would stay open here. Returns the new number of `kept`.
 int close_others(int kept) {
   constexpr int kPlace = STDERR_FILENO + 1;
   dup2(kept, kPlace);
-  if (close_range(kPlace + 1, ~0U, 0) != 0) {  // Linux has it since 5.9.
+  if (close_range(kPlace + 1, ~0U, 0) != 0) {  // Available since Linux 5.9.
     constexpr int kMostWithout = 65536;
     for (int descriptor = kPlace + 1; descriptor < kMostWithout; ++descriptor) {
       close(descriptor);
@@ -61,10 +61,10 @@ int close_others(int kept) {
   return kPlace;
 }
 
-// The guard's whole life: remembers groups until the launcher is gone, then kills them. It may be a copy of a launcher
-// with threads, so it takes no memory.
+// The guard's main function: collects groups until the launcher is gone, then kills them. It may be a forked copy of a
+// launcher with threads, so it allocates no memory.
 [[noreturn]] void guard_groups(int launcher) {
-  setsid();  // Out of reach of what is sent to the launcher's group.
+  setsid();  // Signals to the launcher's group must not reach it.
   prctl(PR_SET_NAME, "narrowcast-grd");
   const int announcements = close_others(launcher);
   std::array<pid_t, kMostWorkers> groups;
@@ -82,14 +82,14 @@ int close_others(int kept) {
   _exit(0);
 }
 
-// What a child says if it cannot become a worker.
+// A child's message if it cannot become a worker.
 struct StartFailure {
-  bool guarded = false;  // it could tell the guard
-  int reason = 0;        // why it cannot be executed
+  bool guarded = false;  // its process group was written to the guard
+  int reason = 0;        // errno of the failed step
 };
 
-// Everything the child needs between fork and exec, made before the fork: after
-// it, only calls that are safe in a copy of a process with threads are allowed.
+// Data for the child between fork and exec, prepared before the fork. After it, only calls that are safe in a forked
+// copy of a process with threads are allowed.
 struct ChildStart {
   CStrings arguments;
   CStrings environment;
@@ -98,10 +98,10 @@ struct ChildStart {
   const std::vector<int64_t>& processors;
   pid_t launcher = getpid();
   int announcements = -1;
-  int failure = -1;  // where to say what failed, a StartFailure
+  int failure = -1;  // the pipe for a StartFailure
 };
 
-// What the launcher ignores because it was told to (nohup), the worker ignores too.
+// Unblocks all signals. Signals that the launcher ignores because its parent did (nohup) stay ignored.
 void unblock_signals() {
   sigset_t none;
   sigemptyset(&none);
@@ -121,8 +121,8 @@ void direct_streams(ChildStreams streams) {
 
 bool enter_network(int network) { return network < 0 || setns(network, CLONE_NEWNET) == 0; }
 
-// Lets this process use these processors alone, or all that it may use for none. Returns false, with errno, if it may
-// use none of them any more.
+// Limits this process to these processors; an empty list changes nothing. Returns false, with errno, if none of them is
+// usable.
 bool use_processors(const std::vector<int64_t>& processors) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -137,7 +137,7 @@ bool use_processors(const std::vector<int64_t>& processors) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const pid_t group = getpid();
   const bool guarded = write(start.announcements, &group, sizeof(group)) == sizeof(group);
-  const bool is_watched = guarded && getppid() == start.launcher;  // Else the launcher died before prctl could tell.
+  const bool is_watched = guarded && getppid() == start.launcher;  // Otherwise the launcher died before the prctl.
   if (is_watched && enter_network(start.network)) {
     direct_streams(start.streams);
     program::undo_process_setup();
@@ -151,7 +151,7 @@ bool use_processors(const std::vector<int64_t>& processors) {
   _exit(127);
 }
 
-// Forks a child that becomes a worker. Returns its id, or what failed.
+// Forks a child that becomes a worker. Returns its id or its StartFailure.
 std::variant<pid_t, StartFailure> fork_child(const WorkerCommand& command, ChildStreams streams, const Guard& guard) {
   Pipe pipe = make_pipe();
   ChildStart start{.arguments = CStrings(command.arguments),
@@ -201,7 +201,7 @@ void Guard::revive() {
   }
   start();
   for (const pid_t group : groups_) {
-    // One that dies at once is noticed at the next look.
+    // If the new guard dies at once, the next revive() notices.
     [[maybe_unused]] const ssize_t told = write(announcements_.get(), &group, sizeof(group));
   }
 }
@@ -214,12 +214,12 @@ Guard::~Guard() {
 void Guard::forget() {
   groups_.clear();
   const pid_t all = 0;
-  // If the guard itself was killed there is nobody to tell.
+  // The write fails if the guard was killed, which is harmless.
   [[maybe_unused]] const ssize_t told = write(announcements_.get(), &all, sizeof(all));
 }
 
 pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard) {
-  constexpr int kMostGuards = 3;  // Nobody kills one after another by mistake.
+  constexpr int kMostGuards = 3;  // More kills in a row cannot be an accident.
   for (int guards = 0; guards < kMostGuards; ++guards) {
     guard.revive();
     const auto outcome = fork_child(command, streams, guard);
@@ -249,7 +249,7 @@ int run_in_child(int (*body)()) {
 void open_missing_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) == -1) {
-      open("/dev/null", O_RDWR);  // Takes the lowest free number, which is this one.
+      open("/dev/null", O_RDWR);  // Gets the lowest free number, which is this one.
     }
   }
 }
@@ -266,9 +266,9 @@ std::vector<AdoptedChild> list_children() {
     std::ifstream file(entry.path() / "stat");
     std::string stat;
     if (name.find_first_not_of("0123456789") != std::string::npos || !std::getline(file, stat)) {
-      continue;  // Not a process, or one that has just gone.
+      continue;  // Not a process, or one that has just ended.
     }
-    // "PID (NAME) STATE PPID ...", where NAME may hold anything.
+    // "PID (NAME) STATE PPID ...", where NAME may contain any characters.
     std::istringstream fields(stat.substr(stat.rfind(')') + 1));
     char state = 0;
     pid_t parent = 0;

@@ -1,4 +1,4 @@
-// A file with the lines of all workers' output that hold one of some texts: torchrun's --duplicate_stdout_filters.
+// A file with all workers' output lines that contain one of some texts: torchrun's --duplicate_stdout_filters.
 #pragma once
 
 #include <string_view>
@@ -9,14 +9,14 @@
 
 namespace narrowcast::launcher {
 
-// The file, while it is written.
+// An open file of filtered lines.
 class FilteredLog {
  public:
-  // `file` is filter.file, open to be written.
+  // `file` is filter.file, open for writing.
   FilteredLog(LineFilter filter, FileDescriptor file) : filter_(std::move(filter)), file_(std::move(file)) {}
 
-  // Copies those of `lines`, whole ones, each behind `prefix`, that hold one of the texts after it. Returns 0, or once
-  // why the file cannot be written, as errno has it: then it has ended.
+  // Copies the lines that contain one of the texts. `lines` are complete lines that begin with `prefix`, which is not
+  // searched. Returns 0, or the errno of a failed write once: the file is closed then.
   int push(std::string_view lines, std::string_view prefix);
 
   const LineFilter& filter() const { return filter_; }

@@ -12,9 +12,9 @@ namespace narrowcast::launcher {
 namespace {
 
 constexpr int64_t kTail = 64 << 10;
-constexpr size_t kLongestNote = 40;  // bytes of how much is left out
+constexpr size_t kLongestNote = 40;  // bytes of the note about omitted bytes
 
-// `beginning` is all of a text of `size` bytes, or more than kLongestText bytes of it.
+// `beginning` is a whole text of `size` bytes, or more than kLongestText bytes of it.
 std::string cut(std::string_view beginning, size_t size) {
   if (size <= kLongestText) {
     return std::string(beginning);
@@ -88,7 +88,7 @@ std::vector<std::string> read_last_lines(const std::filesystem::path& path) {
     return {};
   }
   LastLines last;
-  // Most likely the first line that was read is only the end of one, which is still better than nothing.
+  // The first line read is probably incomplete. It is used only if there is no complete line.
   const size_t whole = begin == 0 ? std::string::npos : tail.find('\n');
   const bool has_whole_lines = whole != std::string::npos && whole + 1 < tail.size();
   last.push(has_whole_lines ? std::string_view(tail).substr(whole + 1) : tail);

@@ -1,5 +1,4 @@
-// What the launcher keeps of a worker's last words. All of it is cut, so that a report of a failure has a size that is
-// known beforehand, whatever the worker wrote.
+// The last lines of a worker's output. All texts are cut, so that a failure report has a bounded size for any output.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +10,27 @@
 
 namespace narrowcast::launcher {
 
-// How many of a failed rank's last lines are kept.
+// Number of a failed rank's last lines that are kept.
 constexpr size_t kMostLines = 10;
 
-// Bytes of one text in a report: a line, or an error message.
+// Largest size of one text in a report (a line or an error message), in bytes.
 constexpr size_t kLongestText = 4096;
 
-// `text`, or its beginning and how many bytes are left out, together at most kLongestText bytes. UTF-8 is cut between
-// characters.
+// Returns `text`, or its beginning and the number of omitted bytes, at most kLongestText bytes in all. UTF-8 is cut
+// between characters.
 std::string cut_text(const std::string& text);
 
-// The last lines of a stream. A carriage return ends a line as well, so that what is written over it does not hide it;
-// of several such lines in a row, as a progress bar is, the last is kept.
+// The last lines of a stream. A carriage return also ends a line, so that text which overwrites the line on a terminal
+// does not hide it. If several such lines follow each other, as a progress bar writes, only the last is kept.
 class LastLines {
  public:
   void push(std::string_view bytes);
 
-  // Oldest first, at most kMostLines, each as cut_text() has it. What has no end yet counts as a line.
+  // Returns at most kMostLines lines, oldest first, each cut by cut_text(). An unfinished line counts.
   std::vector<std::string> lines() const;
 
  private:
-  // One line: its beginning, and how long it is.
+  // The beginning of a line, and its whole size in bytes.
   struct Line {
     std::string text = {};
     size_t size = 0;
@@ -41,14 +40,14 @@ class LastLines {
     std::string shown() const;
   };
 
-  // Puts open_ at the end of ended_.
+  // Moves open_ to the end of ended_.
   void end_line();
 
   std::deque<Line> ended_;
   Line open_;
 };
 
-// The last lines of a file, from its last 64 KiB; none if it cannot be read or is not a regular file.
+// Returns the last lines within the last 64 KiB of a file; none if it cannot be read or is not a regular file.
 std::vector<std::string> read_last_lines(const std::filesystem::path& file);
 
 }  // namespace narrowcast::launcher

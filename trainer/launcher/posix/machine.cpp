@@ -21,12 +21,12 @@
 namespace narrowcast::launcher {
 namespace {
 
-// The name of a temporary folder of a run begins with the first; the second is the file in it that its launcher locks.
+// Prefix of the name of a run's temporary folder, and the file in it that its launcher locks.
 constexpr const char* kPrefix = "narrowcast-run.";
 constexpr const char* kLock = "launcher.lock";
 
-// The driver's own library, in which a function is looked for by its name: linking the CUDA runtime for this would make
-// the launcher slow to start. Null without a driver. Never closed: it may have started threads.
+// Opens the driver's library, to look up functions by name: linking the CUDA runtime would make the launcher slow to
+// start. Returns null without a driver. The library is never closed, because it may have started threads.
 void* gpu_driver() { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); }
 
 int64_t count_gpus() {
@@ -62,7 +62,7 @@ std::vector<std::filesystem::path> search_path(const EnvironmentVariables& envir
   return folders;
 }
 
-// Where the standard library looks for it, with an error that names the variable.
+// Checks the same variables as the standard library. The error names the variable.
 std::filesystem::path folder_for_temporary_files(const EnvironmentVariables& environment) {
   for (const char* const name : {"TMPDIR", "TMP", "TEMP", "TEMPDIR"}) {
     const std::string folder = text_or_empty(environment, name);
@@ -80,7 +80,7 @@ std::filesystem::path make_in_log_dir(const std::filesystem::path& log_dir, cons
   const std::filesystem::path path = parent / run_id;
   std::error_code error;
   std::filesystem::create_directories(parent, error);
-  // Not create_directories: a folder that is there already is somebody else's.
+  // Not create_directories, because a folder that exists already belongs to another run.
   TORCH_CHECK_VALUE(mkdir(path.c_str(), 0777) == 0, path.string(),
                     ": cannot be made: ", error ? error.message() : std::strerror(errno));
   return path;
@@ -92,8 +92,8 @@ std::filesystem::path make_among_temporary_files(const std::filesystem::path& pa
   return path;
 }
 
-// A file in `folder` that is locked for as long as this process lives. It gets its name when it is locked, so that one
-// with this name and without a lock was left behind.
+// Makes a file in `folder` that is locked until this process ends. The file gets its name only after it was locked. A
+// file with this name and without a lock was therefore left behind.
 FileDescriptor lock(const std::filesystem::path& folder) {
   const std::filesystem::path unlocked = folder / (std::string(kLock) + ".new");
   FileDescriptor file(open(unlocked.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -109,7 +109,7 @@ bool is_own(const FileDescriptor& file, mode_t type) {
          (status.st_mode & S_IFMT) == type;
 }
 
-// Removes `folder` if it is this user's, and the launcher that locked a file in it is gone. Follows no links.
+// Removes `folder` if it belongs to this user and the launcher that locked a file in it is gone. Follows no links.
 void remove_if_left_behind(const std::filesystem::path& folder) {
   const FileDescriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!is_own(opened, S_IFDIR)) {

@@ -1,4 +1,4 @@
-// What the launcher asks of the machine it runs on: processors, programs, and a folder for a run.
+// Properties of this machine that the launcher needs: processors, programs, and a folder for a run.
 #pragma once
 
 #include <cstdint>
@@ -12,46 +12,48 @@
 
 namespace narrowcast::launcher {
 
-// How many workers a launcher starts at most.
+// Maximum number of workers of a launcher.
 constexpr int64_t kMostWorkers = 4096;
 
-// How many processors this process may use; asked only if the answer matters, as
-// asking the CUDA driver can take a second.
+// Numbers of processors that this process may use. They are computed on demand, because the CUDA driver may take a
+// second to answer.
 struct Processors {
   std::function<int64_t()> cpus;
-  std::function<int64_t()> gpus;  // those the driver shows, so CUDA_VISIBLE_DEVICES counts; 0 without a driver
+  std::function<int64_t()> gpus;  // by the driver, which respects CUDA_VISIBLE_DEVICES; 0 without a driver
 
   static Processors of_this_machine();
 };
 
-// The addresses on the PCI bus of the GPUs that the driver shows, like "0000:dc:00.0"; none without a driver.
+// Returns the PCI addresses of the GPUs that the driver shows, like "0000:dc:00.0"; none without a driver.
 std::vector<std::string> pci_addresses_of_gpus();
 
-// The number of workers that --nproc_per_node=`text` asks for: a number of at least 1, "cpu", "gpu", or "auto" (the
-// GPUs, else the CPUs). Throws c10::ValueError for anything else, and for "gpu" without one.
+// Parses --nproc_per_node=`text` into a number of workers: a number from 1 to kMostWorkers, "cpu", "gpu", or "auto"
+// (the GPUs, else the CPUs). Throws c10::ValueError for anything else, and for "gpu" without a GPU.
 int64_t parse_nproc(const std::string& text, const Processors& processors);
 
-// The path of the program that users call `name`. A name with a slash is a path; others are looked for in PATH, then in
-// `own_folder`, where our own programs are: for names that begin with "narrowcast-" in the other order, so that the
-// programs of one build go together. Throws c10::ValueError if there is none or it cannot be executed.
+// Returns the path of the program `name`. A name with a slash is a path. Other names are searched in PATH, then in
+// `own_folder`, which contains our programs. For names that begin with "narrowcast-", `own_folder` comes first, so that
+// the programs of one build are used together. Throws c10::ValueError if there is no such program or it cannot be
+// executed.
 std::string find_program(const std::string& name, const EnvironmentVariables& environment,
                          const std::filesystem::path& own_folder);
 
-// What this machine calls itself.
+// Returns this machine's host name.
 std::string host_name();
 
-// The folder of the program that is running. Throws c10::ValueError where there is no /proc, by which the launcher also
-// finds its workers' children.
+// Returns the folder of the running program. Throws c10::ValueError without /proc, which the launcher also needs to
+// find its workers' children.
 std::filesystem::path own_folder();
 
-// The folder of one run, which holds what its workers write for the launcher.
+// The folder of one run, for files that its workers write.
 class RunFolder {
  public:
   enum class Fate { kKept, kTemporary };
 
-  // A new folder named after `run_id` in `log_dir`, which is made if need be, or without one in the folder for
-  // temporary files that `environment` names. A temporary one goes with this object; what launchers of this user that
-  // were killed left there goes now. Throws c10::ValueError if it cannot be made.
+  // Makes a new folder named after `run_id` in `log_dir`, which is made if necessary. If `log_dir` is empty, the folder
+  // is in the folder for temporary files that `environment` names. A temporary folder is removed with this object.
+  // Temporary folders of this user's launchers that were killed are removed now. Throws c10::ValueError if the folder
+  // cannot be made.
   RunFolder(const std::filesystem::path& log_dir, const std::string& run_id, Fate fate,
             const EnvironmentVariables& environment);
   RunFolder(const RunFolder&) = delete;
@@ -63,10 +65,10 @@ class RunFolder {
  private:
   std::filesystem::path path_;
   bool temporary_ = false;
-  FileDescriptor lock_;  // of a temporary one, for as long as this process lives
+  FileDescriptor lock_;  // of a temporary folder; held until this process ends
 };
 
-// A name for a run that no other run on this machine has: the time and this process's id.
+// Returns a name for a run that is unique on this machine: the time and this process's id.
 std::string new_run_id();
 
 }  // namespace narrowcast::launcher

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostProcessors = int64_t{1} << 20;
 
-// The first line of a file of /sys, which have one.
+// Returns the only line of a file in /sys.
 std::string line_of(const fs::path& file) {
   std::ifstream stream(file);
   std::string line;
@@ -34,14 +34,14 @@ int64_t number_in(const fs::path& file) {
   return number;
 }
 
-// The list in the file. At least one number.
+// Returns the list in the file, which must have at least one number.
 std::vector<int64_t> numbers_in(const fs::path& file) {
   const std::vector<int64_t> numbers = parse_number_ranges(line_of(file));
   TORCH_CHECK_VALUE(!numbers.empty(), file.string(), ": lists no processor");
   return numbers;
 }
 
-// The NUMA node of each processor; empty where the kernel shows none.
+// Returns the NUMA node of each processor; empty if the kernel shows no nodes.
 std::map<int64_t, int64_t> nodes_of_processors(const fs::path& sysfs) {
   std::map<int64_t, int64_t> nodes;
   std::error_code none;
@@ -58,8 +58,8 @@ std::map<int64_t, int64_t> nodes_of_processors(const fs::path& sysfs) {
   return nodes;
 }
 
-// The first processor that shares the largest cache with this one: caches of instructions do not count. Itself where
-// the kernel shows no caches.
+// Returns the first processor that shares this processor's largest cache; instruction caches do not count. Returns the
+// processor itself if the kernel shows no caches.
 int64_t largest_cache(const fs::path& folder, int64_t processor) {
   int64_t largest_level = -1;
   int64_t first = processor;

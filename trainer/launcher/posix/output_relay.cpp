@@ -48,7 +48,7 @@ std::string LinePrefixer::finish() {
 
 void OutputRelay::add(Tap tap) {
   if (tap.pipe.is_open()) {
-    fcntl(tap.pipe.get(), F_SETFL, O_NONBLOCK);  // Our end alone: the worker's has a file description of its own.
+    fcntl(tap.pipe.get(), F_SETFL, O_NONBLOCK);  // Affects only this end: the worker's has a separate file description.
     LinePrefixer lines(tap.prefix);
     Sink& sink = tap.kind == Kind::kOutput ? output_ : error_;
     sources_.push_back({.tap = std::move(tap), .lines = std::move(lines), .sink = sink});
@@ -114,7 +114,7 @@ void OutputRelay::show(Source& source, const std::string& lines) {
   }
 }
 
-// A full disk ends the copy, not the job; it is said once.
+// A full disk ends the copy, not the job. It is reported once.
 void OutputRelay::write_copy(Source& source, std::string_view bytes) {
   while (source.tap.copy.is_open() && !bytes.empty()) {
     const ssize_t count = write(source.tap.copy.get(), bytes.data(), bytes.size());
@@ -127,7 +127,7 @@ void OutputRelay::write_copy(Source& source, std::string_view bytes) {
   }
 }
 
-// Writes what surely does not block: a pipe that polls as writable takes PIPE_BUF bytes.
+// Writes at most PIPE_BUF bytes, which a pipe that polls as writable takes without blocking.
 bool OutputRelay::write_some(Sink& sink) {
   const ssize_t count = write(sink.fd, sink.pending.data(), std::min(sink.pending.size(), size_t{PIPE_BUF}));
   if (count >= 0) {
@@ -150,7 +150,7 @@ void OutputRelay::give_up(Sink& sink, int reason) {
   }
 }
 
-// On standard error, or where that has ended on standard output.
+// Reports the end of `name` on standard error, or on standard output if standard error has ended.
 void OutputRelay::tell_end(const std::string& name, int reason) {
   Sink& open = error_.closed ? output_ : error_;
   if (!open.closed) {
@@ -163,14 +163,14 @@ void OutputRelay::finish(std::chrono::milliseconds patience) {
     while (source.tap.pipe.is_open()) {
       std::vector<pollfd> polls = {{source.tap.pipe.get(), POLLIN, 0}};
       if (poll(polls.data(), 1, 0) != 1) {
-        source.tap.pipe.close();  // Some process that is not ours holds the other end.
+        source.tap.pipe.close();  // A foreign process holds the other end.
         break;
       }
       read_some(source);
     }
     show(source, source.lines.finish());
   }
-  for (Sink* sink : {&output_, &error_, &output_}) {  // Twice: standard error may end, which is said there.
+  for (Sink* sink : {&output_, &error_, &output_}) {  // output_ twice: it reports the end of error_.
     while (!sink->pending.empty()) {
       pollfd entry = {sink->fd, POLLOUT, 0};
       if (poll(&entry, 1, static_cast<int>(patience.count())) != 1) {

@@ -1,8 +1,8 @@
-// What workers write, shown by the launcher: whole lines, never mixed, standard
-// output on standard output and standard error on standard error.
+// Shows the workers' output as whole lines that are never mixed: standard output on standard output, standard error on
+// standard error.
 //
-// Nothing here blocks. A worker's pipe is only read while the launcher's own stream
-// keeps up, so a reader that stops (a pager) stops the workers, as it would without us.
+// No call blocks. A worker's pipe is read only while the launcher's stream keeps up. A reader that stops, such as a
+// pager, therefore stops the workers, as it would without the launcher.
 #pragma once
 
 #include <poll.h>
@@ -23,16 +23,16 @@
 
 namespace narrowcast::launcher {
 
-// Collects what one worker writes to one stream and gives back whole lines.
+// Splits one worker's stream into whole lines.
 class LinePrefixer {
  public:
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
 
-  // The lines that `bytes` completes, each with the prefix and its newline. A line longer than kLongestLine is given
-  // back as several of that size.
+  // Returns the lines that `bytes` completes, each with the prefix and a newline. A line longer than kLongestLine is
+  // returned as several of that size.
   std::string push(std::string_view bytes);
 
-  // What is left when the stream ends: an unfinished line, made a whole one.
+  // Returns the unfinished line at the end of the stream, as a whole line.
   std::string finish();
 
   static constexpr size_t kLongestLine = size_t{1} << 20;
@@ -47,19 +47,19 @@ class OutputRelay {
  public:
   enum class Kind { kOutput, kError };
 
-  // What is read of a worker's stream, and where it goes.
+  // A worker's stream and its targets.
   struct Tap {
     int64_t rank = 0;
     Kind kind = Kind::kOutput;
     bool shown = true;                           // on the launcher's own stream of that kind
     std::filesystem::path path = {};             // of `copy`, for messages
-    FileDescriptor pipe = FileDescriptor();      // none: there is nothing to read
-    FileDescriptor copy = FileDescriptor();      // a file that gets the same bytes; none: no file
+    FileDescriptor pipe = FileDescriptor();      // not open: nothing to read
+    FileDescriptor copy = FileDescriptor();      // a file with the same bytes; not open: none
     std::string prefix = {};                     // before each line that is shown
-    std::shared_ptr<FilteredLog> filtered = {};  // gets some of the lines, with the prefix; none: null
+    std::shared_ptr<FilteredLog> filtered = {};  // a file with some of the lines and the prefix, or null
   };
 
-  // Writes to these descriptors, which stay the caller's.
+  // Writes to these descriptors, which the caller owns.
   OutputRelay(int output, int error)
       : output_{.fd = output, .name = "standard output"}, error_{.fd = error, .name = "standard error"} {}
 
@@ -69,33 +69,33 @@ class OutputRelay {
   // Reads a worker's stream from now on, if the tap has a pipe.
   void add(Tap tap);
 
-  // Forgets all taps, and what was read of them.
+  // Forgets all taps and their output.
   void forget() { sources_.clear(); }
 
-  // Appends what to poll for.
+  // Appends the descriptors to poll.
   void add_polls(std::vector<pollfd>& polls) const;
 
-  // Reads and writes what is ready. Returns false once, when the reader of standard output or error turned out to be
-  // gone; what is meant for it is dropped from then on. So is what cannot be written for another reason, e.g. to a full
-  // disk; the other stream says so, once.
+  // Reads and writes all ready descriptors. Returns false once, when the reader of standard output or error is gone;
+  // output for it is dropped from then on. Output that cannot be written for another reason, e.g. to a full disk, is
+  // dropped too: the other stream shows one message about it.
   bool handle(const std::vector<pollfd>& polls);
 
-  // After the last writer is gone: shows all that is left, unfinished lines too.
-  // Gives up on a stream that takes nothing for `patience`.
+  // Shows all remaining output, including unfinished lines, after the last writer is gone. Gives up on a stream that
+  // accepts nothing for `patience`.
   void finish(std::chrono::milliseconds patience);
 
-  // The last lines of a rank's standard error, as LastLines has them.
+  // Returns the last lines of a rank's standard error (LastLines).
   std::vector<std::string> last_error_lines(int64_t rank) const;
 
  private:
-  // One of the launcher's own streams.
+  // One of the launcher's streams.
   struct Sink {
     int fd = -1;
     std::string name;
     std::string pending = {};
     bool closed = false;
   };
-  // One of a worker's.
+  // One of a worker's streams.
   struct Source {
     Tap tap;
     LinePrefixer lines;

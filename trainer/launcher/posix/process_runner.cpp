@@ -23,7 +23,7 @@ bool is_ignored(int signal) {
 
 constexpr std::chrono::milliseconds kOutputPatience{2000};
 
-// Others may write into a folder of logs, too. Without O_NONBLOCK, opening a pipe of theirs would wait for ever.
+// Other users may write into a folder of logs. Without O_NONBLOCK, opening a pipe of theirs would wait for ever.
 FileDescriptor open_log(const std::filesystem::path& path) {
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   FileDescriptor file(open(path.c_str(), flags, 0644));
@@ -55,7 +55,7 @@ std::vector<int> parse_handled_signals(const std::string& flag, const std::strin
 }
 
 SignalDescriptor::SignalDescriptor(const std::vector<int>& handled) {
-  std::signal(SIGCHLD, SIG_DFL);  // If it was ignored, the kernel would keep endings from us.
+  std::signal(SIGCHLD, SIG_DFL);  // If it were ignored, the kernel would not report ends of children.
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
@@ -71,7 +71,7 @@ SignalDescriptor::SignalDescriptor(const std::vector<int>& handled) {
 }
 
 SignalDescriptor::~SignalDescriptor() {
-  // A SIGPIPE that was held back must not strike now.
+  // A pending SIGPIPE must not arrive when it is unblocked.
   const timespec at_once{};
   sigset_t pipe_only;
   sigemptyset(&pipe_only);
@@ -125,7 +125,7 @@ ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, O
   FileDescriptor file = target.file.empty() ? FileDescriptor() : open_log(target.file);
   OutputRelay::Tap tap{.rank = command.rank, .kind = kind, .shown = target.shown, .path = target.file};
   if (target.shown ? (!prefix_ && !file.is_open()) : file.is_open()) {
-    return {std::move(file), std::move(tap)};  // Nothing for us to do: our own stream, or the file alone.
+    return {std::move(file), std::move(tap)};  // The worker writes to our stream or to the file itself.
   }
   Pipe pipe = make_pipe();
   tap.pipe = std::move(pipe.read_end);
@@ -135,7 +135,7 @@ ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, O
   return {std::move(pipe.write_end), std::move(tap)};
 }
 
-// All workers that are started together share it.
+// Returns the log that all workers of the group share.
 std::shared_ptr<FilteredLog> ProcessRunner::filtered_log(const LineFilter& filter) {
   if (filter.file.empty()) {
     return nullptr;
@@ -190,9 +190,9 @@ void ProcessRunner::take_signals() {
   }
 }
 
-// Returns whether a worker ended since the last look. One SIGCHLD may stand for several
-// children, and the kernel does not tell the order: the ones that a signal ended come
-// first, as losing a peer ends a program by an exit code, or by SIGABRT.
+// Returns whether a worker ended since the last call. One SIGCHLD may stand for several children, and the kernel does
+// not report their order. Workers that a signal ended come first, except by SIGABRT: losing a peer ends a program by an
+// exit code or SIGABRT.
 bool ProcessRunner::look_at_workers() {
   std::vector<Event> ended;
   for (Worker& worker : workers_) {
@@ -214,7 +214,7 @@ bool ProcessRunner::is_worker(pid_t pid) const {
   return std::any_of(workers_.begin(), workers_.end(), [pid](const Worker& worker) { return worker.pid == pid; });
 }
 
-// Orphans of workers; those that ended are reaped here and not listed.
+// Returns the running orphans of workers, and reaps the ones that ended.
 std::vector<AdoptedChild> ProcessRunner::adopted_children() const {
   std::vector<AdoptedChild> adopted;
   for (const AdoptedChild& child : list_children()) {
@@ -252,9 +252,9 @@ void ProcessRunner::send(int signal) {
 }
 
 void ProcessRunner::reap_workers() {
-  guard_.forget();  // Before the ids can be given to others.
+  guard_.forget();  // Before the ids can be reused.
   for (const Worker& worker : workers_) {
-    waitpid(worker.pid, nullptr, WNOHANG);  // One stuck in the kernel must not hold us too.
+    waitpid(worker.pid, nullptr, WNOHANG);  // WNOHANG: a process may be stuck in the kernel.
   }
   workers_.clear();
 }

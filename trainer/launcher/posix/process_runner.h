@@ -1,8 +1,8 @@
 // The WorkerRunner that starts real processes.
 //
-// One thread, one poll: on a descriptor that signals arrive at instead of striking (SIGCHLD among them), and on the
-// workers' pipes. A worker that ended is looked at but not reaped until everything is over, so that its id, which names
-// its process group, cannot come to mean another process while signals are still sent to it.
+// One thread polls the workers' pipes and a descriptor that receives signals, SIGCHLD among them, instead of handlers.
+// A worker that ended is not reaped until the whole group is gone. Its id, which names its process group, therefore
+// cannot be reused while signals are still sent to the group.
 #pragma once
 
 #include <csignal>
@@ -20,13 +20,13 @@
 
 namespace narrowcast::launcher {
 
-// The numbers of signals named like "SIGTERM,SIGINT", as torchrun's --signals_to_handle has them. Throws
-// c10::ValueError naming `flag` and the name for one that does not exist or that a launcher cannot handle.
+// Parses signal names like "SIGTERM,SIGINT", torchrun's --signals_to_handle, into numbers. Throws c10::ValueError
+// naming `flag` and the name for a signal that does not exist or that a launcher cannot handle.
 std::vector<int> parse_handled_signals(const std::string& flag, const std::string& names);
 
-// While it exists, `handled` signals come to a descriptor and do nothing else, unless the process was told to ignore
-// them, and so does SIGCHLD. To be made before the process has a second thread. SIGPIPE is held back too, so that
-// writing to a closed stream is an error and not the end.
+// During its lifetime, `handled` signals and SIGCHLD arrive at a descriptor and have no other effect. Signals that the
+// process was started to ignore stay ignored. SIGPIPE is blocked, so that a write to a closed stream fails instead of
+// ending the process. Must be made before the process has a second thread.
 class SignalDescriptor {
  public:
   explicit SignalDescriptor(const std::vector<int>& handled);
@@ -35,7 +35,7 @@ class SignalDescriptor {
   ~SignalDescriptor();
 
   int get() const { return descriptor_.get(); }
-  // A signal that arrived, 0 if none is left.
+  // Returns the next signal that arrived, 0 if none is left.
   int next() const;
 
  private:
@@ -44,11 +44,11 @@ class SignalDescriptor {
 };
 
 struct RunnerOptions {
-  bool prefix = true;  // show workers' lines with their prefix; otherwise they write to our streams themselves
-  std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // to be told of
+  bool prefix = true;  // show workers' lines with their prefix; otherwise workers write to our streams
+  std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // signals that become events
 };
 
-// Owns every process it starts: none outlives it, nor the launcher (child_process.h).
+// Owns every process it starts. No process outlives this object or the launcher (child_process.h).
 class ProcessRunner : public WorkerRunner {
  public:
   explicit ProcessRunner(const RunnerOptions& options);
@@ -68,9 +68,9 @@ class ProcessRunner : public WorkerRunner {
     pid_t pid;
     bool ended = false;
   };
-  // The worker's end of one of its streams, and what the relay reads of it.
+  // The worker's end of one of its streams, and the relay's part.
   struct Stream {
-    FileDescriptor workers_end;  // none: the worker writes to our own stream
+    FileDescriptor workers_end;  // not open: the worker writes to our stream
     OutputRelay::Tap tap;
   };
 
@@ -92,7 +92,7 @@ class ProcessRunner : public WorkerRunner {
   OutputRelay relay_;
   std::map<std::filesystem::path, std::shared_ptr<FilteredLog>> filtered_logs_;
   std::vector<Worker> workers_;
-  bool group_lives_ = false;  // workers were started, and kAllGone has not been told since
+  bool group_lives_ = false;  // workers were started, and kAllGone was not returned since
   std::deque<Event> events_;
 };
 

@@ -1,5 +1,5 @@
-// The seam between what the launcher decides (supervisor.h) and the processes it
-// decides about (posix/process_runner.h; a fake in the tests).
+// The interface between the launcher's decisions (supervisor.h) and its processes (posix/process_runner.h, or a fake in
+// tests).
 #pragma once
 
 #include <sys/types.h>
@@ -17,17 +17,17 @@ namespace narrowcast::launcher {
 
 using Clock = std::chrono::steady_clock;
 
-// Which lines of a worker's stream go to one more file, which all workers of a node share.
+// Selects lines of a worker's stream that are copied to a file, which all workers of a node share.
 struct LineFilter {
   std::filesystem::path file = {};      // empty: no lines are copied
-  std::vector<std::string> texts = {};  // a line that holds one of them is copied
+  std::vector<std::string> texts = {};  // a line that contains one of them is copied
 };
 
-// Where one of a worker's two streams goes: shown, into a file, both, or nowhere.
+// The target of one of a worker's two streams: shown, a file, both, or nothing.
 struct StreamTarget {
   bool shown = true;
   std::filesystem::path file = {};  // empty: none
-  LineFilter filter = {};           // of a stream that is shown and goes to a file: lines that another file gets too
+  LineFilter filter = {};           // for a stream that is shown and written to a file
 };
 
 // One process to start.
@@ -36,21 +36,21 @@ struct WorkerCommand {
   int64_t local_rank = 0;
   std::vector<std::string> arguments = {};  // the program's path first
   EnvironmentVariables environment = {};    // all of it
-  std::filesystem::path error_file = {};    // where a failing worker may say why
+  std::filesystem::path error_file = {};    // file into which a failing worker may write the reason
   StreamTarget output = {};                 // its standard output
   StreamTarget error = {};                  // its standard error
   std::string prefix = {};                  // before each line that is shown
-  std::vector<int64_t> processors = {};     // that it may use; empty: those that the launcher may use
-  int network = -1;                         // descriptor of the network namespace that it enters; -1: the launcher's
+  std::vector<int64_t> processors = {};     // its processors; empty: the launcher's
+  int network = -1;                         // descriptor of its network namespace; -1: the launcher's
 };
 
-// How a process ended: by itself with an exit code, or by a signal.
+// The end of a process: by an exit code or by a signal.
 struct Ending {
   int exit_code = 0;
   int signal = 0;  // 0: none
 
   bool failed() const { return exit_code != 0 || signal != 0; }
-  // As shells have it: 128 + signal for a process that a signal ended.
+  // The exit code that shells report: 128 + signal for a process that a signal ended.
   int code() const { return signal != 0 ? 128 + signal : exit_code; }
 };
 
@@ -58,7 +58,7 @@ struct Event {
   enum class Kind {
     kWorkerEnded,  // `rank`, `ending`
     kSignal,       // `signal` was sent to the launcher
-    kAllGone,      // no worker is left, nor anything that workers started; once for each group of workers
+    kAllGone,      // no worker and no process that workers started is left; once per group of workers
     kTimeout,      // the deadline passed
   };
   Kind kind = Kind::kTimeout;
@@ -67,7 +67,7 @@ struct Event {
   int signal = 0;
 };
 
-// Starts processes, tells what happens to them, and sends them signals.
+// Starts processes, reports their events, and sends them signals.
 class WorkerRunner {
  public:
   virtual ~WorkerRunner() = default;
@@ -75,17 +75,18 @@ class WorkerRunner {
   // Returns the process's id. Throws c10::ValueError if the program cannot be executed.
   virtual pid_t start(const WorkerCommand& command) = 0;
 
-  // The next event, in the order in which the launcher learns of them. Without a deadline it may wait forever. kAllGone
-  // comes after every worker's kWorkerEnded; from then until the next start there are only signals and time-outs.
+  // Returns the next event, in the order in which the launcher notices them. Without a deadline it may wait forever.
+  // kAllGone comes after every worker's kWorkerEnded. From then until the next start there are only signals and
+  // timeouts.
   virtual Event wait(std::optional<Clock::time_point> deadline) = 0;
 
-  // Sends `signal` to all workers that were started and to everything they started.
+  // Sends `signal` to all workers and to all processes that they started.
   virtual void send(int signal) = 0;
 
   virtual Clock::time_point now() const = 0;
 
-  // The last lines of a rank's standard error, oldest first; empty where the launcher
-  // did not see them. They stay until the first worker of another group is started.
+  // Returns the last lines of a rank's standard error, oldest first; empty if the launcher did not read the stream. The
+  // lines are kept until the next group of workers is started.
   virtual std::vector<std::string> last_error_lines(int64_t rank) const = 0;
 };
 

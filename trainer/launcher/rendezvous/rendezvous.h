@@ -1,8 +1,8 @@
-// The seam between one node's launcher (agent.h) and the group of launchers it belongs to: on one node it is alone
-// (job_rendezvous.h), else they agree through a store (store_rendezvous.h).
+// The interface between one node's launcher (agent.h) and its group of launchers. On one node the launcher is alone
+// (job_rendezvous.h), otherwise the launchers agree through a store (store_rendezvous.h).
 //
-// A job runs in rounds. In each, all nodes start their workers together; a round ends on all nodes together, and then
-// either another begins or the job is over.
+// A job runs in rounds. In each, all nodes start their workers together, and the round ends on all nodes together. Then
+// either another round begins or the job is over.
 #pragma once
 
 #include <cstdint>
@@ -14,54 +14,54 @@
 
 namespace narrowcast::launcher {
 
-// What one node has to know of a round. The defaults are one node with one worker.
+// A node's view of a round. The defaults are one node with one worker.
 struct Round {
-  std::string master_addr = network::kLoopback;  // where the job's store is
+  std::string master_addr = network::kLoopback;  // address of the job's store
   int64_t master_port = 0;
-  std::string run_id = {};  // the same for all workers of the job, different for each job
-  int64_t node_rank = 0;    // among the nodes
+  std::string run_id = {};  // equal for all workers of a job, different for each job
+  int64_t node_rank = 0;    // from 0 to nodes - 1
   int64_t nodes = 1;
   int64_t first_rank = 0;       // the global rank of this node's first worker
   int64_t world_size = 1;       // workers on all nodes
-  int64_t role_first_rank = 0;  // as first_rank and world_size, counting nodes with this one's role alone
+  int64_t role_first_rank = 0;  // like first_rank and world_size, among nodes with this role
   int64_t role_world_size = 1;
-  int64_t restart_count = 0;  // how many rounds there were before
+  int64_t restart_count = 0;  // number of previous rounds
   int64_t max_restarts = 0;
 };
 
-// What a node is to do.
+// An instruction for a node.
 struct Directive {
   enum class Kind {
     kWait,  // the next round is not complete yet
     kRun,   // run the workers of `round`
     kStop,  // end the workers of the round, and report
-    kOver,  // the job is over: `end` says how
+    kOver,  // the job is over, with `end`
   };
   Kind kind = Kind::kWait;
   Round round = {};
-  std::optional<GroupEnd> end = {};  // kRun: of the round before, if there was one
-  std::string note = {};             // kWait: what is waited for, in words for users; may be empty
+  std::optional<GroupEnd> end = {};  // kRun: end of the previous round, if any; kOver: end of the job
+  std::string note = {};             // kWait: text for users about the wait; may be empty
 };
 
-// What a launcher asks its group and tells it.
+// A launcher's connection to its group.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
 
-  // What to do now. Never blocks.
+  // Returns the current instruction. Never blocks.
   virtual Directive directive() = 0;
 
-  // Tells the ranks that still run, on all nodes, that one of this node has ended well.
+  // Announces to the ranks that still run, on all nodes, that a rank of this node has ended successfully.
   virtual void rank_succeeded(int64_t rank) = 0;
 
-  // Tells how this node's workers ended in the round that was run last, or, before the first, that the launcher was
+  // Reports the end of this node's workers in the last round. Before the first round it reports that the launcher was
   // interrupted. Never blocks.
   virtual void report(const NodeReport& report) = 0;
 
-  // After kOver: whether nobody needs this launcher any more, so that it may end.
+  // Returns, after kOver, whether the launcher may exit because no other launcher needs it.
   virtual bool may_leave() = 0;
 
-  // How many entries of the group's store proved to be of somebody else.
+  // Number of ignored entries in the group's store, which others have written.
   virtual int64_t ignored_entries() const { return 0; }
 };
 

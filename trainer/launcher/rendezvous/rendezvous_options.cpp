@@ -97,7 +97,7 @@ NodeCount parse_nnodes(const std::string& text) {
 
 Endpoint parse_endpoint(const std::string& text, int64_t default_port) {
   const std::optional<network::HostAndPort> read = network::parse_host_and_port(text);
-  // Without brackets nobody can tell where the port of an IPv6 address begins.
+  // Without brackets, the port of an IPv6 address would be ambiguous.
   const bool is_good = read && (text.starts_with('[') || read->host.find(':') == std::string::npos);
   TORCH_CHECK_VALUE(is_good, "--rdzv_endpoint=", text, ": must be HOST:PORT; an IPv6 address stands in brackets");
   return {.host = read->host, .port = read->port.value_or(default_port)};

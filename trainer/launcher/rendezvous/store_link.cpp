@@ -15,12 +15,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAttempt{1000};        // of one connection
-constexpr milliseconds kPatienceAtEnd{1000};  // for the thread to end
+constexpr milliseconds kAttempt{1000};        // timeout of one connection
+constexpr milliseconds kPatienceAtEnd{1000};  // how long to wait for the thread to end
 
 }  // namespace
 
-// Shared by both threads, so that it outlives the one that leaves first.
+// Both threads share it, so that it lives until both have ended.
 class StoreLink::Conversation {
  public:
   explicit Conversation(LinkOptions options) : options_(std::move(options)) {}
@@ -32,7 +32,7 @@ class StoreLink::Conversation {
       break_off(first_line(error_message(error)));
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
-      // What c10d says of a connection that ended is about its own functions.
+      // c10d's message about a lost connection names its internal functions.
       state_.broken =
           state_.ticket == 0 ? first_line(error_message(error)) : "the launcher that served it has ended or was killed";
     }
@@ -112,7 +112,7 @@ class StoreLink::Conversation {
     }
   }
 
-  // Before a report, after which the round may be over.
+  // Announces a rank that ended. Must precede the report, after which the round may be over.
   void tell_ended(c10d::Store& store) {
     std::unique_lock lock(mutex_);
     const std::optional<int64_t> rank = std::exchange(succeeded_, std::nullopt);
@@ -123,7 +123,7 @@ class StoreLink::Conversation {
     }
   }
 
-  // Waits until something listens where the store should be. Returns false if told to stop.
+  // Waits until the store's port accepts connections. Returns false after stop().
   bool reach() {
     const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
     std::string reason;
@@ -141,7 +141,7 @@ class StoreLink::Conversation {
     return true;
   }
 
-  // Waits until a host has let the member in. Returns false if told to stop.
+  // Waits until a host has accepted the member. Returns false after stop().
   bool find_host(StoreMember& member) {
     const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
     while (!member.has_host() || !member.join(options_.node)) {
@@ -154,7 +154,7 @@ class StoreLink::Conversation {
     return true;
   }
 
-  // Between two questions. Returns false if told to stop.
+  // Waits until the next requests are due. Returns false after stop().
   bool pause() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, options_.monitor_interval,
@@ -162,7 +162,7 @@ class StoreLink::Conversation {
     return !stopping_;
   }
 
-  // Says what there is to say, and asks.
+  // Sends pending entries and reads the state.
   void converse(StoreMember& member, const std::optional<StoreHost>& host) {
     if (Clock::now() >= next_beat_) {
       member.beat();
@@ -204,7 +204,7 @@ class StoreLink::Conversation {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   LinkState state_;
-  std::optional<int64_t> succeeded_;  // the rank that did last, if that is still to be told
+  std::optional<int64_t> succeeded_;  // the last rank that succeeded, until it is announced
   std::optional<RoundReport> report_;
   bool leaving_ = false;
   bool stopping_ = false;

@@ -1,8 +1,9 @@
-// The thread on which a launcher talks to the store of its group.
+// The thread on which a launcher exchanges data with the store of its group.
 //
-// The launcher's main thread must never wait for the network: it has workers and signals to look after. So all requests
-// are made here, one after another, and the main thread looks at the last answer. If a host is gone without a word a
-// request may hang for minutes; the main thread then sees that no answer is new, and leaves.
+// The launcher's main thread must never wait for the network, because it handles workers and signals. This thread
+// therefore makes all requests, one after another, and the main thread reads the last answer. If a host disappears
+// without closing its connections, a request may hang for minutes. The main thread then sees that there are no new
+// answers, and leaves.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +22,8 @@
 
 namespace narrowcast::launcher {
 
-// A clock for judging how long others have been silent. Time in which this process was stopped itself does not count,
-// but for kLongestStep of it: nobody else is to blame for that. To be asked more often than that.
+// A clock for timeouts of other launchers. If this process was itself stopped for a while, only kLongestStep of that
+// time counts, because the others are not to blame. now() must be called more often than every kLongestStep.
 class PatientClock {
  public:
   Clock::time_point now() {
@@ -39,47 +40,47 @@ class PatientClock {
   Clock::time_point time_ = last_;
 };
 
-// Where the store is, who asks, and how patiently.
+// The store, this node, and its timeouts.
 struct LinkOptions {
-  std::string host;  // where the store is
+  std::string host;  // address of the store
   int64_t port = 0;
   NodeDescription node;
   RendezvousOptions rendezvous;
-  std::chrono::milliseconds monitor_interval;  // between two questions
-  std::shared_ptr<HostedStore> hosted = {};    // if this launcher serves it: also a thread left behind may need it
-  std::string run_id;                          // then: what to call the job if --rdzv_id does not
-  JobSeal seal = {};                           // of the launchers' entries
+  std::chrono::milliseconds monitor_interval;  // between two rounds of requests
+  std::shared_ptr<HostedStore> hosted = {};    // the store, if served here; shared with a thread left behind
+  std::string run_id;  // name of the job if this launcher serves the store and --rdzv_id is not given
+  JobSeal seal = {};   // seal of the launchers' entries
 };
 
-// What is known of the group.
+// The state of the group.
 struct LinkState {
-  int64_t answers = 0;  // how many questions were answered while the host went on deciding
+  int64_t answers = 0;  // answers with a new heartbeat of the host
   int64_t ticket = 0;   // 0: not joined yet
   std::optional<Decision> decision = {};
-  std::string broken = {};       // why nothing more will come; empty: it may
-  bool others_left = false;      // nobody needs the store any more
-  bool left = false;             // the store knows that this launcher has seen the end
-  int64_t rejected = 0;          // how many entries of the store were ignored
-  HostSign host = {};            // the last one of another launcher that serves it
-  bool host_is_spoiled = false;  // somebody has overwritten or removed its signs since the last one
+  std::string broken = {};       // why no more answers will come; empty: they may
+  bool others_left = false;      // no launcher needs the store any more
+  bool left = false;             // leave() was written to the store
+  int64_t rejected = 0;          // number of ignored entries
+  HostSign host = {};            // last heartbeat of another launcher that serves the store
+  bool host_is_spoiled = false;  // its heartbeats were overwritten or removed since the last one
 };
 
-// Talks from its construction on. Nothing here blocks.
+// Exchanges data with the store during its lifetime. No call blocks.
 class StoreLink {
  public:
   explicit StoreLink(LinkOptions options);
   StoreLink(const StoreLink&) = delete;
   StoreLink& operator=(const StoreLink&) = delete;
-  // Stops the thread; one that hangs in a request is left behind, and ends with the process.
+  // Stops the thread. A thread that hangs in a request is left behind, and ends with the process.
   ~StoreLink();
 
-  // What is known by now.
+  // Returns the last known state.
   LinkState state() const;
-  // A rank of the round that runs has ended well.
+  // Announces that a rank of the current round has ended successfully.
   void rank_succeeded(int64_t rank);
-  // How this node's workers ended in a round.
+  // Reports the end of this node's workers in a round.
   void report(const RoundReport& report);
-  // This launcher has seen that the job is over.
+  // Announces that this launcher has seen the end of the job.
   void leave();
 
  private:

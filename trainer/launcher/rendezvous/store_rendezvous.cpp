@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kShortWait{1000};                       // not worth a word
-constexpr milliseconds kLongestPause = std::chrono::hours(1);  // of a host between two decisions
+constexpr milliseconds kShortWait{1000};                       // shorter waits are not reported
+constexpr milliseconds kLongestPause = std::chrono::hours(1);  // limit of the host's pause between two decisions
 
 Directive over(const GroupEnd& end) { return {.kind = Directive::Kind::kOver, .end = end}; }
 
@@ -103,7 +103,7 @@ Directive StoreRendezvous::before_joining() const {
   return {.note = worth_telling ? "waiting for " + place_ : ""};
 }
 
-// The host serves its own store, and is never silent to itself.
+// Returns whether the host's heartbeat timeout has passed. The host itself serves the store and has no such timeout.
 bool StoreRendezvous::host_is_silent(const LinkState& state) {
   const Clock::time_point now = clock_.now();
   heard_ = state.answers != answers_ ? now : heard_;
@@ -112,7 +112,8 @@ bool StoreRendezvous::host_is_silent(const LinkState& state) {
   return options_.hosted == nullptr && now - heard_ > options_.rendezvous.heartbeat_timeout + pauses;
 }
 
-// Something listens, else the link would have said so by now, but it does not speak as a store does.
+// Returns whether the store's port accepts connections but never answers like a store. If nothing listened, the link
+// would have failed before.
 bool StoreRendezvous::never_spoke() const {
   const RendezvousOptions& limits = options_.rendezvous;
   return options_.hosted == nullptr && Clock::now() - began_ > 2 * limits.read_timeout + limits.heartbeat_timeout;
@@ -121,7 +122,7 @@ bool StoreRendezvous::never_spoke() const {
 void StoreRendezvous::report(const NodeReport& report) {
   signal_ = signal_ == 0 ? report.signal : signal_;
   reported_round_ = round_;
-  if (lost_.empty()) {  // Else the others must see silence, and no report that looks as if they had asked for it.
+  if (lost_.empty()) {  // After a loss the others must see missing heartbeats; a report would look requested.
     link_.report({.round = round_, .report = report});
   }
 }

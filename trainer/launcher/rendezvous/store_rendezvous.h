@@ -1,4 +1,4 @@
-// The rendezvous of a job on several nodes: agreed through a store (group/store_protocol.h).
+// The rendezvous of a job on several nodes, through a store (group/store_protocol.h).
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace narrowcast::launcher {
 
-// Follows the decisions that a StoreLink brings, and gives the group up when none come.
+// Follows the decisions that a StoreLink reads, and gives up the group if no answers come.
 class StoreRendezvous : public Rendezvous {
  public:
   explicit StoreRendezvous(const LinkOptions& options);
@@ -26,30 +26,30 @@ class StoreRendezvous : public Rendezvous {
   bool never_spoke() const;
 
   const LinkOptions options_;
-  const std::string place_;  // of the store, for users
+  const std::string place_;  // the store's address, for users
   StoreLink link_;
-  int64_t round_ = -1;  // that was run last
+  int64_t round_ = -1;  // the last round that was run
   int64_t reported_round_ = -2;
-  int64_t answers_ = 0;  // that were seen
+  int64_t answers_ = 0;  // LinkState::answers at the last call
   Clock::time_point began_;
   PatientClock clock_;
-  Clock::time_point heard_ = clock_.now();  // the last new answer
-  std::string lost_;                        // why the group is lost for good; empty: it is not
+  Clock::time_point heard_ = clock_.now();  // time of the last new answer
+  std::string lost_;                        // why the group is lost for good; empty: it is not lost
   std::optional<Clock::time_point> over_since_;
-  int signal_ = 0;  // that this launcher was sent
+  int signal_ = 0;  // received by this launcher; 0: none
 };
 
-// What a launcher knows of itself.
+// A launcher's own state.
 struct NodeState {
   int64_t ticket = 0;
   int64_t reported_round = -2;  // the last round in which it has reported
-  bool interrupted = false;     // by a signal: it runs nothing more
-  std::string master_addr;      // of the store
+  bool interrupted = false;     // a signal came; no workers are started after it
+  std::string master_addr;      // address of the store
   int64_t master_port = 0;
   int64_t max_restarts = 0;
 };
 
-// What `decision` means for that launcher.
+// Translates `decision` into an instruction for that launcher.
 Directive directive_for(const Decision& decision, const NodeState& state);
 
 }  // namespace narrowcast::launcher

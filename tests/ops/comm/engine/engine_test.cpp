@@ -43,7 +43,7 @@ TEST_P(EngineExchange, DeliversSeveralQueuedExchangesInOrder) {
       futures[number]->waitAndThrow();
       EXPECT_EQ(futures[number]->value().toTensor().item<int64_t>(), expected_sum(number, count, rank, world_size));
     }
-    const auto last = engine->submit(std::make_shared<TwoHops>(0, count));  // Callbacks before it have all run.
+    const auto last = engine->submit(std::make_shared<TwoHops>(0, count));  // All earlier callbacks have run.
     last->waitAndThrow();
     const std::lock_guard<std::mutex> lock(mutex);
     EXPECT_THAT(completed, ElementsAre(0, 1, 2, 3, 4, 5));
@@ -53,7 +53,7 @@ TEST_P(EngineExchange, DeliversSeveralQueuedExchangesInOrder) {
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineExchange,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8), ::testing::Values(0, 1, 100'003)));
 
-// What happens on an engine's thread: written there, read when it is idle.
+// Events on an engine's thread. The thread writes them; the test reads them when it is idle.
 class Events {
  public:
   Observer observe(int64_t number) {
@@ -71,7 +71,7 @@ class Events {
 TEST(Engine, SendsBothHopsOfTwoExchangesBeforeItFinishesTheOlderAndStartsNoThird) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto engine = Engine::for_group(group);
-    if (rank == 1) {  // Takes part only after rank 0 has started exchange 1: exchange 0 cannot have advanced.
+    if (rank == 1) {  // Takes part after rank 0 has started exchange 1: exchange 0 cannot have advanced.
       wait_for_ranks(group);
       for (int64_t number = 0; number < 4; ++number) engine->submit(std::make_shared<TwoHops>(number, 1000));
       engine->submit(std::make_shared<TwoHops>(4, 1000))->waitAndThrow();
@@ -106,8 +106,8 @@ TEST(Engine, SendsBothHopsOfTwoExchangesBeforeItFinishesTheOlderAndStartsNoThird
   });
 }
 
-// In each advance but the last a rank passes on what it received from the one before: after W - 1 of them, a byte of
-// each rank has been everywhere.
+// Each advance forwards the message of the previous rank. After W - 1 hops, each rank has received a message of every
+// other rank.
 class AroundTheRing final : public Job {
  public:
   explicit AroundTheRing(
@@ -168,7 +168,8 @@ TEST(Engine, RunsExchangesOfAnyNumberOfHops) {
   });
 }
 
-// Three advances each. The second begins between those of the first only if it is ready, and goes no further.
+// Each job has three hops, and therefore two advances. The second job makes one advance between those of the first if
+// it is ready, and never two.
 TEST(Engine, ALaterExchangeOfManyHopsGoesAheadByOneAdvanceOnly) {
   for (const bool is_ready : {false, true}) {
     run_ranks(4, [&](int64_t rank, const Group& group) {
@@ -182,7 +183,7 @@ TEST(Engine, ALaterExchangeOfManyHopsGoesAheadByOneAdvanceOnly) {
       const auto last = engine->submit(std::make_shared<AroundTheRing>(2, record("second"), is_ready));
       both_submitted.set_value();
       last->waitAndThrow();
-      // Two advances of four ranks' three hops; the first one's are over before the second one's second.
+      // Two advances of each job. The second job's last one comes after all of the first job.
       EXPECT_EQ(events.size(), 4U);
       EXPECT_EQ(events.back(), "second") << rank;
       EXPECT_EQ(events[is_ready ? 1 : 2], "second");
@@ -201,12 +202,12 @@ TEST(Engine, IsSharedByTheUsersOfAGroupAndEndsWithTheLast) {
     second->submit(std::make_shared<TwoHops>(0, 1))->waitAndThrow();
     second.reset();
     EXPECT_TRUE(watched.expired());
-    Engine::for_group(group)->submit(std::make_shared<TwoHops>(0, 1));  // And one may come after it.
+    Engine::for_group(group)->submit(std::make_shared<TwoHops>(0, 1));  // Another engine may follow.
   });
 }
 
-// Messages have the backend's exchange numbers. A group that goes takes none of them along, whichever rank still has an
-// engine by then.
+// Messages carry the exchange numbers of the backend. Numbers continue after a group is gone, whether or not another
+// rank still has an engine.
 TEST(Engine, CountsTheExchangesOfAllGroupsWithItsBackend) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     Group other = c10::make_intrusive<c10d::ProcessGroup>(group->getRank(), group->getSize());

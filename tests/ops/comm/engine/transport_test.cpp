@@ -45,7 +45,7 @@ TEST(Transport, TellsChannelsAndExchangesApart) {
     first.wait_receive(channel_4);
     second.wait_receive(later);
     first.wait_receive(channel_5);
-    first.wait_receive(channel_5);  // Nothing more is expected.
+    first.wait_receive(channel_5);  // Already received.
     EXPECT_TRUE(at::equal(at::cat(bytes), at::tensor({1, 2, 3}, at::kByte)));
   });
 }
@@ -63,7 +63,7 @@ TEST(Transport, NamesThePeersOfTheRing) {
 
 TEST(Transport, SkipsEmptyMessagesOnBothSides) {
   run_ranks(2, [](int64_t rank, const Group& group) {
-    if (rank == 1) return;  // So that anything sent or awaited would fail or block.
+    if (rank == 1) return;  // Any message sent or awaited would fail or block.
     Transport transport(options_of(group));
     const auto receive = transport.post_receive({at::empty({0}, at::kByte), 1});
     transport.send({at::empty({0}, at::kByte), 1});
@@ -78,8 +78,8 @@ TEST(Transport, AnInterruptedWaitGoesOn) {
     int waits = 0;
     Transport* interrupted = nullptr;
     options.before_waiting = [&] {
-      if (++waits == 1) interrupted->interrupt_wait();  // Comes too early for the wait, but is not lost.
-      if (waits == 2) wait_for_ranks(group);            // Only now the message is sent.
+      if (++waits == 1) interrupted->interrupt_wait();  // Before the wait, and yet not lost.
+      if (waits == 2) wait_for_ranks(group);            // The message is sent only now.
     };
     Transport transport(std::move(options));
     interrupted = &transport;
@@ -127,7 +127,7 @@ TEST(Transport, NamesAPeerThatSendsFewerBytesThanExpected) {
   });
 }
 
-// What Gloo does by itself: the process of a rank that is sent too much ends, and with it its part in all exchanges.
+// Gloo's behaviour: if a rank is sent too much, its process ends.
 TEST(TransportDeathTest, APeerThatSendsMoreBytesThanExpectedEndsTheReceiver) {
   const auto codes = testing::fork_ranks(2, [](int64_t rank, const Group& group) {
     Transport transport(options_of(group));

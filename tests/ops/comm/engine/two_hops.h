@@ -1,4 +1,4 @@
-// A job to try the engine with.
+// A job for tests of the engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ struct Observer {
 };
 
 // Hop 1: every rank sends `count` bytes of value rank + 10 * number to all others.
-// Hop 2: it sends what it received from rank - 1 on to rank + 1.
+// Hop 2: it forwards the message from rank - 1 to rank + 1.
 // The value is the sum of one byte of each message received.
 class TwoHops final : public Job {
  public:
@@ -74,7 +74,7 @@ class TwoHops final : public Job {
   std::vector<int64_t> receives_;
 };
 
-// What it gives rank `rank`.
+// The value on rank `rank`.
 inline int64_t expected_sum(int64_t number, int64_t count, int64_t rank, int64_t world_size) {
   if (count == 0 || world_size == 1) return 0;
   const int64_t first_hop = world_size * (world_size - 1) / 2 - rank + (world_size - 1) * 10 * number;

@@ -1,4 +1,4 @@
-// What an engine's thread makes of jobs that fail, and of those behind them.
+// Failing jobs on an engine's thread, and the jobs behind them.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class Throwing final : public Job {
   at::Tensor finish(Transport&) override { return {}; }
 };
 
-// The error of `future`, which must come within the test's patience.
+// Returns the error of `future`, which must come within kPatience.
 std::string error_of(const Future& future) {
   return testing::error_message<c10::DistBackendError>([&] { future->waitAndThrow(); });
 }
@@ -77,7 +77,7 @@ TEST(EngineFaults, GivesUpWhatIsUnfinishedWhenItsLastUserGoes) {
 
 TEST(EngineFaults, ASilentPeerFailsTheExchangeAfterTheTimeout) {
   const auto body = [](int64_t rank, const Group& group) {
-    if (rank == 1) return;  // Its group lives on, silent, until all ranks have returned.
+    if (rank == 1) return;  // Its group stays alive and silent until all ranks have returned.
     const auto engine = Engine::for_group(group);
     EXPECT_THAT(error_of(engine->submit(std::make_shared<TwoHops>(3, 1000))),
                 AllOf(HasSubstr("rank 0: exchange 3"), HasSubstr("from rank 1"), HasSubstr("imed out")));

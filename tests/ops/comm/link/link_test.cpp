@@ -46,7 +46,7 @@ TEST_P(FindLinkOf, IsTheSameOnAllRanksAndMeasuredOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, FindLinkOf, ::testing::Values(1, 2, 3, 5));
 
-// Ranks 0 and 2 have peers between nodes, ranks 0 and 1 within one.
+// Ranks 0 and 2 have peers on the other node, ranks 0 and 1 on their own.
 TEST(FindLink, CountsWhatItSends) {
   run_ranks(3, [&](int64_t, const Group& group) {
     EXPECT_EQ(measuring_bytes_sent(group), 0);

@@ -21,8 +21,8 @@ void expect_same_on_all_ranks(const Group& group, const LinkCost& cost) {
   EXPECT_EQ(least_and_most[2], -least_and_most[3]);
 }
 
-// No link is as fast as a GPU's memory. Ranks that share a GPU go by sockets, and take turns of milliseconds on it with
-// each other and with whatever else runs there.
+// No link is as fast as a GPU's memory. Ranks that share a GPU communicate by sockets. They take turns of milliseconds
+// on the GPU, also with other processes.
 void expect_plausible(const LinkCost& cost) {
   EXPECT_GT(cost.seconds_per_hop, 1e-7);
   EXPECT_LT(cost.seconds_per_hop, 1);
@@ -30,7 +30,7 @@ void expect_plausible(const LinkCost& cost) {
   EXPECT_LT(cost.gbit(), 1e5);
 }
 
-// Three of which two share a node: the third has no peers in one.
+// Two of three ranks share a node. The third has no peers within its node.
 TEST(CudaStreamLink, IsMeasuredOnceByAllRanks) {
   testing::run_nccl_ranks(3, [](int64_t rank, const Group& group) {
     const node::NodeLayout layout({0, 0, 1});
@@ -43,7 +43,7 @@ TEST(CudaStreamLink, IsMeasuredOnceByAllRanks) {
       expect_same_on_all_ranks(group, *cost);
     }
     EXPECT_GE(measuring_bytes_sent(group), rank == 1 || rank == 2 ? 1 << 16 : 2 << 16);
-    // What follows on the communicator is as it was.
+    // Later collectives on the communicator are not affected.
     std::vector<at::Tensor> sum{at::full({1000}, static_cast<double>(rank), at::device(gpu))};
     group->allreduce(sum)->wait();
     EXPECT_TRUE(sum[0].eq(3).all().item<bool>());

@@ -1,4 +1,4 @@
-// Messages of CPU tensors, for which collectives are waited for: the same calls and the same arithmetic as on a GPU.
+// Messages of CPU tensors: the same calls and arithmetic as on a GPU, except that the host waits for collectives.
 #include "ops/comm/link/stream_link.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kWarmUp = 2;
 
-// In a circle, as far as there are peers for all.
+// Peers in a circle, for as many ranks as possible.
 std::optional<LinkPeers> peers_of(int64_t rank, int64_t ranks) {
   return rank < ranks ? std::optional(LinkPeers{(rank + 1) % ranks, (rank + ranks - 1) % ranks}) : std::nullopt;
 }
@@ -50,8 +50,7 @@ TEST_P(MeasureLinkOnStreamOf, GivesAllRanksTheSlowestOnesFigures) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, MeasureLinkOnStreamOf, ::testing::Values(Case{2, 2}, Case{3, 3}, Case{3, 2}));
 
-// Of the bytes that each collective of a rank sends, and the first of each rank's part of it. Agreeing on figures has
-// its own collectives, of one number.
+// A message is a collective of bytes. The agreement on a figure is a collective of one number.
 TEST(MeasureLinkOnStream, CallsTheSameCollectivesInTheSameOrderOnAllRanks) {
   constexpr int64_t kRanks = 3;
   std::vector<testing::CollectiveRecord> records(kRanks);
@@ -79,7 +78,7 @@ TEST(MeasureLinkOnStream, CallsTheSameCollectivesInTheSameOrderOnAllRanks) {
   EXPECT_THAT(records[1][records[1].size() - 2].parts_sent, ElementsAre(0, 64, 64)) << "to rank 0";
 }
 
-// Takes 5 us per hop, and for messages what it is told.
+// A link of 5 us per hop; the test sets the time of each message.
 class ToldProbe final : public LinkProbe {
  public:
   explicit ToldProbe(std::vector<double> seconds) : seconds_(std::move(seconds)) {}

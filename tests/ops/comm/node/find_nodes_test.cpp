@@ -80,7 +80,7 @@ TEST(FindNodes, WorksBetweenProcesses) {
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
 }
 
-// Rank 0 makes the memory: that the system gives it none is for all ranks to know.
+// Rank 0 makes the memory. If the system refuses it, all ranks must learn that.
 TEST(FindNodes, IsFlatWhereARankCannotHaveMemory) {
   const auto codes = fork_ranks(3, [](int64_t rank, const Group& group) {
     std::optional<testing::FileSizeLimit> limit;
@@ -97,7 +97,8 @@ TEST(FindNodes, IsFlatWhereARankCannotHaveMemory) {
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
 }
 
-// Lets this process map so many bytes beside what is. (It is called in a fork: the limit ends with the child.)
+// Allows this process to map `bytes` more than now. It is called in a fork, because the limit stays until the process
+// ends.
 void limit_mappings(int64_t bytes) {
   int64_t mapped_pages = 0;
   std::ifstream("/proc/self/statm") >> mapped_pages;
@@ -106,11 +107,11 @@ void limit_mappings(int64_t bytes) {
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &limits), 0);
 }
 
-// As where the system refuses to map so much. Rank 0 makes the memory, and asks for less then, rank 1 opens it.
+// The system refuses to map the memory. Rank 0 makes the memory and then requests less; rank 1 opens it.
 TEST(FindNodes, IsFlatWhereARankCannotMapTheMemory) {
   for (const int64_t limited : {0, 1}) {
     const auto codes = fork_ranks(2, [=](int64_t rank, const Group& group) {
-      find_nodes(group, 2);  // Which frees the memory that groups of other tests had.
+      find_nodes(group, 2);  // Frees the memory of other tests' groups.
       if (rank == limited)
         limit_mappings(limited == 0 ? 2 * NodeMemory::kLeastBuffer : NodeMemory::reserved_bytes() / 2);
       const auto found = find_nodes(group);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kBytes = int64_t{1} << 20;
 
-// Two ranks' views, as two processes would have them: ranks 3 and 5 of the group.
+// The views of two processes: ranks 3 and 5 of the group.
 class NodeMemoryTest : public ::testing::Test {
  protected:
   NodeMemoryTest() {
@@ -34,7 +34,7 @@ class NodeMemoryTest : public ::testing::Test {
     connections[1 - own] = std::move(other);
     return std::make_unique<NodeMemory>(std::move(memory), std::vector<int64_t>{3, 5}, own, std::move(connections));
   }
-  // Bytes of the memory that take room.
+  // Bytes of the memory that are resident.
   int64_t resident() const {
     struct stat status {};
     EXPECT_EQ(::fstat(descriptor_.get(), &status), 0);
@@ -119,7 +119,7 @@ TEST_F(NodeMemoryTest, ABufferIsFreeHoweverLongItIsSinceItWasTaken) {
   EXPECT_NE(first_->staging_buffer(take(), 0, 100), buffer);
 }
 
-// A first step's bucket is as large as all gradients; the later ones are not.
+// The bucket of a first step is as large as all gradients; later buckets are smaller.
 TEST_F(NodeMemoryTest, GivesBackWhatArraysNoLongerNeed) {
   constexpr int64_t kLarge = 20'000;
   constexpr int64_t kSmall = 3'000;
@@ -155,9 +155,9 @@ TEST_F(NodeMemoryTest, MomentsAreReachedInSteps) {
   }
 }
 
-// An owner without elements publishes nothing for as long as arrays are small: then comes a large one.
+// While arrays are small, an owner without elements publishes nothing. Then a large array follows.
 TEST_F(NodeMemoryTest, AMomentSkippedInEveryTurnNeverSeemsReachedEarly) {
-  for (int64_t number = 0; number < 2 * 100'000; ++number) {  // Two slots, so that each has 100,000 uses.
+  for (int64_t number = 0; number < 2 * 100'000; ++number) {  // With two slots, each has 100,000 uses.
     const SlotUse use = first_->take_slot(0);
     ASSERT_EQ(second_->take_slot(0).number, use.number);
     for (const Phase phase : {Phase::kStaged, Phase::kPublished, Phase::kFinished}) {
@@ -180,7 +180,7 @@ TEST_F(NodeMemoryTest, WhoHasFinishedHasReachedEveryMoment) {
 
 TEST_F(NodeMemoryTest, RefusesWhatItCannotHold) {
   const SlotUse use = first_->take_slot(0);
-  // A page of words, and then whole pages for each of two buffers of two arrays of two ranks.
+  // One page of words, then whole pages for two buffers of two arrays of two ranks.
   constexpr int64_t kPage = 4096;
   const int64_t most = (kBytes - kPage) / 8 / kPage * kPage / 4;
   EXPECT_NO_THROW(first_->staging_buffer(use, 1, most));

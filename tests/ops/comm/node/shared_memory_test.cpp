@@ -53,7 +53,7 @@ TEST(SharedMemory, IsOfThisUserAlone) {
   EXPECT_EQ(status.st_nlink, 0U) << "it has no name";
 }
 
-// Or the process that reads it would end with SIGBUS.
+// A resize would end the process that reads the memory with SIGBUS.
 TEST(SharedMemory, CannotBeResized) {
   const SharedMemory memory = SharedMemory::create(10'000);
   EXPECT_EQ(::ftruncate(memory.descriptor().get(), 1), -1);
@@ -62,7 +62,7 @@ TEST(SharedMemory, CannotBeResized) {
   EXPECT_THROW(SharedMemory::open(copy_of(unsealed)), std::system_error);
 }
 
-// Calls body() on a thread whose calls of the system are filtered so. Whether the system allows such a filter.
+// Calls body() on a thread with this filter of system calls. Returns whether the system allows such a filter.
 template <size_t N, class Body>
 bool with_filter(std::array<sock_filter, N>& filter, const Body& body) {
   const sock_fprog program{static_cast<uint16_t>(filter.size()), filter.data()};
@@ -75,7 +75,8 @@ bool with_filter(std::array<sock_filter, N>& filter, const Body& body) {
   return allowed;
 }
 
-// One for which memfd_create fails with `error` where bit 8 of its flags, MFD_NOEXEC_SEAL, is `refused`.
+// Filters memfd_create. With `refused` it fails with `error` if the flag MFD_NOEXEC_SEAL (8) is set, otherwise if that
+// flag is missing.
 template <class Body>
 bool with_memfd_filter(bool refused, int error, const Body& body) {
   constexpr uint32_t kNoExecution = 8;
@@ -91,7 +92,7 @@ bool with_memfd_filter(bool refused, int error, const Body& body) {
   return with_filter(filter, body);
 }
 
-// As madvise does where memory is locked, and in systems that do not know it.
+// The filter makes madvise fail, as it does for locked memory and on systems without MADV_REMOVE.
 TEST(SharedMemory, StaysUsableWhereNothingCanBeGivenBack) {
   std::array<sock_filter, 6> filter{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -111,7 +112,7 @@ TEST(SharedMemory, StaysUsableWhereNothingCanBeGivenBack) {
   if (!allowed) GTEST_SKIP() << "the system allows no filter of its calls";
 }
 
-// vm.memfd_noexec is 2: only files that nobody will execute.
+// With vm.memfd_noexec = 2, only files marked as never executable are allowed.
 TEST(SharedMemory, IsNotForExecution) {
   const bool allowed = with_memfd_filter(false, EACCES, [] {
     EXPECT_LT(::memfd_create("test", MFD_CLOEXEC), 0);

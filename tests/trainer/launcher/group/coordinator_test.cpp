@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using Phase = Decision::Phase;
 
-// Launchers that are only pretended: they beat as long as they live, and report what the test says.
+// Simulated launchers: they send heartbeats while they live, and report as the test sets.
 class CoordinatorTest : public ::testing::Test {
  protected:
   void begin(const GroupSettings& settings) {
@@ -33,7 +33,7 @@ class CoordinatorTest : public ::testing::Test {
   NodeDescription describe(const std::string& host, int64_t node_rank) const {
     return {.host = host, .pid = 7, .nproc = 2, .node_rank = node_rank, .settings = settings_};
   }
-  // Returns its ticket.
+  // Adds a launcher and returns its ticket.
   int64_t comes(const std::string& host, int64_t node_rank) {
     views.push_back({.ticket = static_cast<int64_t>(views.size()) + 1, .node = describe(host, node_rank)});
     return views.back().ticket;
@@ -45,7 +45,7 @@ class CoordinatorTest : public ::testing::Test {
     EXPECT_EQ(after(100).phase, Phase::kRunning);
   }
 
-  // The same with c10d, where one node is enough.
+  // The same with c10d and a minimum of one node.
   void run_two_elastic() {
     begin_elastic(1, 2);
     comes("b", 0);
@@ -65,7 +65,7 @@ class CoordinatorTest : public ::testing::Test {
     view(ticket).report = RoundReport{.round = decision().round, .report = report};
   }
 
-  // Time passes; those that live, beat.
+  // Advances the time; live launchers send heartbeats.
   const Decision& after(int64_t time) {
     now += milliseconds(time);
     for (NodeView& node : views) {
@@ -73,7 +73,7 @@ class CoordinatorTest : public ::testing::Test {
     }
     return coordinator->step(now, views);
   }
-  // More than a round may take to form, in steps shorter than a lost node's silence.
+  // Advances beyond the join timeout, in steps shorter than the heartbeat timeout.
   void after_the_join_timeout() {
     for (int i = 0; i < 21; ++i) {
       after(500);
@@ -113,7 +113,7 @@ TEST_F(CoordinatorTest, RestartsAllNodesTogetherAsOftenAsIsAllowed) {
     EXPECT_EQ(decision().round, round);
     reports(2, NodeReport::End::kFailed, 7);
     EXPECT_EQ(after(100).phase, Phase::kStopping);
-    EXPECT_EQ(after(100).phase, Phase::kStopping);  // until the other node has ended its workers too
+    EXPECT_EQ(after(100).phase, Phase::kStopping);  // until the other node's workers have ended too
     reports(1, NodeReport::End::kStopped);
     after(100);
     after(100);
@@ -153,7 +153,7 @@ TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANodeBetweenRounds) {
   after(100);
   reports(2, NodeReport::End::kStopped);
   dead.insert(2);
-  after(1200);  // concludes the round, and finds the node lost
+  after(1200);  // ends the round and finds the lost node
   EXPECT_EQ(after(100).phase, Phase::kOver);
   EXPECT_THAT(end().text, HasSubstr("was lost"));
 }
@@ -220,7 +220,7 @@ TEST_F(CoordinatorTest, StopsAtASignalWhileItWaits) {
   EXPECT_EQ(end().exit_code(), 128 + SIGTERM);
 }
 
-// The launcher did not know of the round yet when the signal came, so it reports for the round before.
+// The signal came before the launcher knew of the round, so it reports for the previous round.
 TEST_F(CoordinatorTest, StopsAtASignalThatCrossesTheBeginOfARound) {
   run_two_static();
   reports(1, NodeReport::End::kInterrupted);
@@ -281,7 +281,7 @@ TEST_F(CoordinatorTest, ElasticJobTakesANewcomerIn) {
 
 TEST_F(CoordinatorTest, ElasticJobGoesOnWithoutALostNode) {
   run_two_elastic();
-  for (int64_t loss = 0; loss < 3; ++loss) {  // more often than --max_restarts: nobody failed
+  for (int64_t loss = 0; loss < 3; ++loss) {  // more often than --max_restarts: these are not failures
     const int64_t last = static_cast<int64_t>(views.size());
     dead.insert(last);
     reports(1, NodeReport::End::kFailed, program::kPeerFailed);

@@ -104,7 +104,7 @@ TEST(GroupJson, KeepsAReport) {
   EXPECT_EQ(failure.log_file, "logs/5/stderr.log");
 }
 
-// As somebody else may write them: none gets so far that it is read.
+// Values that only a foreign program could write. They are rejected by the parser.
 TEST(GroupJson, RefusesWhatNoLauncherWrites) {
   const auto decision_with = [](const char* key, const nlohmann::json& value) {
     nlohmann::json text = nlohmann::json::parse(to_text(Decision{}));
@@ -193,8 +193,8 @@ TEST(GroupJson, RefusesWhatIsDeep) {
             "the launchers' store does not hold the decision: is JSON nested more than 64 deep");
 }
 
-// The worst a worker can do: endless texts of bytes that take six in JSON. What c10d's store takes at once, 8 MiB, is
-// far more, also for what the host makes of the reports.
+// The largest report of a worker: endless texts of bytes that JSON writes with six. c10d's store accepts 8 MiB, which
+// is far more than the report and the host's decision.
 TEST(GroupJson, ABoundedReportHasALargestSize) {
   constexpr size_t kLargestReport = size_t{512} << 10;
   std::string endless;

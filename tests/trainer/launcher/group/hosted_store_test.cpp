@@ -63,7 +63,7 @@ TEST(StoreSocket, RefusesWhatIsNoPort) {
 }
 
 TEST(StoreSocket, RefusesAddressesThatAreNotThisMachines) {
-  // 192.0.2.0/24 is set aside for documents (RFC 5737): no machine has it.
+  // 192.0.2.0/24 is reserved for documentation (RFC 5737), so no machine has it.
   EXPECT_EQ(refusal("192.0.2.1", 0),
             "--master_addr=192.0.2.1: not an address of this machine, where the job's store is served");
   EXPECT_THAT(refusal("no such host", 0), StartsWith("--master_addr=no such host: "));
@@ -91,7 +91,7 @@ TEST(Reach, SaysWhyThereIsNone) {
 }
 
 TEST(Reach, TakesTheTimeThatItNeededFromWhatIsLeft) {
-  // A listener that accepts nothing: once its queue is full, whoever connects waits.
+  // A listener that accepts no connections: once its queue is full, connections wait.
   const FileDescriptor full(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -158,13 +158,13 @@ TEST(HostedStore, TellsRanksWhoHasEnded) {
 
 TEST(HostedStore, SaysThatItsAddressCannotBeReached) {
   network::ListeningSocket socket = testing::loopback_socket();
-  // A socket at another address than the one that is named: nobody listens there.
+  // The socket has another address than the named one, where nothing listens.
   const std::string message = testing::error_message<c10::ValueError>([&] { HostedStore("127.0.0.2", socket); });
   EXPECT_EQ(message, c10::str("the job's store would be served at 127.0.0.2:", socket.port(),
                               ", but this machine cannot reach itself there: Connection refused"));
 }
 
-// Descriptors of this process that a program it starts would inherit.
+// Descriptors of this process that a child program would inherit.
 std::set<int> inheritable_descriptors() {
   std::set<int> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

@@ -31,7 +31,7 @@ TEST(Roster, GivesUpWhoIsSilentForTooLong) {
   EXPECT_FALSE(roster.is_lost(1));
   EXPECT_TRUE(roster.is_lost(2));
   roster.look(at(1002), {view_of(1, 2), view_of(2, 2)});
-  EXPECT_TRUE(roster.is_lost(2));  // for good: its place may be taken
+  EXPECT_TRUE(roster.is_lost(2));  // for good, because its place may be taken
 }
 
 TEST(Roster, ExpectsNothingOfThoseThatLeft) {
@@ -70,7 +70,7 @@ TEST(Roster, KnowsWhetherTheOthersLeft) {
   roster.look(at(0), {view_of(1, 1), gone, view_of(3, 1)});
   EXPECT_FALSE(roster.others_left());
   gone.left = true;
-  roster.look(at(2000), {view_of(1, 2), gone, view_of(3, 1)});  // the third is lost
+  roster.look(at(2000), {view_of(1, 2), gone, view_of(3, 1)});  // the third node is lost
   EXPECT_TRUE(roster.others_left());
 }
 
@@ -102,7 +102,7 @@ TEST(StaticMembership, WaitsForEveryNodeRank) {
   EXPECT_FALSE(fixed->elastic());
   EXPECT_THAT(fixed->form(applicants({node(1, 0), node(2, 2)})), IsEmpty());
   EXPECT_EQ(fixed->missing(applicants({node(1, 0), node(2, 2)})), "2 of 3 nodes are here; missing is --node_rank 1");
-  // In the order of their ranks, not of their arrival.
+  // The order is by rank, not by arrival.
   EXPECT_THAT(names(fixed->form(applicants({node(1, 0), node(2, 2), node(3, 1)}))),
               ElementsAre("node 0 (h1)", "node 1 (h3)", "node 2 (h2)"));
 }

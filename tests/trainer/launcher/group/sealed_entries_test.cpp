@@ -118,7 +118,7 @@ TEST_F(SealedEntriesTest, AreReadWhereAStrangerWritesBackTheLastOne) {
   EXPECT_THAT(reader.get("key"), Optional(std::string("new")));
 }
 
-// The text is lost then, and yet the writer must have lived.
+// The text is lost, yet the copy proves that the writer lived.
 TEST_F(SealedEntriesTest, AreCountedWhereAStrangerOverwritesTheirCopies) {
   for (int64_t number = 1; number <= 20; ++number) {
     writer.set("key", std::to_string(number));

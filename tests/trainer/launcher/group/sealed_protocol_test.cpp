@@ -1,4 +1,4 @@
-// Launchers that know a secret, and a stranger who reaches their store.
+// Launchers with a secret, and an attacker who can connect to their store.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -49,7 +49,7 @@ struct SealedRun {
     return host.decision();
   }
 
-  // Until both are there.
+  // Continues until both launchers have joined.
   void begin() {
     ASSERT_TRUE(own.join(node_on("a", 0)));
     ASSERT_TRUE(other.has_host());
@@ -76,7 +76,7 @@ struct SealedRun {
   StoreMember other;
 };
 
-// Over a store in memory, and over a real one.
+// Runs with a store in memory and with a real one.
 class SealedProtocolTest : public ::testing::TestWithParam<bool> {
  protected:
   SealedProtocolTest() {
@@ -91,7 +91,7 @@ class SealedProtocolTest : public ::testing::TestWithParam<bool> {
   static std::string key(const std::string& name) { return kLauncherKeys + name; }
   void write(const std::string& name, const std::string& value) const { store->set(key(name), value); }
 
-  // The launchers' entries, to be written again in another run.
+  // Records the launchers' entries, for a replay in another run.
   std::map<std::string, std::string> recorded() const {
     std::map<std::string, std::string> entries;
     for (const char* const name :
@@ -161,7 +161,7 @@ TEST_P(SealedProtocolTest, WhatAStrangerOverwritesOrRemovesComesAgain) {
   EXPECT_GT(run->other.rejected(), 0);
 }
 
-// Faster than anybody reads.
+// The attacker overwrites faster than anybody reads.
 TEST_P(SealedProtocolTest, ASignOfLifeThatIsOverwrittenAtOnceIsASign) {
   run->begin();
   int64_t steps = run->other.host_sign().steps;
@@ -204,7 +204,7 @@ TEST_P(SealedProtocolTest, WhatIsOverwrittenAtOnceArrives) {
   EXPECT_TRUE(run->host.everyone_left());
 }
 
-// Who removes every copy makes a launcher silent, but not secretly.
+// An attacker who removes every copy causes a heartbeat timeout, which the error reports as tampering.
 TEST_P(SealedProtocolTest, SilenceThatAStrangerCausesIsToldFromSilence) {
   run->begin();
   for (int64_t time = 100; time <= 1500; time += 100) {
@@ -222,7 +222,7 @@ TEST_P(SealedProtocolTest, SilenceThatAStrangerCausesIsToldFromSilence) {
       "node 1 (b) was lost: no sign of life for 1 s, and somebody else overwrites or removes its entries in the store");
 }
 
-// As whoever has listened to one run would do in the next one of the same job.
+// An attacker replays the entries of one run in the next run of the job.
 TEST_P(SealedProtocolTest, WhatWasWrittenInAnotherRunProvesNothing) {
   run->begin();
   run->succeed();
@@ -260,7 +260,7 @@ TEST_P(SealedProtocolTest, WhateverBecomesOfTheCounterTheJobGoesOn) {
   }
 }
 
-// The launcher that comes next gets the host's own ticket.
+// The next launcher gets the host's own ticket.
 TEST_P(SealedProtocolTest, ATicketThatWasDrawnBeforeLetsNobodyIn) {
   run->begin();
   write("tickets", "0");

@@ -95,7 +95,7 @@ TEST_F(StoreProtocolTest, NoticesWhoStopsToBeat) {
 }
 
 TEST_F(StoreProtocolTest, PassesOverWhoDiedWhileIntroducingItself) {
-  store->add(kLauncherKeys + std::string("tickets"), 1);  // a ticket, and nothing more
+  store->add(kLauncherKeys + std::string("tickets"), 1);  // a ticket and nothing else
   own.join(describe("a", 0));
   other.join(describe("b", 1));
   EXPECT_EQ(step(0).phase, Phase::kRunning);
@@ -106,11 +106,11 @@ TEST_F(StoreProtocolTest, RefusesAStoreThatHoldsSomethingElse) {
   EXPECT_THROW(other.decision(), CorruptInputError);
 }
 
-// What a stranger can write who reaches the store. The others go on.
+// An attacker can write to the store. The other launchers continue.
 class StrangerInTheStoreTest : public StoreProtocolTest {
  protected:
   void write(const std::string& name, const std::string& value) { store->set(kLauncherKeys + name, value); }
-  // Another launcher's entries, of which one is the stranger's.
+  // Joins with a launcher's entries, one of which is the attacker's.
   void join_with(const std::string& name, const std::string& value) {
     const int64_t ticket = store->add(kLauncherKeys + std::string("tickets"), 1);
     const std::string node = "node/" + std::to_string(ticket) + "/";
@@ -147,7 +147,7 @@ TEST_F(StrangerInTheStoreTest, WhoCannotBeReadIsTurnedAwayAlone) {
   }
 }
 
-// However many there are, what all launchers read stays short, and they stay turned away.
+// With any number of strangers, the decision stays short, and all of them stay turned away.
 TEST_F(StrangerInTheStoreTest, TheDecisionTellsOfTheLastStrangersOnly) {
   constexpr int64_t kStrangers = 1000;
   own.join(describe("a", 0));
@@ -186,7 +186,7 @@ TEST_F(StrangerInTheStoreTest, ACounterThatIsNoNumberEndsNoHost) {
   EXPECT_EQ(step(100).phase, Phase::kRunning);
 }
 
-// Well made, and by no host: the job ends as it says. Only a secret helps.
+// A valid decision that the host did not write ends the job. Only a secret prevents that.
 TEST_F(StrangerInTheStoreTest, AForgedDecisionIsBelieved) {
   own.join(describe("a", 0));
   other.join(describe("b", 1));
@@ -221,7 +221,7 @@ TEST_F(StrangerInTheStoreTest, EntriesThatAreGoneAreNotWaitedFor) {
   step(200);
 }
 
-// A look would take minutes, and a launcher could not tell whose the numbers are.
+// Reading that many tickets would take minutes, and a launcher could not tell whose numbers they are.
 TEST_F(StrangerInTheStoreTest, ACounterThatIsAddedToEndsWhoComesNextAndNotTheHost) {
   own.join(describe("a", 0));
   store->add(kLauncherKeys + std::string("tickets"), 1'000'000'000);

@@ -110,7 +110,8 @@ TEST(Verdict, LetsANodeLeaveAnElasticJobButNotItsHost) {
   EXPECT_EQ(judge({interrupted(1), done(2, NodeReport::End::kStopped)}, rules(true)).kind, Kind::kOver);
 }
 
-// Ranks of all nodes stop with a checkpoint where those of one node are asked to: that is no failure of the others.
+// A signal to the ranks of one node makes the ranks of all nodes stop with a checkpoint. That is not a failure of the
+// other nodes.
 TEST(Verdict, LetsANodeLeaveThoughRanksOfOtherNodesEndWithItsSignalsCode) {
   const MemberResult follows = failed(1, {.exit_code = 128 + SIGTERM}, 1000);
   const Verdict verdict = judge({follows, interrupted(2)}, rules(true));

@@ -17,12 +17,12 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A group that says what the test wants, and remembers what it was told.
+// A group with scripted directives that records the agent's reports.
 class FakeRendezvous : public Rendezvous {
  public:
   explicit FakeRendezvous(const WorkerRunner& runner) : runner_(runner) {}
 
-  // From `at` on this is the directive.
+  // Sets the directive from time `at` on.
   void says(milliseconds at, const Directive& directive) { script_.insert_or_assign(Clock::time_point(at), directive); }
 
   Directive directive() override {
@@ -72,7 +72,7 @@ class AgentTest : public ::testing::Test {
   std::vector<std::string> told;
 };
 
-// Something that comes at a time, waited for as the runner's time passes.
+// An event at a given time, for which the agent waits in the runner's time.
 std::function<bool(milliseconds)> comes_at(FakeRunner& runner, milliseconds time) {
   return [&runner, time](milliseconds patience) {
     runner.pass(patience);

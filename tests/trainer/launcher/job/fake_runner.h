@@ -1,4 +1,4 @@
-// Workers that are only pretended, in a time that only passes when waited for.
+// Simulated workers, in a time that only passes during waits.
 #pragma once
 
 #include <csignal>
@@ -15,26 +15,26 @@ class FakeRunner : public WorkerRunner {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  // When and how a rank ends by itself; ranks not named never do.
+  // Sets when and how a rank ends by itself; other ranks never do.
   void ends(int64_t rank, Milliseconds at, Ending ending) {
     happens(at, {.kind = Event::Kind::kWorkerEnded, .rank = rank, .ending = ending});
   }
   // The user sends the launcher a signal.
   void user_sends(int signal, Milliseconds at) { happens(at, {.kind = Event::Kind::kSignal, .signal = signal}); }
 
-  // Time passes while nobody waits here.
+  // Advances the time outside of waits.
   void pass(Milliseconds time) { now_ += time; }
 
-  // A rank that is sent a signal ends after `reaction`, unless it ignores it.
+  // Signals that a rank ignores. Other signals end it after `reaction`.
   std::map<int64_t, std::set<int>> ignored;
   Milliseconds reaction{0};
-  Ending obedient_ending = {};  // how such a rank ends; by default by the signal
+  Ending obedient_ending = {};  // how a signalled rank ends; default: by the signal
 
   int64_t leftovers = 0;  // processes that workers left
   std::set<int> leftovers_obey = {SIGTERM, SIGKILL};
   int64_t refused_rank = -1;  // start() throws for this rank
 
-  std::string last_line;         // of every rank; empty: "last line of R"
+  std::string last_line;         // of each rank; empty: "last line of R"
   std::vector<std::string> log;  // "start R", "send SIGTERM at 100"
 
   pid_t start(const WorkerCommand& command) override;

@@ -93,7 +93,7 @@ TEST(SurelyServes, OneNodeTheFirstOfFixedOnesAndWhoIsToldTo) {
   request.node_rank = 1;
   EXPECT_FALSE(surely_serves(request));
   request = {.nodes = {.least = 1, .most = 2}, .backend = "c10d"};
-  EXPECT_FALSE(surely_serves(request));  // it has to find out
+  EXPECT_FALSE(surely_serves(request));  // not known yet
   request.options.is_host = true;
   EXPECT_TRUE(surely_serves(request));
   request.options.is_host = false;
@@ -104,12 +104,12 @@ JobRendezvous open_job(const GroupRequest& request) {
   return JobRendezvous(request, {.command = {"/bin/train"}, .nproc_per_node = 2}, milliseconds(5));
 }
 
-// Two nodes that are to find out which of them serves the store.
+// A request for two nodes that must find out which of them serves the store.
 GroupRequest two_elastic_nodes() {
   GroupRequest request{.nodes = {.least = 2, .most = 2},
                        .backend = "c10d",
                        .endpoint = {.host = "127.0.0.1", .port = testing::free_port()}};
-  request.options.keep_alive_max_attempt = 1000;  // Nobody is taken for lost.
+  request.options.keep_alive_max_attempt = 1000;  // No node is lost.
   request.options.heartbeat_timeout = testing::kPatience;
   return request;
 }
@@ -141,7 +141,7 @@ TEST(JobRendezvous, TellsRanksWhoHasEndedUntilTheNextRound) {
   const network::TcpStorePtr store = network::reach_tcp_store("127.0.0.1", port, testing::kPatience);
   const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::kEndedRank;
   job.get().rank_succeeded(1);
-  EXPECT_NO_THROW(store->wait({key}, testing::kPatience));  // TCPStore does not wait until a key is set.
+  EXPECT_NO_THROW(store->wait({key}, testing::kPatience));  // TCPStore::set returns before the key is set.
   job.get().report(failure());
   EXPECT_FALSE(store->check({key}));
 }
@@ -154,7 +154,7 @@ TEST(JobRendezvous, RefusesAPortInUse) {
 }
 
 TEST(JobRendezvous, NamesTheFlagOfAnAddressThatIsNotItsOwn) {
-  // 192.0.2.0/24 is set aside for documents (RFC 5737): no machine has it.
+  // 192.0.2.0/24 is reserved for documentation (RFC 5737), so no machine has it.
   EXPECT_EQ(testing::error_message<c10::ValueError>([] { open_job({.local_addr = "192.0.2.1"}); }),
             "--local_addr=192.0.2.1: not an address of this machine, where the job's store is served");
 }

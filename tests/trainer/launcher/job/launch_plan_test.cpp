@@ -78,7 +78,7 @@ TEST(WorkerTargets, AreShownUnlessRedirected) {
   EXPECT_FALSE(zero.output.shown);
   EXPECT_EQ(zero.output.file, "run/stdout.log");
   const WorkerTargets one = targets_for(choices, 1, "run");
-  EXPECT_TRUE(one.output.shown);  // tee wins
+  EXPECT_TRUE(one.output.shown);  // tee takes precedence
   EXPECT_EQ(one.output.file, "run/stdout.log");
   EXPECT_FALSE(one.error.shown);
 }
@@ -253,7 +253,7 @@ TEST(LaunchPlan, LimitsThreadsOnlyOfSeveralWorkersAndUnlessToldOtherwise) {
   EXPECT_THAT(plan_workers(options(1), two_ranks(), {})[0].environment, Not(Contains(Key("OMP_NUM_THREADS"))));
   EXPECT_THAT(plan_workers(options(2), two_ranks(), {{"OMP_NUM_THREADS", "4"}})[0].environment,
               Contains(Pair("OMP_NUM_THREADS", "4")));
-  // Set to nothing counts as not set.
+  // An empty value counts as not set.
   EXPECT_THAT(plan_workers(options(2), two_ranks(), {{"OMP_NUM_THREADS", ""}})[0].environment,
               Contains(Pair("OMP_NUM_THREADS", "1")));
   EXPECT_TRUE(limits_threads(options(2), {}));

@@ -13,8 +13,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Bound = std::vector<std::vector<int64_t>>;
 
-// `nodes` NUMA nodes of 8 processors, two nodes on a socket: on each, processors i and i + 4 are threads of one core,
-// and two cores share a cache.
+// A machine with `nodes` NUMA nodes of 8 processors, two nodes per socket. On each node, processors i and i + 4 are
+// threads of one core, and two cores share a cache.
 std::vector<Processor> machine(int64_t nodes) {
   std::vector<Processor> processors;
   for (int64_t number = 0; number < 8 * nodes; ++number) {
@@ -77,7 +77,7 @@ TEST(NumaBinding, GivesAllNodesOfASocket) {
 TEST(NumaBinding, GivesEqualPartsOfTheCores) {
   const Bound three = bound(NumaBinding::kExclusive, 3, {.usable = machine(1)});
   EXPECT_THAT(three, ElementsAre(ElementsAre(0, 1, 4, 5), ElementsAre(2, 6), ElementsAre(3, 7)));
-  // GPUs that no worker uses have their part, too, as torchrun has it.
+  // GPUs without a worker also get a part, as in torchrun.
   const Bound two = bound(NumaBinding::kExclusive, 2, {.usable = machine(2), .nodes_of_gpus = {1, 1, 1, 1}});
   EXPECT_THAT(two, ElementsAre(ElementsAre(8, 12), ElementsAre(9, 13)));
   EXPECT_EQ(testing::error_message<c10::ValueError>([] { bound(NumaBinding::kExclusive, 5, {.usable = machine(1)}); }),

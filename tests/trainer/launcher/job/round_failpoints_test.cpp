@@ -1,4 +1,4 @@
-// A launcher is killed between any two steps of its part of a round: what becomes of the others?
+// Tests what happens to the others when a launcher is killed between any two steps of a round.
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ const LauncherDeath kLauncherDeaths[] = {
     {.point = Failpoint::kReportWritten, .rank = 0},
 };
 
-// One node is enough, and two are better.
+// The minimum is one node, the maximum two.
 LinkOptions link_options(int64_t rank, int64_t port, std::shared_ptr<HostedStore> hosted) {
   LinkOptions options;
   options.host = "127.0.0.1";
@@ -70,7 +70,7 @@ LinkOptions link_options(int64_t rank, int64_t port, std::shared_ptr<HostedStore
   return options;
 }
 
-// Runs rounds whose workers succeed at once, and returns how the job ends.
+// Runs rounds whose workers succeed at once, and returns the end of the job.
 GroupEnd run_rounds(StoreRendezvous& rendezvous) {
   int64_t run = -1;
   int64_t reported = -1;
@@ -105,7 +105,8 @@ GroupEnd run_launcher(int64_t rank, const Group& group) {
 
 class LauncherDies : public ::testing::TestWithParam<LauncherDeath> {};
 
-// Without a member the job goes on and succeeds; without the one that serves the store it ends with the code for that.
+// If a member dies, the job continues and succeeds. If the launcher that serves the store dies, the job ends with the
+// code for a lost peer.
 TEST_P(LauncherDies, OthersGoOnOrSayWhoWasLost) {
   if (!has_failpoints()) GTEST_SKIP() << "this build has no failpoints (NARROWCAST_FAILPOINTS)";
   const LauncherDeath& death = GetParam();

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 
-// What a shell would report.
+// The exit code that a shell would report.
 int exit_code(const Outcome& outcome) {
   return outcome.failure               ? outcome.failure->ending.code()
          : outcome.interrupted_by != 0 ? 128 + outcome.interrupted_by
@@ -67,13 +67,13 @@ TEST(Supervisor, KillsWhatDoesNotStopInTime) {
   const Outcome outcome = supervise(runner, ranks(3), {.shutdown_timeout = milliseconds(3000)});
   EXPECT_EQ(runner.log.back(), "send SIGKILL at 3100");
   EXPECT_TRUE(outcome.killed);
-  EXPECT_EQ(exit_code(outcome), 7);  // not that of the rank we killed
+  EXPECT_EQ(exit_code(outcome), 7);  // not the code of the rank that was killed
 }
 
 TEST(Supervisor, EndsAFailedJobWithinFiveSecondsByDefault) {
   FakeRunner runner;
   runner.ends(1, milliseconds(0), kBlamesPeer);
-  runner.ignored[0] = {SIGTERM, SIGKILL};  // even if that takes all the time SIGKILL is given
+  runner.ignored[0] = {SIGTERM, SIGKILL};  // even if the whole kill_timeout passes
   supervise(runner, ranks(2));
   EXPECT_LT(runner.now().time_since_epoch(), milliseconds(5000));
 }
@@ -143,7 +143,7 @@ TEST_P(SupervisorSignalTest, KillsAtTheSecond) {
   EXPECT_EQ(runner.log.back(), "send SIGKILL at 1050");
 }
 
-// As long as Slurm and Kubernetes wait by default.
+// The default waiting time of Slurm and Kubernetes.
 TEST_P(SupervisorSignalTest, GivesWorkersTimeForACheckpoint) {
   FakeRunner runner;
   runner.ignored[0] = {GetParam()};

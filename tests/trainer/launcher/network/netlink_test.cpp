@@ -24,7 +24,7 @@ Value read_at(const std::vector<uint8_t>& bytes, size_t place) {
   return value;
 }
 
-// Attributes begin at multiples of 4 bytes, and their lengths count their headers, but not what fills them up.
+// Attributes begin at multiples of 4 bytes. Their lengths include their headers and exclude the padding.
 TEST(NetlinkMessage, HasAttributesInAttributes) {
   NetlinkMessage message(RTM_NEWLINK, NLM_F_CREATE);
   message.header(ifinfomsg{}).begin(IFLA_LINKINFO).add_text(IFLA_INFO_KIND, "veth").end().add(IFLA_MTU, uint32_t{1500});
@@ -53,7 +53,7 @@ TEST(NetlinkSocket, KnowsInterfaces) {
             "interface nonesuch: No such device");
 }
 
-// No interface has that number, whoever asks for the change.
+// No interface has that number, so the request fails for any user.
 TEST(NetlinkSocket, TellsWhyTheKernelRefuses) {
   ifinfomsg header{};
   header.ifi_index = 2'000'000'000;

@@ -58,7 +58,7 @@ sockaddr_in loopback_at(uint16_t port) {
   return address;
 }
 
-// 0, or what connecting fails with.
+// Returns 0 or the errno of connecting.
 int connect_to(uint16_t port) {
   const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
   const sockaddr_in address = loopback_at(port);
@@ -66,7 +66,7 @@ int connect_to(uint16_t port) {
   return ::connect(socket.get(), any, sizeof(address)) == 0 ? 0 : errno;
 }
 
-// Listens on any port of the loopback, which is told.
+// Listens on any port of the loopback, and stores it in `port`.
 int listen_on_loopback(uint16_t& port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = loopback_at(0);
@@ -77,7 +77,7 @@ int listen_on_loopback(uint16_t& port) {
   return socket;
 }
 
-// Reads until the others have closed the pipe.
+// Reads until the other side has closed the pipe.
 template <class Value>
 bool read_value(int pipe, Value& value) {
   return read(pipe, &value, sizeof(value)) == sizeof(value);
@@ -85,7 +85,7 @@ bool read_value(int pipe, Value& value) {
 
 constexpr int kNoNetwork = 77;
 
-// A process of another network listens, and connects to itself: this one cannot.
+// A process in another network listens, and can connect to itself. This process cannot.
 TEST(PrivateNetwork, IsOutOfReachForOthers) {
   std::array<int, 2> to_parent{};
   std::array<int, 2> to_child{};

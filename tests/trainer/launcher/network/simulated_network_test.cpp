@@ -53,13 +53,13 @@ TEST(NetworkShape, HasAText) {
   EXPECT_EQ(shape_text({.gbit = 10, .us = 50}), "10 Gbit/s, 50 us");
 }
 
-// Measurements made in a simulated network, or why there is none.
+// Measurements in a simulated network, or the reason for their failure.
 struct Measured {
   std::vector<double> seconds = {};
   std::string refusal = {};
 };
 
-// Runs `measure` in a process of its own, which enters a private network and makes a simulated one in it.
+// Runs `measure` in a child process, which enters a private network and makes a simulated one in it.
 Measured in_simulated_network(const NetworkShape& shape, int64_t ranks,
                               const std::function<std::vector<double>(const SimulatedNetwork&)>& measure) {
   Pipe pipe = make_pipe();
@@ -100,14 +100,15 @@ Measured in_simulated_network(const NetworkShape& shape, int64_t ranks,
   return measured;
 }
 
-// The reason to skip a test: this process may have no network of its own, or this kernel lacks a part of it.
+// Returns whether a test must be skipped: this process may not enter a private network, or this kernel lacks a part of
+// it.
 bool is_impossible_here(const Measured& measured) {
   const auto has = [&](const char* text) { return measured.refusal.find(text) != std::string::npos; };
   const bool lacks_a_part = has("Operation not supported") || has("No such file or directory");
   return measured.refusal.starts_with("private: ") || has("not permitted") || (has("adding a ") && lacks_a_part);
 }
 
-// A TCP socket in a rank's namespace, in which it stays.
+// A TCP socket in a rank's namespace. It stays in that namespace.
 FileDescriptor socket_of(const SimulatedNetwork& network, int64_t rank) {
   const FileDescriptor hub(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
   TORCH_CHECK(setns(network.namespaces().at(static_cast<size_t>(rank)), CLONE_NEWNET) == 0, "setns");
@@ -165,7 +166,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// How long it takes until `bytes` have arrived on each of the connections, which are used at once.
+// Seconds until `bytes` have arrived on each of the connections, which are used at once.
 double time_to_send(const std::vector<Connection>& connections, size_t bytes) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::future<void>> streams;
@@ -183,8 +184,8 @@ double time_to_send(const std::vector<Connection>& connections, size_t bytes) {
 constexpr NetworkShape kSlow = {.gbit = 0.2};
 constexpr size_t kBytes = 2'000'000;
 
-// A token bucket lets its burst pass at once, and then no more than the rate. Headers only make it slower. The least
-// burst is 16 KiB, and a tenth more is the packet that was under way.
+// Least time: a token bucket passes its burst at once, and then limits the rate. Headers only increase the time. The
+// smallest burst is 16 KiB; a tenth more accounts for the packet in flight.
 double least_seconds(size_t bytes) { return (static_cast<double>(bytes) - 1.1 * (16 << 10)) * 8 / (kSlow.gbit * 1e9); }
 
 TEST(SimulatedNetwork, LimitsWhatARankSendsByOneStreamAndBySeveral) {
@@ -203,7 +204,7 @@ TEST(SimulatedNetwork, LimitsWhatARankSendsByOneStreamAndBySeveral) {
   EXPECT_GE(measured.seconds[1], least_seconds(kBytes));
 }
 
-// Two ranks could send twice the rate at once. The switch may hold what the receiver cannot take yet.
+// Two ranks together could send at twice the rate. The switch queues the excess.
 TEST(SimulatedNetwork, LimitsWhatARankReceives) {
   const Measured measured = in_simulated_network(kSlow, 3, [](const SimulatedNetwork& network) {
     std::vector<Connection> to_zero;
@@ -216,7 +217,7 @@ TEST(SimulatedNetwork, LimitsWhatARankReceives) {
   EXPECT_GE(measured.seconds[0], least_seconds(kBytes));
 }
 
-// There and back, each way at least the delay; a kernel that cannot do it says so.
+// There and back take the delay twice at least. A kernel without delays reports an error.
 TEST(SimulatedNetwork, DelaysEachPacketOnce) {
   const NetworkShape delayed = {.gbit = 1, .us = 5000};
   const Measured measured = in_simulated_network(delayed, 2, [](const SimulatedNetwork& network) {

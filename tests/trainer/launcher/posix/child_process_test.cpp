@@ -19,7 +19,7 @@ WorkerCommand shell(const std::string& script) {
   return command;
 }
 
-// What a child with this script writes to its standard output, until all writers have gone.
+// Returns the standard output of a child with this script, read until all writers are gone.
 std::string output_of(const WorkerCommand& command, Guard& guard) {
   Pipe pipe = make_pipe();
   const pid_t pid = start_child(command, {.output = pipe.write_end.get()}, guard);
@@ -79,7 +79,7 @@ TEST(ChildProcess, IsListedAsAChild) {
   waitpid(pid, nullptr, 0);
 }
 
-// A child that leaves a grandchild holding the writing end of a pipe, and ends.
+// Starts a child that ends and leaves a grandchild, which holds the writing end of a pipe.
 FileDescriptor end_held_by_grandchild(Guard& guard) {
   Pipe pipe = make_pipe();
   const pid_t pid = start_child(shell("sleep 1000 & echo ready"), {.output = pipe.write_end.get()}, guard);
@@ -107,7 +107,7 @@ TEST(Guard, SparesWhatItWasToldToForget) {
     guard.forget();
   }
   pollfd entry = {held.get(), POLLIN, 0};
-  EXPECT_EQ(poll(&entry, 1, 0), 0);  // still held, though the guard has gone
+  EXPECT_EQ(poll(&entry, 1, 0), 0);  // still held, though the guard is gone
   const Guard clean_up;
   for (const AdoptedChild& child : list_children()) {
     if (child.pid != clean_up.pid()) {
@@ -151,7 +151,7 @@ TEST(Guard, HoldsNoDescriptorOfTheLauncher) {
   EXPECT_EQ(read(pipe.read_end.get(), &byte, 1), 0);
 }
 
-// Orphans come to this process, so that the tests above can end them.
+// This process adopts orphans, so that the tests above can end them.
 class AdoptOrphans : public ::testing::Environment {
   void SetUp() override { adopt_orphans(); }
 };

@@ -13,10 +13,10 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// What is left of a text that is cut: the rest says so.
+// Bytes kept of a text that is cut. The rest is for the note about the cut.
 constexpr size_t kKept = kLongestText - 40;
 
-// Not std::string(count, 'x') where the count is a constant: GCC 12 then warns of bounds that are none.
+// Not std::string(count, 'x'): for a constant count, GCC 12 warns of wrong bounds.
 std::string many(const std::string& part, size_t count) {
   std::string text;
   for (size_t i = 0; i < count; ++i) {
@@ -25,7 +25,7 @@ std::string many(const std::string& part, size_t count) {
   return text;
 }
 
-// The last lines of a stream that came in these parts.
+// Returns the last lines of a stream that arrived in these parts.
 std::vector<std::string> last_of(const std::vector<std::string>& parts) {
   LastLines last;
   for (const std::string& part : parts) {
@@ -95,7 +95,7 @@ TEST(LastLines, AreCut) {
 
 TEST(ReadLastLines, ReadsOnlyTheEndOfAHugeFile) {
   const testing::TemporaryFolder folder;
-  // More than the 64 KiB that are read: the line they begin in is not shown.
+  // The first line exceeds the 64 KiB that are read, so it is not shown.
   EXPECT_THAT(read_last_lines(folder.write("huge", many("x", 1 << 17) + "\nlast\n")), ElementsAre("last"));
   EXPECT_THAT(read_last_lines(folder.write("bar", many("12345%\r", 1 << 17))), ElementsAre("12345%"));
 }
@@ -103,7 +103,7 @@ TEST(ReadLastLines, ReadsOnlyTheEndOfAHugeFile) {
 TEST(ReadLastLines, ReadsTheEndOfALineThatIsLongerThanThat) {
   const testing::TemporaryFolder folder;
   const std::string long_line = many("x", 1 << 17);
-  // One of the 64 KiB that are read is the newline.
+  // The newline is one byte of the 64 KiB that are read.
   EXPECT_THAT(read_last_lines(folder.write("ended", "before\n" + long_line + "\n")),
               ElementsAre(many("x", kKept) + " ... (61479 more bytes)"));
   EXPECT_THAT(read_last_lines(folder.write("open", "before\n" + long_line)),
@@ -117,7 +117,7 @@ TEST(ReadLastLines, ReadsAtMostSoMany) {
   EXPECT_THAT(read_last_lines(folder.write("few", "a\nb")), ElementsAre("a", "b"));
   EXPECT_THAT(read_last_lines("/no/such"), IsEmpty());
   const std::string pipe = folder / "pipe";
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // without a writer: reading would wait for ever
   EXPECT_THAT(read_last_lines(pipe), IsEmpty());
 }
 

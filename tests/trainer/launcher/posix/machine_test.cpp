@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Fate = RunFolder::Fate;
 
-// The message `action` is refused with.
+// Returns the error message of `action`.
 std::string refusal(const std::function<void()>& action) { return testing::error_message<c10::ValueError>(action); }
 
 Processors machine_with(int64_t cpus, int64_t gpus) {
@@ -52,7 +52,7 @@ TEST(ParseNproc, AsksTheDriverOnlyIfItMatters) {
 
 TEST(Processors, OfThisMachineIncludeACpu) { EXPECT_GE(Processors::of_this_machine().cpus(), 1); }
 
-// Folders with programs in them.
+// Folders with programs.
 class FindProgramTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -147,7 +147,7 @@ TEST_F(RunFolderTest, RefusesAPlaceItCannotUse) {
 }
 
 TEST_F(RunFolderTest, RemovesWhatKilledLaunchersLeft) {
-  parent.write("narrowcast-run.killed.abcdef/launcher.lock", "");  // a file that nobody locks
+  parent.write("narrowcast-run.killed.abcdef/launcher.lock", "");  // a file without a lock
   parent.write("narrowcast-run.killed.abcdef/attempt_0/0/error.json", "{}");
   const RunFolder folder("", "next", Fate::kTemporary, environment);
   EXPECT_EQ(parent.entries(), 1);

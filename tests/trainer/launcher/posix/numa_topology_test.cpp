@@ -21,7 +21,7 @@ std::string topology_error(const std::function<void()>& action) {
   return testing::error_message<c10::ValueError>(action);
 }
 
-// Two sockets of one NUMA node, each with a core of two threads, 0 and 2, or 1 and 3, and a cache.
+// Two sockets with one NUMA node each. Each node has one core of two threads, 0 and 2 or 1 and 3, which share a cache.
 class NumaTopologyTest : public ::testing::Test {
  protected:
   NumaTopologyTest() {

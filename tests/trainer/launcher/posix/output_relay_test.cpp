@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Not std::string(count, 'x') where the count is a constant: GCC 12 then warns of bounds that are none.
+// Not std::string(count, 'x'): for a constant count, GCC 12 warns of wrong bounds.
 std::string many(char letter, size_t count) {
   std::string text;
   text.resize(count, letter);
@@ -46,7 +46,7 @@ TEST(LinePrefixer, CutsALineThatWouldTakeAllMemory) {
   EXPECT_EQ(lines.push("\n"), ">xxx\n");
 }
 
-// A relay between pipes, with the test as workers and as reader.
+// A relay between pipes; the test is the workers and the reader.
 class OutputRelayTest : public ::testing::Test {
  protected:
   struct Worker {
@@ -75,7 +75,8 @@ class OutputRelayTest : public ::testing::Test {
     ASSERT_EQ(write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
-  // Polls without waiting and handles, until nothing is ready. False if a stream of ours was found closed.
+  // Polls without waiting and handles, until nothing is ready. Returns false if a stream of the launcher was found
+  // closed.
   bool turn() {
     for (bool open = true;;) {
       std::vector<pollfd> polls;
@@ -155,7 +156,7 @@ TEST_F(OutputRelayTest, StopsReadingWhileItsReaderDoes) {
   std::string line = many('x', 1024);
   line.back() = '\n';
   int64_t written = 0;
-  // Nobody reads: the pipes and the relay fill up, and then the worker's writes fail.
+  // Without a reader the pipes and the relay fill up, and then the worker's writes fail.
   while (write(worker.out.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) {
     ++written;
     turn();
@@ -202,7 +203,7 @@ TEST_F(OutputRelayTest, SaysOnceThatAFileIsFullAndGoesOn) {
   EXPECT_EQ(shown(out.read_end), "one\ntwo\n");
 }
 
-// One of the launcher's own streams is full: the other says so, and the job goes on.
+// If one stream of the launcher is full, the other shows a message and the job continues.
 TEST_F(OutputRelayTest, SaysOnceThatItsOwnStreamIsFullAndGoesOn) {
   const FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(full.get(), err.write_end.get());

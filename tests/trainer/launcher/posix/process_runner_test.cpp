@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The process id that `file` holds.
+// Reads the process id in `file`.
 pid_t orphan_in(const std::string& file) {
   pid_t pid = 0;
   std::ifstream(file) >> pid;
@@ -107,12 +107,12 @@ TEST_F(ProcessRunnerTest, ReachesAnOrphanOutsideTheGroup) {
   runner.start(shell(0, "setsid sleep 1000 &"));
   EXPECT_EQ(runner.wait({}).kind, Event::Kind::kWorkerEnded);
   runner.send(SIGTERM);
-  // The orphan may not have left the group yet; what counts is that it ends.
+  // The orphan may still be in the group. The test is that it ends.
   EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
 }
 
 TEST_F(ProcessRunnerTest, ReapsOrphansWhileWorkersRun) {
-  // The inner shell ends before the sleep that it starts: the sleep comes to this process.
+  // The inner shell ends before the sleep that it starts, so this process adopts the sleep.
   const pid_t worker =
       runner.start(shell(0, "sh -c 'sleep 0.01 & echo $! > $OUT.part; mv $OUT.part $OUT'; sleep 1000"));
   const std::string written = folder / "0";
@@ -130,7 +130,7 @@ TEST_F(ProcessRunnerTest, RefusesAFolderOrFileItCannotMake) {
   command.error_file = "/dev/null/run/error.json";
   EXPECT_THROW(runner.start(command), c10::ValueError);
   command = shell(0, "exit 0");
-  command.output = {.shown = false, .file = folder.path()};  // a folder is no file
+  command.output = {.shown = false, .file = folder.path()};  // a folder is not a file
   EXPECT_THROW(runner.start(command), c10::ValueError);
   EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
 }
@@ -140,11 +140,11 @@ TEST_F(ProcessRunnerTest, RunsOneGroupAfterAnother) {
     runner.start(shell(0, "exit " + std::to_string(code)));
     EXPECT_EQ(runner.wait({}).ending.exit_code, code);
     EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
-    EXPECT_EQ(runner.wait(runner.now()).kind, Event::Kind::kTimeout);  // nothing more to tell
+    EXPECT_EQ(runner.wait(runner.now()).kind, Event::Kind::kTimeout);  // no more events
   }
 }
 
-// What `file` holds.
+// The contents of `file`.
 std::string content(const std::filesystem::path& file) {
   std::stringstream text;
   text << std::ifstream(file).rdbuf();
@@ -159,7 +159,7 @@ TEST_F(ProcessRunnerTest, SendsStreamsToFilesAndNowhere) {
   EXPECT_EQ(runner.wait({}).kind, Event::Kind::kWorkerEnded);
   EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
   EXPECT_EQ(content(folder / "out.log"), "out\n");
-  EXPECT_EQ(runner.last_error_lines(0), std::vector<std::string>{"err"});  // not shown, but known
+  EXPECT_EQ(runner.last_error_lines(0), std::vector<std::string>{"err"});  // not shown, yet read
 }
 
 TEST_F(ProcessRunnerTest, ForgetsTheLinesOfTheGroupBefore) {

@@ -1,4 +1,4 @@
-// Launchers of one job in this process, over a real store.
+// Launchers of one job in this process, with a real store.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ namespace narrowcast::launcher {
 
 class StoreFixture : public ::testing::Test {
  protected:
-  // Gives one of two fixed nodes; the first serves the store. The other is taken for lost after `silence`, the store
-  // after `read_timeout`: short only where a test is to see that.
+  // Returns the options of one of two fixed nodes; the first serves the store. The other node is lost after `silence`,
+  // the store after `read_timeout`. Both are short only in tests of these timeouts.
   LinkOptions options(int64_t node_rank, std::chrono::milliseconds silence = testing::kPatience,
                       std::chrono::milliseconds read_timeout = testing::kPatience) {
     LinkOptions wanted;

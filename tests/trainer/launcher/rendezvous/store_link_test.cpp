@@ -29,7 +29,7 @@ TEST(PatientClock, LeavesOutMostOfATimeInWhichNobodyAsked) {
 
 class StoreLinkTest : public StoreFixture {
  protected:
-  // What the link knows once that satisfies `wanted`.
+  // Returns the link's state once it satisfies `wanted`.
   static LinkState wait_for(const StoreLink& link, const std::function<bool(const LinkState&)>& wanted) {
     const Clock::time_point deadline = Clock::now() + testing::kPatience;
     LinkState state = link.state();
@@ -53,7 +53,7 @@ TEST_F(StoreLinkTest, JoinsTheGroupAndBringsItsDecisions) {
   EXPECT_GT(state.answers, 0);
   EXPECT_EQ(state.decision->run_id, "made-up");
   EXPECT_EQ(state.decision->members.size(), 2U);
-  EXPECT_EQ(wait_for(host, phase_is(Phase::kRunning)).ticket, 1);  // also where the other is quick
+  EXPECT_EQ(wait_for(host, phase_is(Phase::kRunning)).ticket, 1);  // even if the other one is faster
   EXPECT_EQ(state.ticket, 2);
 }
 
@@ -61,7 +61,7 @@ TEST_F(StoreLinkTest, CarriesReportsAndWhoHasLeft) {
   StoreLink host(options(0));
   StoreLink other(options(1));
   for (const StoreLink* link : {&host, &other}) {
-    wait_for(*link, phase_is(Phase::kRunning));  // A node reports on a round that it knows of.
+    wait_for(*link, phase_is(Phase::kRunning));  // A node reports on a round that it has seen.
   }
   host.report({.round = 0, .report = {}});
   other.report({.round = 0, .report = {}});
@@ -71,7 +71,7 @@ TEST_F(StoreLinkTest, CarriesReportsAndWhoHasLeft) {
   wait_for(host, [](const LinkState& state) { return state.others_left; });
 }
 
-// Its thread may be left behind, in a request, when all else is gone.
+// Its thread may be left behind in a request when all other objects are gone.
 TEST_F(StoreLinkTest, KeepsTheStoreThatItServes) {
   const std::weak_ptr<HostedStore> watched = store;
   {
@@ -106,13 +106,13 @@ TEST_F(StoreLinkTest, SaysWhyAHostCannotBeReached) {
 TEST_F(StoreLinkTest, SaysWhatItCannotReadOfADecision) {
   const StoreLink host(options(0));
   const StoreLink other(options(1));
-  wait_for(other, phase_is(Decision::Phase::kRunning));  // The host has no more to say.
+  wait_for(other, phase_is(Decision::Phase::kRunning));  // The host has nothing more to write.
   store->store()->set(kLauncherKeys + std::string("decision"), std::vector<uint8_t>{'t'});
   EXPECT_THAT(wait_for(other, is_broken).broken,
               ::testing::HasSubstr("the launchers' store does not hold the decision: "));
 }
 
-// Each of them many times between two looks of its reader, for more than three times the silence that ends a job.
+// Each heartbeat is overwritten many times between two reads, for more than three heartbeat timeouts.
 TEST_F(StoreLinkTest, ASecretKeepsAJobAliveWhoseSignsAStrangerOverwrites) {
   constexpr milliseconds kSilence{300};
   LinkOptions ours = options(0, kSilence);
@@ -133,7 +133,7 @@ TEST_F(StoreLinkTest, ASecretKeepsAJobAliveWhoseSignsAStrangerOverwrites) {
 }
 
 TEST_F(StoreLinkTest, RefusesAStoreOfSomethingElse) {
-  const StoreLink other(options(1, testing::kPatience, milliseconds(300)));  // nobody decides here
+  const StoreLink other(options(1, testing::kPatience, milliseconds(300)));  // no host decides here
   EXPECT_EQ(wait_for(other, is_broken).broken, "a store, but not one of narrowcast-run");
 }
 

@@ -82,7 +82,7 @@ TEST(DirectiveFor, EndsWithTheJobOrWhenEvicted) {
 
 class StoreRendezvousTest : public StoreFixture {
  protected:
-  // The directive once it is of that kind.
+  // Waits for a directive of that kind and returns it.
   static Directive wait_for(StoreRendezvous& rendezvous, Kind kind) {
     const Clock::time_point deadline = Clock::now() + testing::kPatience;
     Directive directive = rendezvous.directive();
@@ -127,7 +127,7 @@ TEST_F(StoreRendezvousTest, NoticesThatTheHostIsGone) {
   EXPECT_TRUE(other.may_leave());
 }
 
-// Its store answers on: only the one that decides stands still.
+// The host's store still answers, while the host decides no more.
 TEST_F(StoreRendezvousTest, NoticesThatTheHostDecidesNoMore) {
   const StorePtr served = store->store();
   StoreHost host(
