@@ -14,7 +14,7 @@
 namespace narrowcast::hooks {
 namespace {
 
-// What an all-reduce over `group` takes.
+// Bytes of an all-reduce of `message` over `group`.
 ExchangedBytes all_reduced_bytes(const at::Tensor& message, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const auto bytes = static_cast<int64_t>(message.nbytes());
   return {.payload = ring_all_reduce_bytes(bytes, group->getSize()), .message = bytes};

@@ -1,5 +1,4 @@
-// PyTorch's plain hooks: what LibTorch's own all-reduce does, in the bucket's type or a narrower one, and nothing at
-// all.
+// PyTorch's plain hooks: LibTorch's all-reduce in the bucket's type or a narrower one, and a hook that sends nothing.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -20,19 +19,19 @@ namespace narrowcast::hooks {
 // "allreduce": divides the bucket by the world size, then all-reduces it (PyTorch's allreduce_hook).
 std::unique_ptr<CommHook> make_allreduce_hook(const HookRow& row, const HookOptions& options);
 
-// The type of the numbers of a format without blocks. c10::ValueError for one with blocks.
+// The dtype of a format without blocks. c10::ValueError for a format with blocks.
 at::ScalarType dtype_of(WireFormat format);
 
-// "fp16_compress" and "bf16_compress": average the bucket in the numbers of `format`, IEEE half precision or bfloat16
-// (PyTorch's fp16_compress_hook and bf16_compress_hook).
+// "fp16_compress" and "bf16_compress": average the bucket in `format`, IEEE half precision or bfloat16 (PyTorch's
+// fp16_compress_hook and bf16_compress_hook).
 std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, WireFormat format);
 
-// "noop": sends nothing and leaves every rank its own gradient, to see what communication costs (PyTorch's noop_hook).
+// "noop": sends nothing and keeps each rank's own gradient, to measure the cost of communication (PyTorch's noop_hook).
 std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& options);
 
-// Issues the all-reduce (sum, in place) of `tensor` at once, on the calling thread: the ranks' collectives stay in
-// order. When it is done, `then` runs and gives the future its value; it must not wait for anything. A failed
-// collective fails the future with c10::DistBackendError that names this rank and `hook`.
+// Issues the all-reduce (sum, in place) of `tensor` at once, on the calling thread, so that the ranks' collectives stay
+// in order. When it is done, `then` runs and returns the future's value; it must not block. If the collective fails,
+// the future holds a c10::DistBackendError that names this rank and `hook`.
 c10::intrusive_ptr<c10::ivalue::Future> all_reduce_then(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                         const at::Tensor& tensor, std::string hook,
                                                         std::function<at::Tensor()> then);

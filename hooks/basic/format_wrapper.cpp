@@ -1,4 +1,4 @@
-// A hook around another one that rounds its buckets: PyTorch's fp16_compress_wrapper and bf16_compress_wrapper.
+// A hook that rounds the buckets of another hook: PyTorch's fp16_compress_wrapper and bf16_compress_wrapper.
 #include <narrowcast/hooks.h>
 
 #include <ATen/core/jit_type.h>
@@ -17,13 +17,13 @@
 namespace narrowcast::hooks {
 namespace {
 
-// The tensor that a future of the inner hook holds. The hook is not asked for it, because the callback must not own the
-// hook: the thread that completes the future may be the process group's, which cannot destroy its own group.
+// The tensor of an inner hook's future. CommHook::parseHookResult is not used, because the callback must not own the
+// hook: the future may be completed on a thread of the process group, which cannot destroy its own group.
 at::Tensor tensor_in(const c10::IValue& result) {
   return result.isTensor() ? result.toTensor() : result.toTensorVector().at(0);
 }
 
-// Gives a bucket another buffer until it is destroyed.
+// Replaces a bucket's buffer until this object is destroyed.
 class BufferInPlace {
  public:
   BufferInPlace(c10d::GradBucket& bucket, at::Tensor buffer)

@@ -48,7 +48,7 @@ std::vector<collectives::ShapedSegment> shaped_segments(const c10d::GradBucket& 
   return segments;
 }
 
-// A state that does not have it is older, and of a hook that nobody knows.
+// Checks an entry that saved state of the first versions lacks; if it is missing, any value is accepted.
 void check_same(const HookState& state, const char* name, int64_t own) {
   NARROWCAST_CHECK_INPUT(!state.contains(name) || int_of(state, name) == own, "the hook's state has ", name, " ",
                          int_of(state, name), ", but the hook's is ", own);
@@ -66,8 +66,8 @@ void check_ranges(const PowerSgdOptions& options) {
                     ", but is ", options.seed);
 }
 
-// What the rank that sends most sends of `numel` elements that all go as one array. What the options leave open of the
-// link is that of a LinkCost by itself: it is measured only where ranks meet.
+// Most bytes that a rank sends to all-reduce `numel` elements as one array. If the options do not give the link, its
+// default LinkCost is used, because it is measured only when a hook is made.
 int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const HookOptions& options,
                           const node::NodeLayout& layout) {
   if (element_size == sizeof(double)) {
@@ -82,7 +82,7 @@ int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const HookOptions
   return in_two ? ring_all_reduce_bytes(bytes, nodes) : (nodes - 1) * bytes;
 }
 
-// Where the shapes of parameters count.
+// Plan if the shapes of parameters matter.
 CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::CompressionOptions& options) {
   std::vector<collectives::ShapedSegment> segments;
   int64_t begin = 0;
@@ -93,7 +93,7 @@ CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::C
   return collectives::plan_by_layer(gradients.numel, segments, options);
 }
 
-// As if all gradients were in one bucket.
+// Plan as if all gradients were in one bucket.
 CompressionPlan plan_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
   const int64_t rank = options.rank.value();
   return row.compresses_buckets() ? collectives::plan_of_square(gradients.numel, rank)
@@ -105,7 +105,7 @@ SentArrays arrays_of_row(const HookRow& row, const GradientSizes& gradients, con
       {.plan = plan_of_row(row, gradients, options), .alternates = options.alternate, .format = options.wire});
 }
 
-// What a step that compresses sends.
+// Bytes of a step that compresses.
 int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const node::NodeLayout& layout,
                      const HookOptions& options) {
   const SentArrays sent = arrays_of_row(row, gradients, options.power_sgd);
@@ -115,9 +115,10 @@ int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const n
   return options.power_sgd.alternate ? bytes(std::max(with_p, with_q)) : bytes(with_p) + bytes(with_q);
 }
 
-// The terms for a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
-// orthonormal columns is off by at most r u times the norm of its column, twice, and as much again for the columns
-// themselves. The columns of a matrix are as many as its rank at most, and with n elements that is sqrt(n).
+// Terms if the rank of the approximation is the rank of the matrix, so that only rounding errors remain. Each element
+// of a product with r orthonormal columns is off by at most r u times the norm of its column. That happens twice, and
+// as much is added for the columns themselves. r is at most the rank of the matrix, and that at most sqrt(n) for n
+// elements.
 ErrorTerms terms_of_whole_rank(const SentBucket& bucket, const node::NodeLayout& layout,
                                const HookOptions& /*options*/) {
   ErrorTerms terms = float32_terms(bucket, layout.world_size());
@@ -128,7 +129,7 @@ ErrorTerms terms_of_whole_rank(const SentBucket& bucket, const node::NodeLayout&
   return terms;
 }
 
-// The bytes of what stands for a bucket, on average of two steps where these alternate.
+// Bytes of a bucket's message; if steps alternate, the average of two steps.
 int64_t bytes_of_message(const collectives::PowerSgdJobOptions& job) {
   const auto bytes = [&](int64_t numel) {
     return job.bucket_dtype == at::kDouble ? numel * static_cast<int64_t>(sizeof(double))
@@ -191,7 +192,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& 
   return bucket.getBuffer().is_cpu() ? compress_on_engine(bucket) : compress_on_stream(bucket);
 }
 
-// As PyTorch's allreduce_hook.
+// Like PyTorch's allreduce_hook.
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::average(const c10d::GradBucket& bucket) {
   const at::Tensor buffer = bucket.getBuffer();
   buffer.div_(options_.process_group->getSize());
@@ -219,7 +220,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c
   return future;
 }
 
-// All that is kept is made and used on the hook's stream.
+// All kept tensors are created and used on the hook's stream.
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c10d::GradBucket& bucket) {
   return stream_.run(bucket.getBuffer(), [&] {
     collectives::PowerSgdJobOptions job = job_options(bucket);
@@ -292,7 +293,7 @@ void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedP
 void PowerSgdHook::rescale_state(double factor) {
   const at::Tensor any = states_.any_residual();
   if (!any.defined()) {
-    states_.rescale(factor);  // What was loaded for buckets that have not come yet is on the CPU.
+    states_.rescale(factor);  // Loaded state of buckets that have not come yet is on the CPU.
     return;
   }
   stream_.run(any, [&] {

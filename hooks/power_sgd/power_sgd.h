@@ -24,30 +24,31 @@
 
 namespace narrowcast::hooks {
 
-// "power_sgd", "batched_power_sgd" and the same with "_rank2": for so many steps as the options say PyTorch's
-// allreduce_hook, then powerSGD_hook or batched_powerSGD_hook, whose P, Q and the rest are averaged in two levels where
-// ranks share nodes: of buckets on the CPU on the engine of the process group, of those on a GPU on a stream of the
-// hook's own. Float64 goes in one level, and is a c10::ValueError where the options ask for two. Buckets that name no
-// parameters are not compressed by layer. Payload of a compressed step, N nodes: messages of P and of Q and of what is
-// not compressed, N - 1 of each in one hop and 2 (N - 1) / N in two, as the link has it; with several ranks on a node,
-// of the segments of these that the rank owns.
+// "power_sgd", "batched_power_sgd" and the same with "_rank2". The first PowerSgdOptions::start steps are PyTorch's
+// allreduce_hook, later steps powerSGD_hook or batched_powerSGD_hook. P, Q and the rest are averaged in two levels if
+// ranks share nodes. CPU buckets use the engine of the process group, GPU buckets a separate stream. Float64 uses one
+// level; it is a c10::ValueError if the options request two. Buckets without parameters are not compressed by layer.
+//
+// Payload of a compressed step with N nodes: the messages of P, Q and the uncompressed elements, each N - 1 times in
+// one hop or 2 (N - 1) / N times in two, depending on the link. With several ranks on a node, a rank sends only the
+// segments that it owns.
 class PowerSgdHook final : public TableHook {
  public:
-  // A collective. The options say a rank.
+  // A collective. The options must contain a rank.
   PowerSgdHook(const HookRow& row, const HookOptions& options);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   std::string nodes() const override { return nodes_text(*nodes_); }
 
-  // Adds, to what PowerSgdStates has:
+  // Adds to the state of PowerSgdStates:
   //   iterations  int64: steps so far
   //   draws       int64: seeds drawn so far
-  //   rank        int64: of the approximation
+  //   rank        int64: rank of the approximation
   //   alternates  int64: whether steps alternate
   //   batched     int64: whether a bucket is one matrix
   // and the link, as RouteLink.
   HookState state(const std::vector<NamedParameter>& parameters) const override;
-  // Residuals of another world are shared out. CorruptInputError also for a state of another rank or kind.
+  // Redistributes the residuals of another world. CorruptInputError also for state of another rank or kind.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
   void rescale_state(double factor) override;
 
@@ -73,17 +74,17 @@ class PowerSgdHook final : public TableHook {
   PowerSgdStates states_;
   PerBucket<Scratch> scratch_;
   HookStream stream_;
-  // These are for buckets on a GPU:
+  // For buckets on a GPU:
   const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
   PerBucket<std::unique_ptr<collectives::PowerSgdStream>> streams_;
   int64_t iterations_ = 0;
 };
 
-// c10::ValueError naming an option that is out of range, contradicts another one, or has no effect with others. They
-// say a rank.
+// c10::ValueError naming an option that is out of range, contradicts another one, or has no effect with others. The
+// options must contain a rank.
 void check_power_sgd(const PowerSgdOptions& options);
 
-// What the table knows of them.
+// The rows of the PowerSGD hooks for the table.
 std::vector<HookRow> power_sgd_rows();
 
 }  // namespace narrowcast::hooks

@@ -62,7 +62,7 @@ std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& b
                bucket.getParameters()};
   auto found = entries_.find(index);
   if (found != entries_.end() && !fits(found->second, wanted)) {
-    // Buckets before this one have their new layout, and may be on their way.
+    // Buckets before this one already have their new layout, and may be in flight.
     std::for_each(found, entries_.end(), [&](const auto& entry) { retire(entry.second); });
     entries_.erase(found, entries_.end());
     found = entries_.end();
@@ -73,7 +73,7 @@ std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& b
   }
   if (bucket.isLast()) {
     entries_.erase(entries_.upper_bound(index), entries_.end());
-    by_parameter_.clear();  // Parameters that are in no bucket any more.
+    by_parameter_.clear();  // Removes parameters that are no longer in any bucket.
     by_bucket_.clear();
   }
   return found->second.state;
@@ -173,7 +173,7 @@ HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) c
   return state;
 }
 
-// What was loaded, and is of no bucket that has come since.
+// Adds loaded state that no bucket has taken yet.
 void PowerSgdStates::add_waiting(const ParameterNames& names, HookState& state) const {
   const auto add_factor = [&](const Factor& factor, const std::string& owner) {
     if (factor.numbers.defined()) state[(factor.is_p ? kFactorP : kFactorQ) + owner] = factor.numbers;
@@ -211,7 +211,7 @@ void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<Name
     }
   }
   for (auto& [index, bucket] : by_bucket_) {
-    if (saved.world_size != options_.world_size) bucket.padding.reset();  // It belongs to the ranks that left it.
+    if (saved.world_size != options_.world_size) bucket.padding.reset();  // It belongs to the former ranks.
   }
   check_buckets();
 }

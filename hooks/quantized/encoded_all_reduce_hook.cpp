@@ -58,7 +58,7 @@ c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_engine(cons
 
 std::string EncodedAllReduceHook::nodes() const { return codec_ ? "" : nodes_text(*nodes_); }
 
-// All buffers are made, used and given away on the bucket's stream; a residual may come from another bucket's.
+// All buffers are created, used and released on the bucket's stream; a residual may come from another bucket's stream.
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_stream(const c10d::GradBucket& bucket,
                                                                             const ParameterSegments& parameters) {
   const auto enqueue = [&] {
@@ -78,10 +78,10 @@ void EncodedAllReduceHook::run_between_steps(const at::Tensor& tensor, const std
     return tensor;
   };
   streams_.run_alone(0, tensor, run)->wait();
-  new_buckets_ = {};  // What belonged to one bucket may be another's now: the next step runs bucket after bucket.
+  new_buckets_ = {};  // Parameters may have changed buckets: the next step runs one bucket after the other.
 }
 
-// Codecs are those of channels, or of one for the whole bucket.
+// A codec has channels, or one channel for the whole bucket.
 int64_t EncodedAllReduceHook::message_bytes(const c10d::GradBucket& bucket, const ParameterSegments& parameters) const {
   const int64_t numel = bucket.getBuffer().numel();
   if (codec_) {
@@ -129,7 +129,7 @@ EncodedAllReduceHook::Scratch& EncodedAllReduceHook::scratch_of(const c10d::Grad
   Scratch& scratch = scratch_.get(bucket, [&] {
     return Scratch{make_job(), c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
   });
-  if (scratch.job->exact() != exact) {  // Rebuilt, and by chance of the same size.
+  if (scratch.job->exact() != exact) {  // The bucket was rebuilt with the same size.
     scratch.job = make_job();
   }
   return scratch;
@@ -161,7 +161,7 @@ std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookRow& row, con
 
 namespace {
 
-constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other random numbers: 2^40 for each.
+constexpr int kPositionsPerBucket = 40;  // Each bucket has 2^40 random numbers, which differ between buckets.
 
 constexpr const char* kStep = "step";
 constexpr const char* kLastBucket = "last_bucket";
@@ -185,7 +185,7 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
   CommHook::load_state(saved, parameters);
   const HookState& own = saved.own();
   step_ = static_cast<uint64_t>(int_of(own, kStep));
-  last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older ones lack it.
+  last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older states lack it.
   link().resume(saved);
   if (wire_options().error_feedback) {
     run_between_steps(parameters.at(0).tensor, [&] { feedback_.load_state(saved, parameters); });
@@ -195,7 +195,7 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
 void QuantizedAllReduceHook::rescale_state(double factor) {
   const at::Tensor any = feedback_.any();
   if (!any.defined()) {
-    feedback_.rescale(factor);  // Residuals that were loaded for buckets that have not come yet are on no stream.
+    feedback_.rescale(factor);  // Loaded residuals of buckets that have not come yet are on no stream.
     return;
   }
   run_between_steps(any, [&] { feedback_.rescale(factor); });

@@ -1,4 +1,5 @@
-// Hooks that average a bucket in a codec: the reference hooks of 8-bit codes and, in wire formats, quantized_allreduce.
+// Hooks that average encoded buckets: PyTorch's reference hooks with 8-bit codes, and quantized_allreduce in wire
+// formats.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -28,12 +29,12 @@
 
 namespace narrowcast::hooks {
 
-// Replaces each bucket by its mean over the ranks (ops/collectives/all_reduce): of buckets on the CPU on the engine of
-// the process group, of those on a GPU on two streams of the hook's own. Takes contiguous buckets of any floating type;
-// others are a c10::ValueError or c10::TypeError.
+// Replaces each bucket by its mean over the ranks (ops/collectives/all_reduce). CPU buckets use the engine of the
+// process group, GPU buckets two separate streams. Takes contiguous buckets of any floating dtype; others are a
+// c10::ValueError or c10::TypeError.
 class EncodedAllReduceHook : public TableHook {
  public:
-  // `codec`: null for the wire format that the options say; a collective then.
+  // `codec`: null for the wire format of the options; the constructor is then a collective.
   EncodedAllReduceHook(const HookRow& row, const HookOptions& options, collectives::AllReduceCodecFactory codec);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
@@ -42,17 +43,17 @@ class EncodedAllReduceHook : public TableHook {
  protected:
   using ParameterSegments = std::vector<ParameterSegment>;
 
-  // Says what is exchanged of the next bucket, which is about to begin. `layout` is empty unless the wire options need
-  // it.
+  // Returns the call for the next bucket, immediately before it starts. `parameters` is empty unless the wire options
+  // need it.
   virtual collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
 
   const WireOptions& wire_options() const { return options_.wire; }
-  // This hook exchanges over these nodes; they are of one level for codecs.
+  // The nodes over which this hook averages; one level if there is a codec.
   const node::NodeLayout& layout() const { return nodes_->layout; }
-  // Calls body(), which uses what belongs to any buckets, on the device of `tensor`: between steps.
+  // Calls body() between steps, on the device of `tensor`. It may use the state of any bucket.
   void run_between_steps(const at::Tensor& tensor, const std::function<void()>& body);
 
-  // There is none for codecs.
+  // Not used with a codec.
   const RouteLink& link() const { return link_; }
   RouteLink& link() { return link_; }
 
@@ -78,7 +79,7 @@ class EncodedAllReduceHook : public TableHook {
   CpuEngine engine_;
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;
-  // These are for buckets on a GPU:
+  // For buckets on a GPU:
   HookStreams streams_;
   std::array<std::shared_ptr<collectives::StreamWorkspace>, HookStreams::kCount> workspaces_;
   const std::shared_ptr<collectives::CollectiveOrder> order_ = std::make_shared<collectives::CollectiveOrder>();
@@ -87,23 +88,22 @@ class EncodedAllReduceHook : public TableHook {
   NewBuckets new_buckets_;
 };
 
-// "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and zero point, and takes the mean of what
-// all ranks sent. Bit for bit the result of PyTorch's quantization_pertensor_hook, rounded once to the bucket's dtype.
+// "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and zero point, and averages the messages
+// of all ranks. Bit for bit the result of PyTorch's quantization_pertensor_hook, rounded once to the bucket's dtype.
 // Payload per peer: numel + 8 bytes; nothing for an empty bucket.
 std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookRow& row, const HookOptions& options);
 
-// "quantize_per_channel": the same with a scale and zero point for each channel of options.channel_size elements, of
-// which the last one of a bucket may have fewer. Bit for bit the result of PyTorch's quantization_perchannel_hook with
-// that bucket_size, rounded once to the bucket's dtype.
-// Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
+// "quantize_per_channel": the same with a scale and zero point for each channel of options.channel_size elements; the
+// last channel of a bucket may have fewer. Bit for bit the result of PyTorch's quantization_perchannel_hook with that
+// bucket_size, rounded once to the bucket's dtype. Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
 std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookRow& row, const HookOptions& options);
 
-// "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops. Sends the same
-// share of float32's bytes for any number of ranks. With one rank a bucket stays as it is. It has several names: the
-// table (hooks/table/hook_table.h) knows them, and their formats.
+// "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops. It sends the same
+// fraction of float32's bytes for any number of ranks. With one rank a bucket stays unchanged. The table
+// (hooks/table/hook_table.h) has its other names and their formats.
 class QuantizedAllReduceHook final : public EncodedAllReduceHook {
  public:
-  // The options say a format.
+  // The options must contain a format.
   QuantizedAllReduceHook(const HookRow& row, const HookOptions& options);
 
   HookState state(const std::vector<NamedParameter>& parameters) const override;
@@ -116,7 +116,7 @@ class QuantizedAllReduceHook final : public EncodedAllReduceHook {
   static constexpr int64_t kAfterAllBuckets = std::numeric_limits<int64_t>::max();
 
   ErrorFeedback feedback_;
-  uint64_t step_ = 0;  // Steps whose first bucket has come: of those buckets that this hook gets.
+  uint64_t step_ = 0;  // Steps whose first bucket of this hook has come.
   int64_t last_bucket_ = kAfterAllBuckets;
 };
 

@@ -62,7 +62,7 @@ std::vector<int64_t> place_in(const HookState& state, const std::string& paramet
   return {numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + numbers.numel()};
 }
 
-// A parameter without elements begins where the next does.
+// A parameter without elements begins at the same place as the next one.
 void insert_parameter(std::vector<ParameterSegment>& layout, const NamedParameter& parameter, int64_t begin) {
   const ParameterSegment inserted{
       parameter.tensor.unsafeGetTensorImpl(), {begin, parameter.tensor.numel()}, is_one_dimensional(parameter.tensor)};

@@ -20,7 +20,7 @@ namespace {
 
 using collectives::Route;
 
-// e(x, m) of the header.
+// e(x, m) of error_bound.h.
 at::Tensor hop_error(const FormatError& format, double unit, const at::Tensor& magnitudes, const at::Tensor& largest) {
   const double scale = (1 + codec::wire::kScaleStep) / format.greatest;
   const double flushed = format.steps > 0 ? format.greatest * std::ldexp(1, codec::wire::kLeastScaleExponent) : 0;
@@ -29,7 +29,7 @@ at::Tensor hop_error(const FormatError& format, double unit, const at::Tensor& m
          (unit * format.absolute + flushed);
 }
 
-// The largest magnitude of each block, in a row of its own.
+// The largest magnitude of each block, one row per block.
 at::Tensor largest_by_block(const at::Tensor& magnitudes, int64_t block) {
   const int64_t blocks = (magnitudes.numel() + block - 1) / block;
   at::Tensor padded = at::zeros({blocks * block}, magnitudes.options());
@@ -37,17 +37,17 @@ at::Tensor largest_by_block(const at::Tensor& magnitudes, int64_t block) {
   return padded.view({blocks, block}).amax(/*dim=*/1, /*keepdim=*/true);
 }
 
-// That of each element's block.
+// For each element the largest magnitude of its block.
 at::Tensor largest_of_blocks(const at::Tensor& magnitudes, int64_t block) {
   const at::Tensor largest = largest_by_block(magnitudes, block);
   return largest.expand({largest.numel(), block}).reshape({-1}).narrow(0, 0, magnitudes.numel());
 }
 
 const double kFloat32Relative = std::ldexp(1, -24);
-const double kFloat32Absolute = std::ldexp(1, -150);  // Among subnormals.
+const double kFloat32Absolute = std::ldexp(1, -150);  // For subnormals.
 
-// The two float32 means: each divides by W and adds W times, with one rounding each, and one to spare for the cast
-// of the result.
+// The two float32 means: each has a division by W and W additions, with one rounding each. One more rounding is for the
+// cast of the result.
 at::Tensor mean_error(const at::Tensor& values, int64_t world_size) {
   const auto roundings = 2 * static_cast<double>(world_size + 2);
   return values.abs() * (roundings * kFloat32Relative / static_cast<double>(world_size)) + roundings * kFloat32Absolute;
@@ -60,18 +60,18 @@ at::Tensor cast_error(const at::Tensor& values, int64_t world_size, const Format
   return values.abs() * (growth / ranks) + format.absolute * (1 + 1 / ranks);
 }
 
-// Affine 8-bit codes with one scale per row: a value decodes to within half a step of itself, as the range holds it.
-// value / scale is rounded to float32 before it is rounded to a code, which moves the tie by at most 255 u steps;
-// decoding and averaging round scale * (code - zero point), which is within half a step of the value.
+// Affine 8-bit codes with one scale per row: a value decodes to within half a step, because the range contains it.
+// The quotient value / scale is rounded to float32 before it is rounded to a code, which moves the tie by at most 255 u
+// steps. Decoding and averaging round scale * (code - zero point), which is within half a step of the value.
 at::Tensor affine_error(const at::Tensor& rows, int64_t world_size) {
   const auto [lowest, highest] = at::aminmax(rows, /*dim=*/1, /*keepdim=*/true);
   const at::Tensor range = highest.clamp_min(0) - lowest.clamp_max(0);
   const at::Tensor scale = (range / codec::kAffineGreatestCode).clamp_min(codec::kAffineEps);
-  const at::Tensor step = scale * (1 + 4 * kFloat32Relative);  // Its own computation is rounded, too.
+  const at::Tensor step = scale * (1 + 4 * kFloat32Relative);  // The computation of the scale is rounded.
   return step * ((0.5 + 512 * kFloat32Relative) / static_cast<double>(world_size)) + mean_error(step, world_size);
 }
 
-// Rows of `row_size` with zeros behind the last element: a range always holds zero, so they change no scale.
+// Rows of `row_size`, padded with zeros. Every range contains zero, so the padding changes no scale.
 at::Tensor rows_error(const at::Tensor& bucket, int64_t world_size, int64_t row_size) {
   const int64_t row = std::min(row_size, bucket.numel());
   const int64_t rows = (bucket.numel() - 1) / row + 1;
@@ -101,7 +101,7 @@ FormatError format_error(WireFormat format) {
 
 namespace {
 
-// The route of a segment or, where it depends on what ranks measure, that which rounds twice.
+// The route of a segment; if it depends on measurements, the route that rounds twice.
 Route most_rounding_route(const SentFormat& sent_format, int64_t numel, const node::NodeLayout& layout) {
   if (layout.nodes() > 2 && !gives_link(sent_format.options)) {
     return Route::kTwoShot;
@@ -114,9 +114,9 @@ double unit_of(const SentFormat& sent_format) {
   return sent_format.options.stochastic_rounding_seed.has_value() ? 2 : 1;
 }
 
-// The step of a message of numbers that have at most these magnitudes. It grows with what the positive and the negative
-// numbers of a block reach to: so it is at most that of a message in which both reach to the largest of the block.
-// Magnitudes are rounded to float32 upwards.
+// The largest step of a message of numbers with at most these magnitudes. The step grows with the largest positive and
+// negative numbers of a block. So it is at most the step of a message in which both equal the block's largest
+// magnitude. Magnitudes are rounded up to float32.
 double greatest_step(const SentFormat& sent_format, const at::Tensor& magnitudes) {
   using codec::wire::kVariableBlock;
   const at::Tensor largest = largest_by_block(magnitudes, kVariableBlock) * (1 + std::ldexp(1, -23));
@@ -128,7 +128,7 @@ double greatest_step(const SentFormat& sent_format, const at::Tensor& magnitudes
   return codec::wire::scale_value(codec::wire::step_of_message(bytes.const_data_ptr<uint8_t>()));
 }
 
-// e(x) of the header, where nodes send the messages of a route.
+// e(x) of error_bound.h, for messages that nodes send on a route.
 at::Tensor variable_hop_error(const SentFormat& sent_format, Route route, const at::Tensor& magnitudes,
                               const node::NodeLayout& layout) {
   at::Tensor error = magnitudes * std::ldexp(1, -21);
@@ -227,7 +227,7 @@ ErrorTerms affine_terms(const SentBucket& bucket, int64_t world_size, int64_t ro
   return terms;
 }
 
-// Exempt elements are 0 in the message, and come back as they are.
+// Exempt elements are 0 in the message and are not rounded.
 ErrorTerms wire_terms(const SentBucket& bucket, const node::NodeLayout& layout, const SentFormat& sent_format) {
   const int64_t world_size = layout.world_size();
   at::Tensor sent = in_float64(bucket).abs();

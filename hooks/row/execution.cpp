@@ -39,9 +39,9 @@ c10::intrusive_ptr<c10::ivalue::Future> HookStream::run(const at::Tensor& bucket
   gradients_are_there.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   gradients_are_there.block(stream);
   const c10::StreamGuard on_this_stream(stream);
-  bucket.record_stream(stream);  // Its memory is of another stream, and must not be given away before.
+  bucket.record_stream(stream);  // The memory belongs to another stream and must not be reused before.
   auto future = c10::make_intrusive<Future>(c10::TensorType::get(), std::vector<c10::Device>{device});
-  future->markCompleted(body());  // Records where in the stream it is complete.
+  future->markCompleted(body());  // Records the point in the stream at which it is complete.
   return future;
 }
 

@@ -1,4 +1,4 @@
-// Where hooks do their work: of buckets on the CPU on an engine's thread, of those on a GPU on a stream.
+// Where hooks run: CPU buckets on an engine's thread, GPU buckets on a stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,11 @@
 
 namespace narrowcast::hooks {
 
-// Engine::for_group, at once where the group moves tensors on the CPU only, and else when the first bucket on the CPU
-// comes: a training on GPUs has none, and needs no thread for them.
+// Engine::for_group. If the group moves tensors only on the CPU, the engine is made at once; otherwise when the first
+// CPU bucket comes, because a training on GPUs needs no engine thread.
 class CpuEngine {
  public:
-  // c10::ValueError if the group moves neither kind.
+  // c10::ValueError if the group moves neither CPU nor CUDA tensors.
   explicit CpuEngine(c10::intrusive_ptr<c10d::ProcessGroup> group);
 
   // c10::ValueError if the group has no backend for CPU tensors.
@@ -32,45 +32,45 @@ class CpuEngine {
   std::shared_ptr<engine::Engine> engine_;
 };
 
-// A stream of a hook's own, beside the backward pass and before it where both have something to do: the network waits
-// for codecs. The host waits for nothing. Work is enqueued bucket after bucket, so that all ranks enqueue the same
-// collectives in the same order, and what one bucket leaves in a buffer is done with before the next one is put there.
+// A separate stream of a hook, concurrent with the backward pass. It has a higher priority, because the network waits
+// for the codecs. The host never waits. Work is enqueued bucket after bucket, so all ranks enqueue the same collectives
+// in the same order, and each bucket is finished with a buffer before the next bucket uses it.
 class HookStream {
  public:
-  // Calls body(), which enqueues kernels and collectives on the current stream and returns a tensor, with the current
-  // stream set to this one; it begins when all that was enqueued on the caller's stream for `bucket` is done. Returns a
-  // future of the tensor, completed at once: who waits for it makes a stream wait, not the host.
+  // Calls body() with this stream as the current stream. body() enqueues kernels and collectives and returns a tensor.
+  // The work begins once everything enqueued on the caller's stream for `bucket` is done. Returns a future of the
+  // tensor that is already completed: waiting for it makes a stream wait, not the host.
   //
-  // Also for buckets on the CPU, where there are no streams and body() does its work itself.
+  // On the CPU there are no streams, and body() does the work itself.
   c10::intrusive_ptr<c10::ivalue::Future> run(const at::Tensor& bucket, const std::function<at::Tensor()>& body);
 
-  // What is enqueued from here on begins when all is done that is enqueued on the other stream so far. `device`: of the
-  // buckets, also those that are still to come.
+  // Work enqueued on this stream from now on begins when everything enqueued on `other` so far is done. `device`: of
+  // the buckets, including later ones.
   void wait_for(HookStream& other, at::Device device);
 
  private:
   c10::Stream on(at::Device device);
 
-  std::optional<c10::Stream> stream_;  // It is on the device of the buckets so far.
+  std::optional<c10::Stream> stream_;  // On the device of the buckets so far.
 };
 
-// Several of them, so that one bucket is encoded or decoded while another one's messages are on their way. What belongs
-// to a bucket from step to step is used on one of them.
+// Several streams, so that one bucket is encoded or decoded while another bucket's messages are being sent. All work on
+// one bucket's state uses one of them.
 class HookStreams {
  public:
   static constexpr size_t kCount = 2;
 
-  // Which of them a bucket with that index runs on.
+  // The stream for a bucket with that index.
   static size_t place_of(size_t index) { return index % kCount; }
 
-  // As HookStream::run, on the stream at that place.
+  // HookStream::run on the stream at that place.
   c10::intrusive_ptr<c10::ivalue::Future> run(size_t place, const at::Tensor& bucket,
                                               const std::function<at::Tensor()>& body) {
     return streams_.at(place).run(bucket, body);
   }
 
-  // The same, behind all that is enqueued on any of them so far, and before all that comes: what other buckets have is
-  // used, or becomes other buckets'.
+  // The same, after everything enqueued on any of the streams so far and before everything enqueued later. For work
+  // that uses or moves the state of other buckets.
   c10::intrusive_ptr<c10::ivalue::Future> run_alone(size_t place, const at::Tensor& bucket,
                                                     const std::function<at::Tensor()>& body);
 

@@ -47,7 +47,7 @@ class Namer {
     (*this)(kind, name, member, &value_of<T>);
   }
 
-  // One that is told in other words than its value.
+  // An option whose text is not its value.
   template <class T>
   void operator()(OptionKind kind, const char* name, T Options::*member, OptionValue (*told)(const T&)) const {
     static const Options usual;
@@ -59,7 +59,7 @@ class Namer {
   std::vector<NamedOption>& named_;
 };
 
-// Sets options of kinds that are not kept to what they are by themselves.
+// Resets options of the kinds that are not kept to their defaults.
 class WireReset {
  public:
   WireReset(const std::function<bool(OptionKind)>& keeps, WireOptions& options) : keeps_(keeps), options_(options) {}
@@ -79,7 +79,7 @@ OptionValue seed_text(const std::optional<int64_t>& seed) {
   return seed ? OptionValue(c10::str("seed ", *seed)) : OptionValue(false);
 }
 
-// Calls visit(kind, name, member), or with how it is told behind, for each of the wire options.
+// Calls visit(kind, name, member[, function that makes the text]) for each of the wire options.
 template <class Visit>
 void visit_wire(const Visit& visit) {
   using Options = WireOptions;
@@ -94,7 +94,7 @@ void visit_wire(const Visit& visit) {
   visit(OptionKind::kChoice, "auto_bits", &Options::auto_bits);
 }
 
-// The words for a LocalOptions::group_size: without a value the ranks of a node, and 1.
+// The texts of LocalOptions::group_size for no value (the ranks of a node) and for 1.
 constexpr std::string_view kGroupOfNode = "node";
 constexpr std::string_view kGroupOfOne = "none";
 

@@ -1,4 +1,4 @@
-// What the project knows of a hook: a row of the table (hooks/table/hook_table.h).
+// The properties of a hook: a row of the table (hooks/table/hook_table.h).
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@
 
 namespace narrowcast::hooks {
 
-// The names of hooks that have a role elsewhere in the project.
-inline constexpr const char* kNoHook = "none";                        // There is no hook: the Reducer averages.
-inline constexpr const char* kAllReduceHook = "allreduce";            // A hook averages as the Reducer does.
-inline constexpr const char* kBf16Hook = "bf16_compress";             // It is the usual way to send less.
-inline constexpr const char* kAnyFormatHook = "quantized_allreduce";  // It averages in the format of its options.
-inline constexpr const char* kPostLocalSgdHook = "post_local_sgd";    // It averages in groups.
-inline constexpr const char* kNoExchangeHook = "noop";                // It sends nothing.
+// Names of hooks that have a role elsewhere in the project.
+inline constexpr const char* kNoHook = "none";                        // No hook: the Reducer averages.
+inline constexpr const char* kAllReduceHook = "allreduce";            // A hook that averages as the Reducer does.
+inline constexpr const char* kBf16Hook = "bf16_compress";             // The usual way to send less.
+inline constexpr const char* kAnyFormatHook = "quantized_allreduce";  // Averages in the format of its options.
+inline constexpr const char* kPostLocalSgdHook = "post_local_sgd";    // Averages in groups.
+inline constexpr const char* kNoExchangeHook = "noop";                // Sends nothing.
 
-// The gradients of one exchange, as far as the bytes that it sends depend on them.
+// The properties of gradients that determine the bytes of an all-reduce.
 struct GradientSizes {
   int64_t numel = 0;
-  int64_t one_dimensional = 0;           // As many of those are in parameters with one dimension or none.
+  int64_t one_dimensional = 0;           // Elements of parameters with at most one dimension.
   int64_t element_size = sizeof(float);  // In bytes.
-  // Each parameter's sizes, where they count; without them no hook compresses any part by its shape.
+  // Each parameter's sizes. If empty, no hook compresses by shape.
   std::vector<std::vector<int64_t>> shapes = {};
 };
 
@@ -40,63 +40,64 @@ struct ReferenceTolerance {
   double absolute = 0;
 };
 
-// What the means of a step are low-rank approximations of.
+// The matrices of which a step's means are low-rank approximations.
 enum class Approximated {
-  kMatrices,  // of parameters, where that pays
-  kBuckets  // Each is one matrix: nothing is chosen by shapes, and of several buckets more is sent than of all in one.
+  kMatrices,  // of parameters, where that reduces the bytes
+  kBuckets    // Each is one matrix, regardless of shapes. Several buckets send more than one bucket of all gradients.
 };
 
-// A hook. The functions take the options that the hook is made with. Of rows in the table these may leave open what
-// filled_in fills in; the functions of a row that is not in it yet are given what it fills in. All but `make` do
-// without their process group. Of the ranks' layout, hooks that average in one level use the number of ranks.
+// A hook. The functions take the options with which the hook is made. For rows in the table these may lack values that
+// filled_in adds; the functions of a row outside the table need complete options. Only `make` needs the process group.
+// Hooks that average in one level use only the number of ranks of the layout.
 struct HookRow {
   std::string name;
 
-  // Empty for kNoHook. `row` is this one, which outlives the hook: it says what the hook is called.
+  // Empty for kNoHook. `row` is this row; it outlives the hook and gives its name.
   std::function<std::unique_ptr<CommHook>(const HookRow& row, const HookOptions& options)> make = nullptr;
 
-  // What the rank that sends most sends for such gradients, in bytes. Where ranks may send in one hop or in two, two
-  // count. All gradients count as one bucket: the Reducer decides how many there are. What comes once per bucket does
-  // not count, but for what fills up blocks.
+  // Bytes that the rank with the most bytes sends for such gradients. If ranks may send in one hop or in two, two are
+  // assumed. All gradients count as one bucket, because the Reducer decides how many there are. Per-bucket overhead
+  // does not count, except padding of blocks.
   std::function<int64_t(const GradientSizes& gradients, const node::NodeLayout& layout, const HookOptions& options)>
       payload_bytes;
 
-  // How far the mean of a bucket may be from the one without a hook: this rank's terms. They hold for more levels than
-  // the layout has, too.
+  // Bound of the difference between a bucket's mean with and without the hook: this rank's terms. They also hold for
+  // more levels than the layout has.
   std::function<ErrorTerms(const SentBucket& bucket, const node::NodeLayout& layout, const HookOptions& options)>
       error_terms;
 
-  // Nothing for hooks that PyTorch does not have.
+  // Empty for hooks that PyTorch does not have.
   std::optional<ReferenceTolerance> reference_tolerance = std::nullopt;
 
-  // Whether all ranks end every step with the same gradients, as CommHook::keeps_replicas_equal.
+  // CommHook::keeps_replicas_equal.
   bool keeps_replicas_equal = true;
 
-  // Whether it gives each bucket to one of other hooks.
+  // Whether it passes each bucket to another hook that it chooses.
   bool chooses = false;
 
-  // Whether it averages in groups of the ranks, whose parameters somebody else averages.
+  // Whether it averages in groups of ranks; other code then averages the parameters.
   bool averages_in_groups = false;
 
-  // Nothing for hooks whose mean of each step is exact but for rounding. `error_terms` of others hold where the rank of
-  // the approximation is that of the matrix; only after some steps do they compress (PowerSgdOptions::start).
+  // Empty for hooks whose mean of each step is exact up to rounding. For the others, `error_terms` hold if the rank of
+  // the approximation is the rank of the matrix. They compress only after PowerSgdOptions::start steps.
   std::optional<Approximated> approximated = std::nullopt;
 
-  // The kinds of options that have an effect. A hook that takes kLevels exchanges in levels, and making it is a
+  // The kinds of options that have an effect. A hook that takes kLevels averages in levels, and making it is a
   // collective.
   std::set<OptionKind> options = {};
 
-  // The wire format in which the hook sends, unless the options name another; nothing for hooks that have none.
+  // The default wire format of the hook; empty if it does not use one.
   std::optional<WireFormat> format = std::nullopt;
 
-  // The format in which the hook sends where the hook auto takes it; nothing where auto may not. More bits round less.
+  // The format in which the hook sends if auto chooses it; empty if auto may not. More bits have smaller rounding
+  // errors.
   std::optional<WireFormat> sent_with_auto = std::nullopt;
 
-  // The rank of a PowerSGD hook's approximation, unless the options say another.
+  // The default rank of a PowerSGD hook's approximation.
   int64_t power_sgd_rank = 1;
 
-  // The most elements in float32 that a rank of a hook which exchanges in levels has in its node's memory for such
-  // gradients, in one bucket or in those that are in flight together. Empty: all of them.
+  // For a hook that averages in levels: the most float32 elements that a rank stages in its node's memory for such
+  // gradients, in one bucket or in all buckets in flight. Empty: all elements.
   std::function<int64_t(const GradientSizes& gradients, const HookOptions& options)> staged_numel = nullptr;
 
   // Whether options of that kind have an effect.
@@ -106,14 +107,13 @@ struct HookRow {
   bool compresses_buckets() const { return approximated == Approximated::kBuckets; }
 };
 
-// The options with what they leave to the hook of that row filled in, but for auto_bits, and without the format, size
-// of channels and rank that it does not have.
+// Fills in the hook's defaults, except auto_bits. Removes a format, channel size and rank that the hook does not have.
 HookOptions filled_in(const HookRow& row, HookOptions options);
 
-// What of the wire options has an effect on the hook of that row; the rest is as it is by itself.
+// The wire options that have an effect on the hook of that row; the others are reset to their defaults.
 WireOptions supported_wire_options(const HookRow& row, WireOptions wire);
 
-// A hook of the table: its row, which outlives it, says what it is called and whether it keeps replicas equal.
+// A hook of the table. Its row, which outlives it, has its name and whether it keeps replicas equal.
 class TableHook : public CommHook {
  public:
   explicit TableHook(const HookRow& row) : row_(row) {}

@@ -25,8 +25,8 @@ namespace {
 using node::NodeLayout;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kAlike = 1.02;                   // No measurement tells so many times as long as the fastest from it.
-constexpr int64_t kLeastNumel = int64_t{1} << 8;  // Sizes of which the choice is told: from 1 KiB
+constexpr double kAlike = 1.02;                   // Times within this factor of the fastest are taken as equal.
+constexpr int64_t kLeastNumel = int64_t{1} << 8;  // The printed choice covers sizes from 1 KiB
 constexpr int64_t kMostNumel = int64_t{1} << 24;  // to 64 MiB.
 constexpr int64_t kLocalNumel = int64_t{1} << 20;
 constexpr int kLocalTurns = 9;
@@ -34,7 +34,7 @@ constexpr int64_t kBitsOfFloat32 = 32;
 
 bool is_wire(const std::string& name) { return hook_row(name).format.has_value(); }
 
-// The least seconds of a few turns, per element.
+// The shortest of several runs, in seconds per element.
 double seconds_per_element(const std::function<void()>& body) {
   double least = INFINITY;
   for (int turn = 0; turn < kLocalTurns; ++turn) {
@@ -45,7 +45,7 @@ double seconds_per_element(const std::function<void()>& body) {
   return least / static_cast<double>(kLocalNumel);
 }
 
-// What one rank sends is encoded once, and what comes is decoded about twice, whatever the number of hops.
+// A rank encodes its message once and decodes about two messages, for any number of hops.
 double codec_seconds(const at::Tensor& gradients, WireFormat format) {
   const at::Tensor bytes = encode(gradients, format);
   return seconds_per_element([&] { encode(gradients, format); }) +
@@ -67,7 +67,7 @@ std::string number_text(double value) {
   return text.str();
 }
 
-// What is taken for the sizes from each of these on.
+// The chosen candidate from each of these sizes on.
 std::vector<std::pair<int64_t, size_t>> choices_by_size(const std::vector<AutoCandidate>& candidates) {
   std::vector<std::pair<int64_t, size_t>> choices;
   for (int64_t numel = kLeastNumel; numel <= kMostNumel; numel *= 2) {
@@ -128,8 +128,8 @@ size_t choose_candidate(const std::vector<AutoCandidate>& candidates, int64_t nu
   return best;
 }
 
-// A ring of all ranks crosses each node's card once, and takes W - 1 hops twice; what wire formats send in two levels
-// comes from all owners of a node at once, which is in the link's seconds per byte.
+// A ring of all ranks crosses each node's NIC once and takes 2 (W - 1) hops. In two levels all owners of a node send at
+// the same time; the link's seconds per byte include that.
 ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, const NodeLayout& layout,
                           const collectives::LinkCost& link) {
   if (layout.nodes() == 1) {
@@ -159,11 +159,11 @@ ExchangeCost local_cost(const std::string& name, const HookOptions& options, con
   const double copy = seconds_per_element([&] { other.copy_(gradients); });
   if (!is_wire(name)) {
     const at::Tensor sent = at::zeros_like(gradients, dtype_of(hook_row(name).sent_with_auto.value()));
-    return {0, 3 * seconds_per_element([&] { sent.copy_(gradients); })};  // To it, added up, and back.
+    return {0, 3 * seconds_per_element([&] { sent.copy_(gradients); })};  // A copy to it, the sum, and a copy back.
   }
   const auto format = wire_format_of(name, candidate_options(name, options).wire).value();
   const double codec = layout.nodes() == 1 ? 0 : codec_seconds(gradients, format);
-  const double in_node = layout.has_levels() ? 3 * copy : 0;  // Into its memory, added up, and out again.
+  const double in_node = layout.has_levels() ? 3 * copy : 0;  // A copy into the node's memory, the sum, and a copy out.
   return {0, codec / static_cast<double>(layout.segments()) + in_node};
 }
 

@@ -1,4 +1,4 @@
-// What the hook auto decides by: what each of its candidates takes for a bucket, and which of them is taken.
+// The decision of the hook auto: the cost of each candidate for a bucket, and the choice between them.
 #pragma once
 
 #include <cstddef>
@@ -14,48 +14,48 @@
 
 namespace narrowcast::hooks {
 
-// The elements of a bucket by which candidates are judged where one size must do: as large as DdpOptions lets buckets
-// be by itself, 25 MiB of float32.
+// Bucket size at which candidates are compared if one size must do: DdpOptions' default limit, 25 MiB of float32.
 inline constexpr int64_t kLargeNumel = int64_t{25} << 18;
 
-// A hook that may be taken, in the order of how much it rounds.
+// A hook that may be chosen. Candidates are in the order of their rounding errors.
 struct AutoCandidate {
   std::string name;
-  int64_t bits = 32;       // It sends an element in so many: fewer round more.
-  ExchangeCost cost = {};  // What an exchange takes in all,
-  ExchangeCost sent = {};  // and the part of it that the link between nodes takes; at most as much.
+  int64_t bits = 32;       // Bits per element that it sends: fewer bits round more.
+  ExchangeCost cost = {};  // Cost of an all-reduce in total.
+  ExchangeCost sent = {};  // The part of it on the link between nodes.
 };
 
-// The candidates between nodes of that layout, without their costs: of the rows with sent_with_auto those of 32 bits
-// and, where something is sent, those of 16 and the formats of as few bits as `wire` allows. On one node what the ranks
-// send does not leave it: nothing is rounded.
+// The candidates between nodes of that layout, without their costs: rows with sent_with_auto. Among them are the 32-bit
+// rows and, with several nodes, the 16-bit rows and the formats with at least the bits that `wire` allows. With one
+// node nothing leaves it, and nothing is rounded.
 std::vector<AutoCandidate> auto_candidates(const WireOptions& wire, const node::NodeLayout& layout);
 
-// The options of one of them, given those of the hook auto.
+// The options of one candidate, given the options of the hook auto.
 HookOptions candidate_options(const std::string& name, const HookOptions& options);
 
-// The index of the one to take for a bucket of so many elements: of those that take at most a fiftieth more than the
-// fastest, which no measurement tells apart, the one that rounds least, and of these the fastest.
+// The index of the candidate for a bucket of `numel` elements. Candidates within 2% of the fastest count as equally
+// fast, because measurements cannot separate them. Among these, the one that rounds least is taken, then the fastest
+// one.
 size_t choose_candidate(const std::vector<AutoCandidate>& candidates, int64_t numel);
 
-// What a link takes of a candidate's exchange: its payload, and its hops.
+// The cost of a candidate's all-reduce on a link: payload and hops.
 ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, const node::NodeLayout& layout,
                           const collectives::LinkCost& link);
 
-// What was measured, where large buckets take at least what they take on the link. They are known from smaller ones:
-// of a few milliseconds, of which a busy machine adds as many more to one size or the other.
+// The measured cost, raised for large buckets to at least the cost on the link. Large buckets are extrapolated from
+// all-reduces of a few milliseconds, to which a busy machine may add as much again.
 ExchangeCost not_faster_than_link(const ExchangeCost& measured, const ExchangeCost& on_link);
 
-// What rounding, adding up and copying take on this rank: measured, some milliseconds. On the CPU.
+// Measures the cost of rounding, adding and copying on this rank's CPU. Takes some milliseconds.
 ExchangeCost local_cost(const std::string& name, const HookOptions& options, const node::NodeLayout& layout);
 
-// The candidates with what they would take if the link took `factor` times as long.
+// The candidates with their costs if the link took `factor` times as long.
 std::vector<AutoCandidate> on_slower_link(std::vector<AutoCandidate> candidates, double factor);
 
 // "int8 from 64 KiB, allreduce below (25 MiB: int8 8.1 ms, bf16_compress 14.9 ms, allreduce 28.3 ms)".
 std::string choice_text(const std::vector<AutoCandidate>& candidates);
 
-// "0.94 Gbit/s and 83 us between nodes", of a node's card; empty for no link.
+// "0.94 Gbit/s and 83 us between nodes", for a node's NIC; empty without a link.
 std::string link_text(const collectives::Link& link, const node::NodeLayout& layout);
 
 }  // namespace narrowcast::hooks

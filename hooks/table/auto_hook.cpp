@@ -23,19 +23,19 @@ namespace {
 using node::NodeLayout;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr const char* kCost = "cost";  // A candidate's seconds of an exchange and of an element, in all and sent.
+constexpr const char* kCost = "cost";  // Seconds per all-reduce and per element, in total and on the link.
 constexpr const char* kAgreeing = "agreeing on the link of the hook auto";
-constexpr const char* kGiven = "given";  // Gbit/s and microseconds as the options said; 0 for what they did not say.
+constexpr const char* kGiven = "given";  // Gbit/s and microseconds of the options; 0 if not given.
 constexpr const char* kCountOfChanges = "changes";
 constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_within_node";
-// It is the same link while what it takes over what was predicted lies between these.
+// The link counts as unchanged while measured / predicted time lies between these.
 constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
-// By which one look changes it at most. A link that seems faster may be a prediction of the rest that was too high.
+// Limits of one change. A link that seems faster may be an overestimate of the other costs.
 constexpr double kMostChange = 64;
 constexpr double kLeastChange = 1.0 / 8;
-constexpr double kWithinNoise = 0.1;  // Of what exchanges take: by less than that, machines differ from predictions.
+constexpr double kWithinNoise = 0.1;  // Share of the predicted time; smaller differences are noise.
 constexpr double kNothingSeen = std::numeric_limits<double>::max();
-constexpr double kShareOfStep = 0.5;  // Stretches that are a smaller share of a predicted step say too little.
+constexpr double kShareOfStep = 0.5;  // A stretch must be at least this share of a predicted step.
 
 double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -43,7 +43,7 @@ double steady_now() {
 
 std::string key_of(const std::string& candidate, const std::string& name) { return candidate + "." + name; }
 
-// float64, at least 0 and finite.
+// Checks for `count` values of float64, finite and >= 0.
 std::vector<double> numbers_of(const at::Tensor& tensor, const std::string& name, int64_t count) {
   NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == count &&
                              (tensor >= 0).logical_and(tensor.isfinite()).all().item<bool>(),
@@ -56,7 +56,7 @@ at::Tensor given_tensor(const WireOptions& wire) {
   return at::tensor({wire.link_gbit.value_or(0), wire.link_us.value_or(0)}, at::kDouble);
 }
 
-// The same on all ranks: the greatest.
+// The maximum over the ranks, the same on all of them.
 ExchangeCost agreed(const Group& group, const ExchangeCost& cost) {
   const auto most = collectives::greatest_of_ranks(group, "measuring the hook auto's candidates",
                                                    {cost.seconds, cost.seconds_per_element});
@@ -71,7 +71,7 @@ ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
   return {std::min(a.seconds, b.seconds), std::min(a.seconds_per_element, b.seconds_per_element)};
 }
 
-// Whether the group moves tensors on GPUs; before anything is sent.
+// Whether the group moves tensors on GPUs. Called before anything is sent.
 bool checked_on_gpus(const HookOptions& options) {
   const bool on_gpus = collectives::moves_tensors_on(at::kCUDA, options.process_group);
   if (on_gpus) {
@@ -92,8 +92,8 @@ double PredictedExchanges::link_factor(double took) const {
     return 1;
   }
   const double rest = seconds - sent;
-  const double least = std::max(0.0, took - rest) / sent;  // Where the rest came first, or last,
-  const double most = count > 1 ? took / sent : least;     // and where it was done meanwhile.
+  const double least = std::max(0.0, took - rest) / sent;  // If the rest came before or after the link's part.
+  const double most = count > 1 ? took / sent : least;     // If the rest was done meanwhile.
   return least > 1 ? least : std::min(most, 1.0);
 }
 
@@ -101,7 +101,7 @@ class ExchangeWatch {
  public:
   explicit ExchangeWatch(std::function<double()> now) : now_(std::move(now)) {}
 
-  // An exchange of the step begins,
+  // An all-reduce of the step begins.
   void begin(const PredictedExchanges& predicted) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (in_flight_++ == 0) {
@@ -111,7 +111,7 @@ class ExchangeWatch {
     stretch_ += predicted;
   }
 
-  // and one has ended.
+  // An all-reduce of the step has ended.
   void end() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (--in_flight_ == 0) {
@@ -119,7 +119,7 @@ class ExchangeWatch {
     }
   }
 
-  // The step, which was predicted to take so long, is over: its last stretch counts if it is much of it, and something
+  // Ends a step with this prediction. Its last stretch counts if it is a large enough share of the step and something
   // was sent.
   void end_step(const PredictedExchanges& step) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -128,7 +128,7 @@ class ExchangeWatch {
     }
   }
 
-  // The least link_factor of a stretch in the steps since the last call; kNothingSeen if there was none.
+  // The least link_factor of a stretch since the last call; kNothingSeen if there was none.
   double take_least() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(least_, kNothingSeen);
@@ -138,7 +138,7 @@ class ExchangeWatch {
   const std::function<double()> now_;
   std::mutex mutex_;
   int64_t in_flight_ = 0;
-  double began_ = 0;  // The last stretch:
+  double began_ = 0;  // Begin and duration of the last stretch.
   double took_ = 0;
   PredictedExchanges stretch_;
   double least_ = kNothingSeen;
@@ -236,8 +236,8 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
           c10::TensorType::get());
 }
 
-// Called before the first bucket, on all ranks in the same step. What was asked for in the step before is there: every
-// rank asked before its buckets, which have been averaged since.
+// Called before the first bucket, on all ranks in the same step. The agreement that was started in the step before is
+// complete: every rank started it before its buckets, which have been averaged since.
 void AutoHook::begin_step() {
   watch_->end_step(step_);
   step_ = {};
@@ -270,7 +270,7 @@ void AutoHook::take_agreed(double factor) {
   candidates_ = on_slower_link(std::move(candidates_), change);
   link_.between_nodes->seconds_per_hop *= change;
   link_.between_nodes->seconds_per_byte *= change;
-  watch_->take_least();  // What was seen since was compared with other predictions.
+  watch_->take_least();  // Later observations were compared with the former predictions.
   ++changes_;
 }
 
@@ -308,12 +308,12 @@ void AutoHook::load_state(const FormerRanks& saved, const std::vector<NamedParam
       hooks_[i]->load_state(part, parameters);
     }
   }
-  if (saved_nodes(saved) == nodes_->layout) {  // Costs are those of a rank's share of its node's card.
+  if (saved_nodes(saved) == nodes_->layout) {  // Costs depend on a rank's share of its node's NIC.
     resume_decision(saved.own());
   }
 }
 
-// With other candidates, or other things given, it stays what it is.
+// If the candidates or the given options differ, the current decision stays.
 void AutoHook::resume_decision(const HookState& saved) {
   std::vector<AutoCandidate> resumed = candidates_;
   for (AutoCandidate& candidate : resumed) {
@@ -335,7 +335,7 @@ void AutoHook::resume_decision(const HookState& saved) {
   }
 }
 
-// Older states have no link, and do not say how often it had changed.
+// State of older versions has no link and no count of changes.
 void AutoHook::resume_link(const HookState& saved) {
   changes_ = saved.contains(kCountOfChanges) ? int_of(saved, kCountOfChanges) : 0;
   if (link_.between_nodes) {
@@ -348,7 +348,7 @@ void AutoHook::resume_link(const HookState& saved) {
 
 namespace {
 
-// The greatest of each part, element by element: any of the candidates may have been taken.
+// The maximum of each part, element by element, because any of the candidates may have been chosen.
 ErrorTerms greater_terms(const ErrorTerms& a, const ErrorTerms& b) {
   return {at::maximum(a.float32, b.float32), at::maximum(a.first_hop, b.first_hop),
           at::maximum(a.second_hop, b.second_hop)};
@@ -368,7 +368,7 @@ ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, co
   for (const AutoCandidate& candidate : auto_candidates(options.wire, layout)) {
     const HookOptions own = candidate_options(candidate.name, options);
     ErrorTerms terms = hook_row(candidate.name).error_terms(bucket, layout, own);
-    if (options.wire.error_feedback && !own.wire.error_feedback) {  // What it leaves out is never made up for.
+    if (options.wire.error_feedback && !own.wire.error_feedback) {  // Its rounding error is never fed back.
       terms.float32 += terms.first_hop;
       terms.first_hop.zero_();
     }

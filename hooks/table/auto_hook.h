@@ -1,4 +1,4 @@
-// The hook that takes, for each bucket, the fastest of others.
+// The hook that chooses the fastest of several hooks for each bucket.
 #pragma once
 
 #include <cstddef>
@@ -19,43 +19,43 @@
 
 namespace narrowcast::hooks {
 
-// By what the hook decides; a test brings its own.
+// Sources of the hook's decision; tests replace them.
 struct AutoMeasures {
-  // A collective: what an exchange of a fresh hook of that name takes, the same on all ranks. Empty: measured, or where
-  // the options say something of the link computed from it.
+  // A collective: the cost of an all-reduce with a new hook of that name, the same on all ranks. Empty: it is measured;
+  // if the options give the link, it is computed from that.
   std::function<ExchangeCost(const std::string& name)> cost = nullptr;
-  std::function<double()> now = nullptr;  // Seconds, thread-safe. Empty: a steady clock.
-  int64_t window = 100;                   // Steps, >= 1, after which the link is looked at.
+  std::function<double()> now = nullptr;  // Seconds; thread-safe. Empty: a steady clock.
+  int64_t window = 100;                   // Steps, >= 1, between two checks of the link.
 };
 
-// What exchanges are predicted to take, one after the other; the same on all ranks.
+// Predicted cost of consecutive all-reduces; the same on all ranks.
 struct PredictedExchanges {
   double seconds = 0;
-  double sent = 0;  // The link's part of it, > 0; the rest is that of codecs and of the node's memory.
+  double sent = 0;  // The link's part of `seconds`, > 0; the rest is codecs and the node's memory.
   int64_t count = 0;
 
-  // How many times as long as predicted the link has taken, where the exchanges have taken `took` seconds: 1 if they
-  // differ by less than machines do, or if that is between the two numbers that are possible. One exchange takes the
-  // link's part and the rest; of several two are in flight at once, so that the link may work on one of them while
-  // processors work on the other.
+  // The link's actual time divided by its predicted time, if the all-reduces took `took` seconds. Returns 1 if `took`
+  // differs from the prediction only by noise. One all-reduce takes the link's part plus the rest. With several, two
+  // are in flight at once, so the link may overlap with the processors' work. The factor then lies between two values;
+  // if 1 lies between them, returns 1.
   double link_factor(double took) const;
 };
 
-// When the exchanges of a step on one rank began and ended. Thread-safe: futures complete on other threads.
+// Measures when the all-reduces of a step begin and end on one rank. Thread-safe: futures complete on other threads.
 class ExchangeWatch;
 
-// "auto": gives each bucket to one of its candidates (auto_choice.h), hooks of their own, by the bucket's size and what
-// exchanges of that size are predicted to take. Made by a collective, in which all candidates are measured; all ranks
-// decide alike. With one rank, and on GPUs, where nothing is measured so far, all buckets go to the first candidate,
-// allreduce, in one level: kAutoOnGpus tells it, and check_auto_on_gpus what it makes void.
+// "auto": passes each bucket to one of its candidates (auto_choice.h), according to the bucket's size and the predicted
+// cost. Making it is a collective that measures all candidates; all ranks decide the same. With one rank, and on GPUs,
+// where nothing is measured yet, all buckets go to the first candidate, allreduce, in one level. On GPUs decision()
+// returns kAutoOnGpus, and check_auto_on_gpus rejects options without effect.
 //
-// After each window of steps the ranks work out what the link has taken of the last stretch of a step in which
-// something was in flight (PredictedExchanges), on the rank and in the step with the least: waiting for slower ranks,
-// and computing beside it, only add. If it is a third more than predicted, or less, the link has changed by as much,
-// and the hook decides anew, on all ranks in the same step.
+// After each window of steps the ranks compare the link's time with its prediction. Each rank looks at the last stretch
+// of each step during which something was in flight (PredictedExchanges). The least factor over ranks and steps counts,
+// because waiting for slower ranks and concurrent computation only add time. If it is at least a third above or below
+// 1, the link has changed by that factor, and all ranks decide again in the same step.
 class AutoHook final : public TableHook {
  public:
-  // A collective. c10::ValueError as check_auto_on_gpus where the group moves tensors on GPUs.
+  // A collective. Throws as check_auto_on_gpus if the group moves tensors on GPUs.
   AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures = {});
   ~AutoHook() override;
 
@@ -64,16 +64,16 @@ class AutoHook final : public TableHook {
   std::string decision() const override;
   std::optional<double> predicted_seconds(int64_t numel) const override;
 
-  // The candidates' own states, what they were predicted to take, by which link, and how often that had changed. On the
-  // same nodes a training resumes with the same decisions.
+  // The candidates' states, their predicted costs, the link, and how often it changed. On the same nodes a training
+  // resumes with the same decisions.
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
 
   void rescale_state(double factor) override;
 
-  // How often the link was found to have changed.
+  // Number of detected changes of the link.
   int64_t changes() const { return changes_; }
-  // The name of the hook that a bucket of so many elements would be given to.
+  // The name of the hook for a bucket of `numel` elements.
   const std::string& taken_for(int64_t numel) const { return candidates_[choose_candidate(candidates_, numel)].name; }
 
  private:
@@ -96,21 +96,21 @@ class AutoHook final : public TableHook {
   std::vector<AutoCandidate> candidates_;
   std::vector<std::unique_ptr<CommHook>> hooks_;  // By candidate.
   std::shared_ptr<ExchangeWatch> watch_;
-  std::optional<Agreement> agreement_;  // Under way since the step before.
-  PredictedExchanges step_;             // So far.
+  std::optional<Agreement> agreement_;  // In progress since the step before.
+  PredictedExchanges step_;             // The step so far.
   bool is_resumed_ = false;
   int64_t last_bucket_ = -1;
-  int64_t steps_ = 0;  // Since the window began.
+  int64_t steps_ = 0;  // Steps of the current window.
   int64_t changes_ = 0;
 };
 
-// What the hook does on GPUs.
+// The hook's decision() on GPUs.
 inline constexpr const char* kAutoOnGpus = "allreduce: on GPUs nothing is measured so far";
 
-// What the table knows of it.
+// The row of the hook auto for the table.
 HookRow auto_row();
 
-// c10::ValueError for options that would have an effect on its candidates only, but for those that ask for one level.
+// c10::ValueError for options that only affect candidates. Options that request one level are allowed.
 void check_auto_on_gpus(const WireOptions& wire);
 
 }  // namespace narrowcast::hooks

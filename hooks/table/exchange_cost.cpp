@@ -24,9 +24,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr double kGradientSize = 1e-3;  // It is the standard deviation.
+constexpr double kGradientSize = 1e-3;  // Standard deviation.
 constexpr int64_t kGrowth = 4;
-constexpr double kShareOfOne = 1.0 / 8;  // One exchange takes so much of the time for all.
+constexpr double kShareOfOne = 1.0 / 8;  // A large enough all-reduce takes at least this share of the time for all.
 
 void check_measurement(const CostMeasurement& options) {
   TORCH_CHECK_VALUE(options.small_numel >= 1, "small_numel: must be at least 1, but is ", options.small_numel);
@@ -36,12 +36,12 @@ void check_measurement(const CostMeasurement& options) {
   TORCH_CHECK_VALUE(options.seconds > 0, "seconds: must be positive, but is ", options.seconds);
 }
 
-// A collective: the ranks' greatest value. None returns before all have called it.
+// A collective: the maximum over the ranks. It returns on no rank before all ranks have called it.
 double greatest_of_ranks(const GroupPtr& group, const CommHook& hook, double value) {
   return collectives::greatest_of_ranks(group, c10::str("measuring hook ", hook.name()), {value})[0];
 }
 
-// Exchanges of buckets of one size, one at a time. All that it returns is the same on all ranks.
+// All-reduces of buckets of one size, one at a time. Results are the same on all ranks.
 class Exchanges {
  public:
   Exchanges(CommHook& hook, const GroupPtr& group, int64_t numel)
@@ -49,7 +49,7 @@ class Exchanges {
 
   int64_t numel() const { return numel_; }
 
-  // A collective: the slowest rank's seconds for the next one, which all begin together.
+  // A collective: the slowest rank's seconds for the next all-reduce. All ranks begin it together.
   double next() {
     buckets_.fill();
     greatest_of_ranks(group_, hook_, 0);
@@ -58,7 +58,7 @@ class Exchanges {
     return greatest_of_ranks(group_, hook_, std::chrono::duration<double>(Clock::now() - begin).count());
   }
 
-  // A collective: the least of at most so many, fewer where they have taken `budget` seconds before.
+  // A collective: the least of at most `iterations` times; it stops early once they have taken `budget` seconds.
   double least(int64_t iterations, double budget) {
     double least = next();
     double spent = least;
@@ -91,7 +91,7 @@ GradientBuckets::GradientBuckets(int64_t numel, int64_t count, uint64_t seed, at
   const int64_t rows = most_square_rows(numel);
   for (int64_t i = 0; i < count; ++i) {
     buffers_.push_back(at::empty_like(gradients_));
-    parameters_.push_back(gradients_.view({rows, numel / rows}));  // Nobody reads it, but hooks may ask which it is.
+    parameters_.push_back(gradients_.view({rows, numel / rows}));  // Not read, but hooks may use its identity.
   }
 }
 
@@ -124,7 +124,7 @@ c10d::GradBucket GradientBuckets::bucket(size_t i) const {
 
 namespace {
 
-// All of one size before the next: a hook keeps memory for a bucket's size, and would make it anew each time.
+// Measures all buckets of one size before the next size: a hook keeps memory for one size per bucket.
 ExchangeCost measured_line(CommHook& hook, const GroupPtr& group, const CostMeasurement& options) {
   const double budget_of_size = options.seconds / 2;
   const double enough = options.seconds * kShareOfOne;
@@ -135,7 +135,7 @@ ExchangeCost measured_line(CommHook& hook, const GroupPtr& group, const CostMeas
     numel = std::min(numel * kGrowth, options.large_numel);
     Exchanges large(hook, group, numel);
     const double unmeasured = large.next();
-    // What took long once may have waited for a processor.
+    // A first all-reduce that took long may have waited for a processor.
     if (numel < options.large_numel && (unmeasured < enough || large.next() < enough)) {
       continue;
     }

@@ -1,5 +1,4 @@
-// What an exchange takes: of a hook, on the network and the machines that it runs on. And the buckets, without a model,
-// with which that is measured.
+// Measures the cost of a hook's all-reduce on the present network and machines, with buckets that need no model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,25 +15,25 @@
 
 namespace narrowcast::hooks {
 
-// The buckets of one step, as a Reducer would hand them out: each holds one parameter, a matrix that is
-// as square as its size allows, and all hold the same gradients.
+// The buckets of one step, as a Reducer would pass them. Each holds one parameter, a matrix that is as square as its
+// size allows. All hold the same gradients.
 class GradientBuckets {
  public:
   // `count` buckets of `numel` float32 elements on `device`, not filled yet. The gradients are normal numbers of mean 0
-  // and standard deviation 0.001, the same on all devices, drawn with `seed`, which ranks choose each their own.
+  // and standard deviation 0.001, the same on all devices. `seed` may differ between ranks.
   GradientBuckets(int64_t numel, int64_t count, uint64_t seed, at::Device device = at::kCPU);
 
-  // What each bucket is filled with, float32 [numel].
+  // The gradients for each bucket, float32 [numel].
   const at::Tensor& gradients() const { return gradients_; }
 
-  // What bucket i holds at present, float32 [numel].
+  // The current content of bucket i, float32 [numel].
   const at::Tensor& buffer(size_t i) const { return buffers_[i]; }
 
-  // Puts the gradients into all buckets.
+  // Copies the gradients into all buckets.
   void fill() const;
 
-  // Hands out all buckets to the hook, waits for all results and, as the Reducer does, copies those that are not the
-  // bucket itself into it. On a GPU its current stream waits, not the host. Throws what the hook throws.
+  // Passes all buckets to the hook and waits for all results. As the Reducer does, it copies a result that is not the
+  // bucket's own tensor into the bucket. On a GPU the current stream waits, not the host. Throws the hook's exceptions.
   void average(CommHook& hook) const;
 
  private:
@@ -45,34 +44,32 @@ class GradientBuckets {
   std::vector<at::Tensor> parameters_;
 };
 
-// The time in which a float32 bucket is averaged over the ranks, as a line: what every exchange takes, and what each
-// element adds.
+// The time to average a float32 bucket over the ranks, as a line: a constant plus a cost per element.
 struct ExchangeCost {
-  double seconds = 0;              // of each exchange, >= 0
+  double seconds = 0;              // of each all-reduce, >= 0
   double seconds_per_element = 0;  // >= 0
 
-  // What a bucket of so many elements takes, in seconds.
+  // Seconds for a bucket of `numel` elements.
   double of(int64_t numel) const { return seconds + seconds_per_element * static_cast<double>(numel); }
   double operator()(int64_t numel) const { return of(numel); }
 };
 
-// How an exchange is measured: float32 buckets on the CPU of two sizes.
+// Parameters of the measurement, which uses float32 buckets of two sizes on the CPU.
 struct CostMeasurement {
-  int64_t small_numel = int64_t{1} << 14;  // elements, >= 1; 64 KiB, of which latency is the most
+  int64_t small_numel = int64_t{1} << 14;  // elements, >= 1; 64 KiB, dominated by latency
   int64_t large_numel = int64_t{1} << 20;  // > small_numel; 4 MiB
   int64_t iterations = 9;                  // of each size, at most; >= 1
-  double seconds = 0.25;                   // after which no more are begun, > 0; at least one of each size is measured
+  double seconds = 0.25;                   // > 0; none is begun after this time, but each size is measured once
 };
 
 // A collective: averages buckets of both sizes with the hook, one at a time, and returns the same line on all ranks.
-// The slowest rank's time counts, the least of the iterations of a size: what disturbs a machine only adds. On the way
-// from the small size to the large one buckets grow by factors of four, unmeasured: they warm up memory, and use up
-// what a network lets pass at once. Where one of them takes an eighth of the time that there is, twice, it is large
-// enough.
+// The slowest rank's time counts, and the least of the iterations of a size, because disturbances only add time.
+// Between the small and the large size, buckets grow by factors of four, unmeasured: they warm up memory and use up the
+// network's burst allowance. If a bucket takes an eighth of the available time twice, it is used as the large size.
 //
-// The hook is one made for this: its state and counters change. What it sends is counted as measuring
-// (collectives::measuring_bytes_sent). Throws c10::ValueError for options out of range,
-// c10::DistBackendError if a peer fails, and what the hook throws.
+// The hook should be made for this measurement: its state and counters change. Its bytes are counted as measuring
+// (collectives::measuring_bytes_sent). Throws c10::ValueError for options out of range, c10::DistBackendError if a peer
+// fails, and the hook's exceptions.
 NARROWCAST_EXPORT ExchangeCost measure_exchange(CommHook& hook, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                 const CostMeasurement& options = {});
 

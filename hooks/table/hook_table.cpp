@@ -35,7 +35,7 @@ int64_t bytes_of_nothing(const GradientSizes&, const NodeLayout& /*layout*/, con
   return 0;
 }
 
-// A code of a byte for each element, to every other rank.
+// One byte per element, to every other rank.
 int64_t bytes_of_codes(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
   return (layout.world_size() - 1) * gradients.numel;
 }
@@ -78,19 +78,19 @@ HookRow bf16_compress_row() {
   return row;
 }
 
-// The message of the largest of an array's segments, which one rank of a node sends.
+// Bytes of the message of an array's largest segment, which one rank of a node sends.
 int64_t bytes_of_segment(int64_t numel, const NodeLayout& layout, WireFormat format) {
   return encoded_size(collectives::largest_segment(layout, numel), format);
 }
 
-// QuantizedAllReduceHook by one of its names.
+// QuantizedAllReduceHook under one of its names.
 HookRow wire_row(std::string name, WireFormat default_format) {
   return {.name = std::move(name),
           .make = [](const HookRow& row,
                      const HookOptions& options) { return std::make_unique<QuantizedAllReduceHook>(row, options); },
           .payload_bytes =
               [](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
-                // Exempt ones are float32 beside the message, where their elements are 0.
+                // Exempt elements are sent as float32 beside the message, in which they are 0.
                 const int64_t exempt = options.wire.exempt_one_dimensional ? gradients.one_dimensional : 0;
                 const int64_t bytes = bytes_of_segment(gradients.numel, layout, options.wire.format.value()) +
                                       bytes_of_segment(exempt, layout, WireFormat::kFp32);
@@ -105,13 +105,13 @@ HookRow wire_row(std::string name, WireFormat default_format) {
           .format = default_format};
 }
 
-// The same hook where the options may name another format.
+// The same hook with a selectable format.
 HookRow taking_any_format(HookRow row) {
   row.options.insert(OptionKind::kFormat);
   return row;
 }
 
-// The same hook of a wire format where auto may take it.
+// The same wire-format hook, as a candidate of auto.
 HookRow for_auto(HookRow row) {
   row.sent_with_auto = row.format;
   return row;
@@ -144,7 +144,7 @@ std::list<HookRow> rows_of_all_hooks() {
                              {.name = kNoExchangeHook,
                               .make = make_noop_hook,
                               .payload_bytes = bytes_of_nothing,
-                              .error_terms = terms_of_float32,  // Once its gradients are averaged.
+                              .error_terms = terms_of_float32,  // Holds once its gradients are averaged.
                               .reference_tolerance = kReferenceOfFloat32,
                               .keeps_replicas_equal = false},
                              taking_any_format(wire_row(kAnyFormatHook, WireFormat::kInt8B128)),
@@ -164,7 +164,7 @@ std::list<HookRow> rows_of_all_hooks() {
   return rows;
 }
 
-// The same function of gradients and options, which may leave open what is filled in.
+// The same function for options that may lack values that filled_in adds.
 template <class Result, class First>
 std::function<Result(First, const HookOptions&)> filling_in(
     const std::shared_ptr<const HookRow>& row, const std::function<Result(First, const HookOptions&)>& function) {
@@ -183,7 +183,7 @@ std::function<Result(Gradients, const NodeLayout&, const HookOptions&)> filling_
   };
 }
 
-// The row as it is in the table.
+// The row as it is entered in the table.
 HookRow entered(HookRow row) {
   const auto own = std::make_shared<const HookRow>(row);
   row.make = filling_in(own, own->make);
@@ -211,7 +211,7 @@ std::string joined_names(const Predicate& predicate) {
   return joined;
 }
 
-// Where it takes others of a family of options, but not these.
+// A reason if the hook takes other options of the same family.
 std::string why_not_taken(const HookRow& row, OptionKind kind) {
   if (kind == OptionKind::kFormat && row.takes(OptionKind::kRounding)) {
     return row.chooses ? ", which takes formats of its own choice" : ", which has a format of its own";

@@ -1,5 +1,5 @@
-// All hooks by name: one row each, which all others ask, so that none of them needs to know the hooks by their names.
-// Adding a hook is its own .h and .cpp, and its row in hook_table.cpp.
+// All hooks by name, one row each. Other code reads the rows, so it does not depend on individual hooks. A new hook
+// needs its own .h and .cpp and a row in hook_table.cpp.
 #pragma once
 
 #include <list>
@@ -18,20 +18,19 @@ const HookRow& hook_row(const std::string& name);
 // All rows, in the order of the documentation.
 const std::list<HookRow>& hook_rows();
 
-// The options with which a hook does from its first step on what others let it do only after some steps: compress, or
-// average in groups.
+// The options without a start phase: the hook compresses, or averages in groups, from the first step on.
 inline HookOptions with_immediate_start(const std::string& hook, HookOptions options) {
   if (power_sgd_rank_of(hook).has_value()) {
     options.power_sgd.start = 0;
   }
-  options.local.start = 0;  // Which is what it is with all other hooks.
+  options.local.start = 0;  // The default, which all other hooks require.
   return options;
 }
 
 // The names of the hooks that take options of that kind, separated by ", ".
 std::string hook_names_that_take(OptionKind kind);
 
-// Adds a row after the others, and removes it: how a test adds a hook. Called while nobody asks the table.
+// Adds a row after the others, or removes it; tests add hooks this way. Not thread-safe.
 std::list<HookRow>::const_iterator add_hook_row(HookRow row);
 void remove_hook_row(std::list<HookRow>::const_iterator row);
 

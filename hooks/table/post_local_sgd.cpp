@@ -31,14 +31,14 @@ constexpr const char* kGroups = "groups";
 constexpr const char* kGlobal = "global.";
 constexpr const char* kLocal = "local.";
 
-// Not by ProcessGroup::splitGroup: Gloo's part changes the options of its parent, so that a second one reads beyond
-// their end, and NCCL's waits for every rank of the parent, also those that are alone. Gloo's `merge` makes a group of
-// whoever meets in a store, and asks nothing of the parent.
+// ProcessGroup::splitGroup is not used. Gloo's version changes the options of its parent, so that a second split reads
+// beyond their end. NCCL's version waits for every rank of the parent, including ranks that are alone. Gloo's `merge`
+// makes a group of the ranks that meet in a store, and does not involve the parent.
 GroupPtr make_part(const GroupPtr& all, const StorePtr& store, int place, int size) {
   auto part = c10::make_intrusive<ProcessGroup>(store, place, size);
-  part->setBoundDeviceId(all->getBoundDeviceId());  // Which the backends take over.
+  part->setBoundDeviceId(all->getBoundDeviceId());  // The backends read it.
   const auto of_gpus = collectives::gpu::group_maker(all);
-  std::map<c10d::Backend*, c10::intrusive_ptr<c10d::Backend>> made;  // One backend may be that of several devices.
+  std::map<c10d::Backend*, c10::intrusive_ptr<c10d::Backend>> made;  // Several devices may share a backend.
   for (const at::Device& device : all->getDeviceTypes()) {
     const auto parent = all->getBackend(device.type());
     const std::string kind = parent->getBackendName();
@@ -58,7 +58,7 @@ std::unique_ptr<CommHook> make_hook_in(const GroupPtr& group, const LocalOptions
   return group.defined() ? create_comm_hook(options.hook, {.process_group = group}) : nullptr;
 }
 
-// What the hook inside a group is made with.
+// The options of the hook inside a group.
 HookOptions inner_options(const HookOptions& options) { return {.process_group = options.process_group}; }
 
 NodeLayout largest_group(const HookOptions& options, const NodeLayout& nodes) {
@@ -77,8 +77,8 @@ GroupPart::GroupPart(const Group& all, const NodeLayout& parts) {
   const int64_t part = parts.node_of(rank);
   const auto size = static_cast<int>(parts.ranks_of(part).size());
   Group made = with_backend_errors(rank, "making groups of ranks", [&]() -> Group {
-    // The store keeps what earlier groups have told each other. As all ranks make theirs in the same order, they count
-    // alike.
+    // The store keeps the keys of earlier groups. All ranks make their groups in the same order, so their counters
+    // agree.
     const int64_t number = all->getStore()->add(c10::str("narrowcast/parts/of rank ", rank), 1);
     if (size == 1) {
       return {};
@@ -96,7 +96,7 @@ NodeLayout local_groups(const LocalOptions& options, const NodeLayout& nodes) {
   return options.group_size ? NodeLayout::of_size(nodes.world_size(), *options.group_size) : nodes;
 }
 
-// To average gradients they need no memory in common.
+// Groups that average gradients need no shared memory.
 NodeLayout find_local_groups(const HookOptions& options) {
   const GroupPtr& all = options.process_group;
   return local_groups(options.local,

@@ -1,4 +1,4 @@
-// How hooks are made.
+// Options of hooks.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -16,154 +16,153 @@
 
 namespace narrowcast::hooks {
 
-// In how many levels gradients are averaged where several ranks share a node, and with it its network card.
+// Number of levels of an average if several ranks share a node and its NIC.
 enum class Levels {
-  kAuto,  // Two where two ranks share a node, else one.
-  kOne,   // Every rank exchanges with every other.
-  kTwo,   // The ranks of a node sum in its memory, and each byte crosses its card once; an error where none share one.
+  kAuto,  // Two levels if two ranks share a node, else one.
+  kOne,   // Every rank exchanges messages with every other.
+  kTwo,   // Ranks of a node sum in its memory; each byte crosses its NIC once. An error if no ranks share a node.
 };
 
-// "auto", "one", "two". c10::ValueError for a number that is no Levels.
+// "auto", "one", "two". c10::ValueError for an invalid value.
 NARROWCAST_EXPORT std::string_view to_string(Levels levels);
 
 // The inverse of to_string. c10::ValueError for other names.
 NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
 
-// The least and the usual WireOptions::auto_bits.
+// The least and the default value of WireOptions::auto_bits.
 inline constexpr int64_t kFewestAutoBits = 4;
 inline constexpr int64_t kDefaultAutoBits = 8;
 
-// Of WireOptions::link_gbit and link_us: what sums and products of seconds stay finite with, and more than there is.
+// Ranges of WireOptions::link_gbit and link_us. Sums and products of seconds stay finite, and every real network fits.
 inline constexpr double kLeastLinkGbit = 1e-6;
 inline constexpr double kMostLinkGbit = 1e6;
 inline constexpr double kLeastLinkUs = 1e-3;
 inline constexpr double kMostLinkUs = 1e9;
 
-// What quantized_allreduce and its short names can be told, and auto for those that it may take; of that, levels and
-// node_size also the power_sgd hooks. docs/hooks.md says when which of them pays.
+// Options of quantized_allreduce and its short names, and of auto for the hooks that it chooses from. The power_sgd
+// hooks take only levels and node_size. docs/hooks.md describes when to use each.
 struct WireOptions {
-  // How gradients travel; without a value int8_b128, or what the short name stands for, which takes no other.
+  // Wire format of gradients. Default: int8_b128. A short name implies its format and does not take this option.
   std::optional<WireFormat> format = std::nullopt;
 
-  // Rounds up or down at random, with the gradient as the expected value; all ranks give the same seed. Without a value
-  // to the nearest.
+  // Seed of stochastic rounding, the same on all ranks; the expected value of a rounded gradient is the gradient.
+  // Without a value, rounds to nearest.
   std::optional<int64_t> stochastic_rounding_seed = std::nullopt;
 
-  // What rounding leaves out in one step is added in the next one, on both hops. Takes 4 bytes per parameter that a
-  // rank sends, and up to as much for means.
+  // Adds the rounding error of each step to the next one, on both hops. Memory: 4 bytes per parameter that a rank
+  // sends, and up to as much again for means.
   bool error_feedback = false;
 
-  // Gradients of parameters with one dimension or none (biases, norms) travel as float32.
+  // Sends gradients of parameters with at most one dimension (biases, norms) as float32.
   bool exempt_one_dimensional = false;
 
   Levels levels = Levels::kAuto;
 
-  // Takes every so many consecutive ranks for a node, >= 1, instead of finding out which ranks share one. They must be
-  // able to share memory. With 1 there is one level.
+  // Treats each run of this number of consecutive ranks, >= 1, as a node, instead of detecting nodes. The ranks of a
+  // node must be able to share memory. With 1 there is one level.
   std::optional<int64_t> node_size = std::nullopt;
 
-  // What is known of the network between nodes, instead of what is measured when the hook is made: Gbit/s of a node's
-  // card, which its ranks share, kLeastLinkGbit to kMostLinkGbit, and microseconds until a small message has arrived,
-  // kLeastLinkUs to kMostLinkUs.
+  // Network between nodes; a value given here is not measured when the hook is made.
+  // - link_gbit: bandwidth in Gbit/s of a node's NIC, which its ranks share; kLeastLinkGbit to kMostLinkGbit.
+  // - link_us: latency of a small message in microseconds; kLeastLinkUs to kMostLinkUs.
   std::optional<double> link_gbit = std::nullopt;
   std::optional<double> link_us = std::nullopt;
 
-  // The hook auto alone takes this: formats of so many bits or more, kFewestAutoBits to kDefaultAutoBits.
+  // Only for the hook auto: least bits of the formats that it may choose, kFewestAutoBits to kDefaultAutoBits.
   std::optional<int64_t> auto_bits = std::nullopt;
 
   bool operator==(const WireOptions&) const = default;
 };
 
-// What post_local_sgd can be told.
+// Options of post_local_sgd.
 struct LocalOptions {
-  // Iterations at the beginning in which all ranks average their gradients, >= 0: the others average in groups.
+  // Number of first iterations in which all ranks average their gradients, >= 0. Later ones average in groups.
   int64_t start = 0;
 
-  // So many consecutive ranks are a group, >= 1, of which the last one may have fewer; ranks of a group of 1 exchange
-  // nothing. Without a value the ranks of each node are one.
+  // Number of consecutive ranks in a group, >= 1; the last group may be smaller. Ranks of a group of 1 send nothing.
+  // Without a value the ranks of each node are a group.
   std::optional<int64_t> group_size = std::nullopt;
 
-  // The hook by which groups, and all ranks before `start`, average: one that keeps replicas equal, with its own
-  // defaults; none of the power_sgd hooks.
+  // The hook that averages in groups, and over all ranks before `start`, with default options. It must keep replicas
+  // equal and not be a power_sgd hook.
   std::string hook = "allreduce";
 
   bool operator==(const LocalOptions&) const = default;
 };
 
-// What PowerSGD feeds back.
+// PowerSGD's error feedback.
 enum class PowerSgdMemory {
-  kLocal,     // What was lost of a rank's own low-rank product; it keeps nothing of the means.
-  kAveraged,  // What its gradients lack of the mean, as in PyTorch's hook, whose bits this has.
+  kLocal,     // Error of the rank's own low-rank product; the error of the mean is dropped.
+  kAveraged,  // Gradient minus mean, as in PyTorch's hook; reproduces PyTorch's bits.
 };
 
-// "local", "averaged". c10::ValueError for a number that is no PowerSgdMemory.
+// "local", "averaged". c10::ValueError for an invalid value.
 NARROWCAST_EXPORT std::string_view to_string(PowerSgdMemory memory);
 
 // The inverse of to_string. c10::ValueError for other names.
 NARROWCAST_EXPORT PowerSgdMemory parse_power_sgd_memory(std::string_view name);
 
-// What the power_sgd hooks can be told, under PyTorch's names and with its defaults where it has them. docs/hooks.md
-// says what they do.
+// Options of the power_sgd hooks, with PyTorch's names and defaults where they exist. docs/hooks.md describes them.
 struct PowerSgdOptions {
-  std::optional<int64_t> rank = std::nullopt;  // matrix_approximation_rank, >= 1; without a value what the name says
-  int64_t start = 1000;                        // start_powerSGD_iter, >= 0: so many steps are averaged as by allreduce
-  double min_rate = 2;                         // min_compression_rate, > 0; not of the batched hooks
-  bool error_feedback = true;                  // use_error_feedback
-  bool warm_start = true;  // Each step begins with the factor of the one before, instead of a random one.
-  double epsilon = 0;      // orthogonalization_epsilon, >= 0; not of the batched hooks
-  int64_t seed = 0;        // random_seed, 0 to 2^32 - 1
-  bool batch = false;      // batch_tensors_with_same_shape; not of the batched hooks
-  // Each step sends one of the two factors, and takes the other one from the step before. Needs warm_start.
+  std::optional<int64_t> rank = std::nullopt;  // matrix_approximation_rank, >= 1; default: the rank in the hook's name
+  int64_t start = 1000;        // start_powerSGD_iter, >= 0: number of first steps averaged like allreduce
+  double min_rate = 2;         // min_compression_rate, > 0; not for the batched hooks
+  bool error_feedback = true;  // use_error_feedback
+  bool warm_start = true;      // Each step begins with the factor of the step before, not a random one.
+  double epsilon = 0;          // orthogonalization_epsilon, >= 0; not for the batched hooks
+  int64_t seed = 0;            // random_seed, 0 to 2^32 - 1
+  bool batch = false;          // batch_tensors_with_same_shape; not for the batched hooks
+  // Each step sends one of the two factors, and takes the other one from the step before. Requires warm_start.
   bool alternate = false;
-  PowerSgdMemory memory = PowerSgdMemory::kLocal;  // What is fed back where error_feedback is on.
-  WireFormat wire = WireFormat::kFp32;             // In which the factors, and what is not compressed, travel.
+  PowerSgdMemory memory = PowerSgdMemory::kLocal;  // Kind of error feedback, if error_feedback is true.
+  WireFormat wire = WireFormat::kFp32;             // Format of the factors and of uncompressed elements.
 
   bool operator==(const PowerSgdOptions&) const = default;
 };
 
-// Elements that share a scale with quantize_per_channel unless the options say otherwise, as in PyTorch's hook.
+// Default number of elements that share a scale in quantize_per_channel, as in PyTorch's hook.
 inline constexpr int64_t kDefaultChannelSize = 512;
 
-// What every hook is made from.
+// Arguments to make a hook.
 struct HookOptions {
   c10::intrusive_ptr<c10d::ProcessGroup> process_group = {};  // Its ranks average their gradients.
-  // What is given here is a c10::ValueError with hooks that do not take it:
+  // An option that the hook does not take is a c10::ValueError.
   WireOptions wire = {};
-  std::optional<int64_t> channel_size = std::nullopt;  // quantize_per_channel's elements that share a scale, >= 1.
-  LocalOptions local = {};                             // post_local_sgd takes these,
-  PowerSgdOptions power_sgd = {};                      // and the power_sgd hooks these.
+  std::optional<int64_t> channel_size = std::nullopt;  // Elements that share a scale in quantize_per_channel, >= 1.
+  LocalOptions local = {};                             // For post_local_sgd.
+  PowerSgdOptions power_sgd = {};                      // For the power_sgd hooks.
 };
 
-// What an option is about. Hooks take all options of a kind, or none.
+// Kinds of options. A hook takes all options of a kind, or none.
 enum class OptionKind {
   kFormat,              // WireOptions::format
   kRounding,            // How formats round.
-  kLevels,              // Levels, and which ranks are a node.
-  kLink,                // What is known of the network.
-  kChoice,              // What the hook auto may take.
+  kLevels,              // Levels, and the nodes.
+  kLink,                // The network's bandwidth and latency.
+  kChoice,              // The hooks that auto may choose.
   kChannels,            // HookOptions::channel_size
   kLocal,               // LocalOptions
-  kPowerSgd,            // PowerSgdOptions,
-  kPowerSgdOfMatrices,  // and those of them that choose between the matrices of a bucket.
-  kErrorFeedback,       // What becomes of what formats leave out,
-  kExemption            // and what they leave alone.
+  kPowerSgd,            // PowerSgdOptions, except the next kind.
+  kPowerSgdOfMatrices,  // Options for choosing the matrices of a bucket.
+  kErrorFeedback,       // Error feedback.
+  kExemption            // Exempt parameters.
 };
 
-// Enumerators are their names. std::monostate: without a value.
+// An enumerator is its name. std::monostate: no value.
 using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
 
-// "none" without a value, "true", "false".
+// "none" for no value, "true", "false", or the value.
 NARROWCAST_EXPORT std::string text_of(const OptionValue& value);
 
-// An option as command lines and errors have it.
+// An option as in command lines and errors.
 struct NamedOption {
   std::string name;
   OptionKind kind;
   OptionValue value;
-  bool is_given = false;  // Whether it is not as it is by itself.
+  bool is_given = false;  // Whether it differs from its default.
 };
 
-// All but the process group, in the order of the structs.
+// All options except the process group, in the order of the structs.
 NARROWCAST_EXPORT std::vector<NamedOption> named_options(const HookOptions& options);
 
 }  // namespace narrowcast::hooks

@@ -13,15 +13,18 @@
 
 namespace narrowcast::hooks {
 
-// The names create_comm_hook takes, "none" first, in the order of the documentation.
+// The names that create_comm_hook takes, "none" first, in the order of the documentation.
 NARROWCAST_EXPORT std::vector<std::string> comm_hook_names();
 
-// c10::ValueError for an unknown name (it lists the known ones), for options that have no effect with the hook or
-// contradict each other, and for a channel size, node size, group size or another option out of range. The process
-// group is not looked at.
+// Throws c10::ValueError for:
+// - an unknown name; the message lists the known ones,
+// - options that have no effect with the hook or contradict each other,
+// - an option out of range.
+//
+// The process group is not checked.
 NARROWCAST_EXPORT void check_hook_options(const std::string& name, const HookOptions& options);
 
-// The same for options one by one.
+// The same check with separate options.
 inline void check_comm_hook(const std::string& name, const WireOptions& wire,
                             std::optional<int64_t> channel_size = std::nullopt, const LocalOptions& local = {},
                             const PowerSgdOptions& power_sgd = {}) {
@@ -29,38 +32,40 @@ inline void check_comm_hook(const std::string& name, const WireOptions& wire,
       name, {.process_group = {}, .wire = wire, .channel_size = channel_size, .local = local, .power_sgd = power_sgd});
 }
 
-// The elements of a channel with that hook, given what was chosen; nothing for hooks without channels. c10::ValueError
-// for an unknown name, here and below.
+// Number of elements of a channel with that hook; empty for hooks without channels. `channel_size`: the chosen value.
+// c10::ValueError for an unknown hook, here and below.
 NARROWCAST_EXPORT std::optional<int64_t> channel_size_of(const std::string& hook,
                                                          std::optional<int64_t> channel_size = std::nullopt);
 
-// Whether the hook of that name has channels, whose size can be chosen.
+// Whether the hook has channels, whose size can be chosen.
 inline bool takes_channel_size(const std::string& hook) { return channel_size_of(hook).has_value(); }
 
-// The format in which that hook sends; nothing for hooks that are not of wire formats.
+// The wire format of that hook; empty if it does not use one.
 NARROWCAST_EXPORT std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire = {});
 
-// Whether WireOptions have an effect on that hook: on those of wire formats, and on the one that chooses between hooks.
+// Whether WireOptions affect that hook: true for wire-format hooks and for auto.
 NARROWCAST_EXPORT bool takes_wire_options(const std::string& hook);
 
-// The rank of that hook's approximation, given what was chosen; nothing for hooks that are not of PowerSGD.
+// The rank of that hook's approximation; empty for hooks other than PowerSGD. `options`: the chosen values.
 NARROWCAST_EXPORT std::optional<int64_t> power_sgd_rank_of(const std::string& hook,
                                                            const PowerSgdOptions& options = {});
 
-// The options with what they leave to that hook filled in.
+// The options with the hook's defaults filled in.
 NARROWCAST_EXPORT HookOptions effective_options(const std::string& hook, HookOptions options);
 
-// The hook of that name; null for "none", with which the Reducer averages by itself. All ranks create
-// the same hooks with the same options; those that take wire options it is a collective, in which ranks find out which
-// share a node and, where something depends on it, what sending costs. c10::ValueError as above, for a process group
-// that is missing or that has no backend for what the hook needs, and on all ranks for levels that there cannot be.
-// c10::DistBackendError if a peer fails.
+// The hook of that name; null for "none", with which the Reducer averages. All ranks create the same hooks with the
+// same options. For a hook that takes wire options this is a collective: ranks detect nodes and, if needed, measure the
+// network. Throws:
+// - c10::ValueError as check_hook_options,
+// - c10::ValueError for a missing process group, or one without a backend that the hook needs,
+// - c10::ValueError on all ranks for levels that are not possible,
+// - c10::DistBackendError if a peer fails.
 NARROWCAST_EXPORT std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options);
 
-// A hook around `hook`, as PyTorch's fp16_compress_wrapper and bf16_compress_wrapper: it rounds each bucket to
-// `format`, "fp16" or "bf16", gives it to `hook`, and casts the result back to the bucket's dtype. All ranks wrap
-// alike. State, counts and answers are those of `hook`; the name is "FORMAT(NAME)". The error feedback of `hook` does
-// not have what the format rounds off. c10::ValueError for null and for other formats.
+// Wraps `hook` like PyTorch's fp16_compress_wrapper and bf16_compress_wrapper: rounds each bucket to `format`, "fp16"
+// or "bf16", passes it to `hook`, and casts the result back to the bucket's dtype. All ranks must wrap in the same way.
+// The name is "FORMAT(NAME)"; state, counters and other properties are those of `hook`. The error feedback of `hook`
+// does not include the rounding to `format`. c10::ValueError for null and for other formats.
 NARROWCAST_EXPORT std::unique_ptr<CommHook> wrap_in_format(std::unique_ptr<CommHook> hook, const std::string& format);
 
 }  // namespace narrowcast::hooks

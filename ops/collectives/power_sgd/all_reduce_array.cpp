@@ -80,7 +80,8 @@ Residuals LostInRounding::take_all() const {
   return {own_.mutable_data_ptr<float>(), mean_.mutable_data_ptr<float>(), {own_, mean_}};
 }
 
-// What is lacking of a node's mean is that of W / N ranks, of the mean that of all.
+// A node's mean represents W / N ranks and the mean represents W, so their errors count that many times in this rank's
+// own numbers.
 at::Tensor LostInRounding::in_own_numbers() const {
   const auto ranks = static_cast<double>(layout_.world_size());
   at::Tensor lost = at::zeros_like(like_);

@@ -1,4 +1,4 @@
-// An array of numbers that ranks replace by its mean, in one job of the engine among others.
+// An array that ranks replace by its mean, as one part of an engine's job.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,19 +16,20 @@
 
 namespace narrowcast::collectives {
 
-// Float64 as it is; the mean is a sum in the order of ranks, divided by their number. On any device.
+// Sends float64 unchanged. The mean is the sum in the order of ranks, divided by their number. For any device.
 std::unique_ptr<AllReduceCodec> float64_codec();
 
-// What an exchange's rounding takes from the mean of an array.
+// The rounding error of an exchange.
 class LostInRounding {
  public:
-  // Ranks exchange arrays like `array` in `format` over `layout`; this is one of them.
+  // For exchanges of arrays like `array` in `format` over `layout`; this is rank `rank`.
   LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array, WireFormat format);
 
-  // Residuals for the exchange that comes: nothing of what came before is fed back there.
+  // Residuals for the next exchange, set to zero: no earlier rounding error is fed back.
   Residuals take_all() const;
 
-  // What the exchange has lost, as a part of this rank's own numbers, of the array's sizes, dtype and device.
+  // The rounding error of the exchange, expressed as an error of this rank's own numbers. It has the array's sizes,
+  // dtype and device.
   at::Tensor in_own_numbers() const;
 
  private:
@@ -44,22 +45,22 @@ struct AllReduceArrayOptions {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t numel = 0;
-  at::ScalarType dtype = at::kFloat;  // float32, or float64: then the format is fp32, but sends float64
+  at::ScalarType dtype = at::kFloat;  // float32 or float64; float64 is sent unrounded, and `format` must be kFp32
   WireFormat format = WireFormat::kFp32;
   bool keeps_lost = false;  // whether lost() is wanted
   int64_t array = 0;        // 0 or 1: which one of a job's arrays
   LinkCost link = {};
-  // Null, or without memory: one level. Float64 goes in one level.
+  // Null, or without memory: one level. Float64 always uses one level.
   std::shared_ptr<const node::FoundNodes> nodes = nullptr;
 };
 
-// The array, and its exchange: the functions are called as those of an AllReduceExchange, but for start, which may be
-// called in any advance of the job that waits for what others do in an earlier one.
+// The array and its exchange. The functions are called like those of an AllReduceExchange, except start: it may also be
+// called in an advance, if that waits for other ranks' earlier work.
 class AllReduceArray {
  public:
   AllReduceArray(const AllReduceArrayOptions& options, std::shared_ptr<MessageMemory> memory);
 
-  // [numel]: what this rank has, from finish on the mean.
+  // [numel]: this rank's values; after finish, the mean.
   const at::Tensor& values() const { return values_; }
 
   int64_t payload_bytes() const { return exchange_->payload_bytes(); }
@@ -71,8 +72,8 @@ class AllReduceArray {
   void advance(engine::Transport& transport) { exchange_->advance(transport); }
   void finish(engine::Transport& transport) { exchange_->finish(transport); }
 
-  // What the format's rounding took from the mean, after finish: [numel], as a part of this rank's own numbers. Nothing
-  // is lost in fp32, and the tensor undefined; so it is where it is not wanted.
+  // The format's rounding error after finish: [numel], expressed as an error of this rank's own numbers. Undefined for
+  // fp32, and if keeps_lost is false.
   at::Tensor lost() const { return lost_ ? lost_->in_own_numbers() : at::Tensor(); }
 
  private:

@@ -29,7 +29,7 @@ bool shrinks(const Shape& shape, double min_rate) {
   return sent * min_rate < static_cast<double>(shape.rows * shape.columns);
 }
 
-// The batch that the next matrix of that shape joins, a new one if there is none.
+// The batch for the next matrix of that shape. It is created if necessary.
 MatrixBatch& batch_for(std::vector<MatrixBatch>& batches, const Shape& shape) {
   const auto found = std::ranges::find_if(
       batches, [&](const MatrixBatch& batch) { return batch.rows == shape.rows && batch.columns == shape.columns; });
@@ -40,7 +40,7 @@ MatrixBatch& batch_for(std::vector<MatrixBatch>& batches, const Shape& shape) {
   return batches.back();
 }
 
-// Each matrix by itself, in the order of its batch.
+// One batch per matrix, in the order of the batches.
 std::vector<MatrixBatch> single_matrices(const std::vector<MatrixBatch>& batches) {
   std::vector<MatrixBatch> result;
   for (const MatrixBatch& batch : batches) {
@@ -62,7 +62,7 @@ void place_factors(CompressionPlan& plan) {
   }
 }
 
-// What lies between the matrices, and behind the last one.
+// Collects the segments between the matrices and behind the last one.
 void place_plain(CompressionPlan& plan) {
   std::vector<Segment> matrices;
   for (const MatrixBatch& batch : plan.batches) {

@@ -1,5 +1,5 @@
-// Which gradients of a bucket PowerSGD sends as the product of two narrow matrices, and where these lie in what is
-// sent.
+// Selects the gradients of a bucket that PowerSGD sends as the product of two narrow matrices, and places the factors
+// and the rest in the arrays that are sent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +12,9 @@
 
 namespace narrowcast::collectives {
 
-// How matrices are chosen.
+// How matrices are selected.
 struct CompressionOptions {
-  int64_t rank = 1;     // >= 1: columns of P and Q, where the matrix has as many rows and columns
+  int64_t rank = 1;     // >= 1: columns of P and Q; fewer if the matrix has fewer rows or columns
   double min_rate = 2;  // > 0: a matrix is sent whole unless it shrinks by more than this
   bool batch = false;   // equal shapes share a batched product
 };
@@ -25,8 +25,8 @@ struct ShapedSegment {
   std::vector<int64_t> sizes;  // its product is segment.numel; empty for a scalar
 };
 
-// Matrices of one shape, M [k, n, m], row-major from each of `begins` on, for which P [k, n, r] and Q [k, m, r] are
-// exchanged.
+// Matrices of one shape, M [k, n, m]; each is row-major and begins at one of `begins`. The ranks exchange P [k, n, r]
+// and Q [k, m, r].
 struct MatrixBatch {
   int64_t rows = 0;                  // n
   int64_t columns = 0;               // m
@@ -45,9 +45,9 @@ struct MatrixBatch {
   at::Tensor q_of(const at::Tensor& all) const {
     return all.narrow(0, q_begin, count() * columns * rank).view({count(), columns, rank});
   }
-  // [k, n, m]: a view of the array of one matrix, a copy of those of several.
+  // [k, n, m]: a view of the array if k is 1, else a copy.
   at::Tensor matrices(const at::Tensor& array) const;
-  // Writes [k, n, m] into the array, unless it is the view of it that `matrices` returned.
+  // Writes [k, n, m] into the array; does nothing if it is the view that `matrices` returned.
   void put_back(const at::Tensor& matrices, const at::Tensor& array) const {
     for (int64_t i = 0; count() > 1 && i < count(); ++i) matrix_of(array, i).copy_(matrices[i]);
   }
@@ -57,12 +57,12 @@ struct MatrixBatch {
   }
 };
 
-// What becomes of an array. The order of batches, and of matrices in them, is that in which random numbers are drawn.
+// How an array is sent. Random numbers are drawn in the order of batches, and of matrices in them.
 struct CompressionPlan {
   int64_t numel = 0;        // of the bucket
-  int64_t array_numel = 0;  // of the array of matrices: more than the bucket where that is padded to a square
+  int64_t array_numel = 0;  // of the array of matrices; larger than `numel` if the bucket is padded to a square
   std::vector<MatrixBatch> batches = {};
-  std::vector<Segment> plain = {};  // what is sent as it is, in order; neighbours are one segment
+  std::vector<Segment> plain = {};  // segments that are sent uncompressed, in order; adjacent ones are joined
   int64_t p_numel = 0;
   int64_t q_numel = 0;
   int64_t plain_numel = 0;
@@ -70,19 +70,19 @@ struct CompressionPlan {
   int64_t matrices() const;
   bool is_padded() const { return array_numel != numel; }
 
-  // What of the array is sent as it is, to or from [plain_numel], where it lies together.
+  // Copies the uncompressed elements to or from `together`, [plain_numel], where they are contiguous.
   void gather_plain(const at::Tensor& array, const at::Tensor& together) const;
   void scatter_plain(const at::Tensor& together, const at::Tensor& array) const;
 };
 
 // A gradient of sizes (n, ...) is a matrix n x m. It is compressed with r = min(n, m, rank) if
 //   (n + m) r min_rate < n m.
-// Scalars and empty ones are not, nor what of the bucket belongs to no segment. Groups of equal shapes come in the
-// order of their first member.
+// Scalars, empty gradients, and elements outside all segments are not compressed. Batches are in the order of their
+// first member.
 NARROWCAST_EXPORT CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,
                                                 const CompressionOptions& options);
 
-// The whole bucket is one square matrix, padded with zeros to ceil(sqrt(numel)) rows. `rank` does not exceed these.
+// Treats the whole bucket as one square matrix, padded with zeros to ceil(sqrt(numel)) rows. Uses r = min(rows, rank).
 NARROWCAST_EXPORT CompressionPlan plan_of_square(int64_t numel, int64_t rank);
 
 }  // namespace narrowcast::collectives

@@ -19,20 +19,20 @@
 namespace narrowcast::collectives {
 namespace {
 
-constexpr uint32_t kMask = 0x3FFFFFFF;  // The least of 2^k - 1 that holds the greatest seed.
+constexpr uint32_t kMask = 0x3FFFFFFF;  // The smallest 2^k - 1 that is at least the greatest seed.
 constexpr uint32_t kGreatestSeed = 999'999'999;
 
-constexpr int64_t kLanes = 8;        // Partial sums of a dot product, added up in the end.
-constexpr int64_t kTile = 1024;      // Elements of a row that stay in the first cache.
+constexpr int64_t kLanes = 8;        // Partial sums of a dot product, added at the end.
+constexpr int64_t kTile = 1024;      // Elements of a row that fit into the L1 cache.
 constexpr int64_t kGrain = 1 << 16;  // Elements that are worth a second thread.
-constexpr int kMostPasses = 4;       // Gram-Schmidt goes over a column at most so often.
+constexpr int kMostPasses = 4;       // Most passes of Gram-Schmidt over a column.
 
 template <class Body>
 void dispatch(const at::Tensor& tensor, const Body& body) {
   AT_DISPATCH_FLOATING_TYPES(tensor.scalar_type(), "low_rank", [&] { body(scalar_t()); });
 }
 
-// 12 uniform numbers have 12 times a twelfth of their range squared for variance. All of it is exact.
+// The variance of 12 uniform numbers is 12 times a twelfth of their range squared. The arithmetic is exact.
 double nearly_normal(std::mt19937_64& generator) {
   constexpr int kWords = 3;
   constexpr int kBits = 16;
@@ -84,8 +84,9 @@ class Columns {
   double* at(int64_t column) { return numbers_.data() + column * rows_; }
   double norm_of(int64_t column) { return std::sqrt(dot(at(column), at(column), rows_)); }
 
-  // Subtracts what the column has of those before it. What is left of a column that lies nearly in their span is
-  // rounding, of which much lies in it again: so once more, as long as much of it goes.
+  // Subtracts the column's projection on the columns before it. If the column lies nearly in their span, most of the
+  // remainder is rounding error that lies in the span again. So the subtraction is repeated while it removes much of
+  // the norm.
   void orthogonalize_column(int64_t column, double epsilon) {
     double before = norm_of(column);
     double norm = before;
@@ -144,7 +145,7 @@ void orthogonalize_as_pytorch(const at::Tensor& matrices, double epsilon) {
   }
 }
 
-// What a row of a product is made of.
+// The factors of a product.
 template <class T>
 struct Factors {
   const T* p;  // [n, r]
@@ -165,7 +166,7 @@ void multiply_tile(const Factors<T>& of, int64_t row, const Segment& range, T* t
   }
 }
 
-// Calls body(row, range of columns) for all of an n x m matrix, on ATen's threads.
+// Calls body(row, range of columns) for all tiles of an n x m matrix, on ATen's threads.
 template <class Body>
 void for_tiles(int64_t rows, int64_t columns, const Body& body) {
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / columns), [&](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// The arithmetic of PowerSGD: random matrices, orthogonal columns, products with narrow matrices. On the CPU, of
-// float32 and float64.
+// The arithmetic of PowerSGD on the CPU, for float32 and float64: random matrices, orthonormal columns, products with
+// narrow matrices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace narrowcast::collectives {
 // The seeds that PyTorch's hook draws: numpy.random.RandomState(seed).randint(1'000'000'000), call after call.
 class NARROWCAST_EXPORT SeedDraws {
  public:
-  // Begins where `count` draws were made before.
+  // Continues after `count` draws.
   explicit SeedDraws(uint32_t seed, int64_t count = 0);
 
   int64_t next();
@@ -25,26 +25,27 @@ class NARROWCAST_EXPORT SeedDraws {
   int64_t count_ = 0;
 };
 
-// Whose bits the arithmetic has.
+// The implementation whose bits the arithmetic reproduces.
 enum class LowRankBits {
-  // The same on every CPU and for any number of threads, so that ranks that begin with equal numbers end with equal
-  // ones: sums in a fixed order, products and sums rounded one after the other.
+  // The same bits on every CPU and for any number of threads, so that ranks that begin with equal numbers end with
+  // equal ones. Sums have a fixed order; each product and each sum is rounded separately.
   kOfAnyMachine,
-  // PyTorch's on this machine, by the functions of ATen that its hook uses.
+  // PyTorch's bits on this machine, from the functions of ATen that its hook uses.
   kOfPyTorch,
 };
 
-// The least rank from which on kOfPyTorch makes columns orthonormal by a QR decomposition.
+// With kOfPyTorch, matrices with at least this many columns are orthonormalised by a QR decomposition.
 constexpr int64_t kQrRank = 3;
 
-// So much of a column's norm must stay when what it has of others is subtracted, or the rest may be rounding alone.
+// The share of a column's norm that must remain after the projection on others is subtracted. If less remains, it may
+// be only rounding error.
 constexpr double kKeepsOfNorm = 0.5;
 
-// Random numbers of mean 0 and variance 1, one tensor after the other.
-//   kOfAnyMachine: nearly normal, by integers alone: the sum of twelve uniform numbers of 16 bits from
-//                  std::mt19937_64, less its mean, by 2^16. Float32 and float64 tensors get the same ones.
-//   kOfPyTorch:    normal, as torch.randn draws them on the CPU after torch.manual_seed; CPUs with AVX2 and without it
-//                  differ in last bits.
+// Random numbers of mean 0 and variance 1, for one tensor after the other.
+//   kOfAnyMachine: nearly normal, from integers only: (sum of twelve uniform 16-bit numbers - mean of the sum) / 2^16,
+//                  from std::mt19937_64. Float32 and float64 tensors get the same numbers.
+//   kOfPyTorch:    normal, as torch.randn draws them on the CPU after torch.manual_seed. CPUs with and without AVX2
+//                  differ in the last bits.
 class NormalNumbers {
  public:
   NormalNumbers(int64_t seed, LowRankBits bits);
@@ -57,57 +58,59 @@ class NormalNumbers {
   std::mt19937_64 of_any_machine_;
 };
 
-// Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. A column's norm is increased by
-// `epsilon` before it divides. A column of norm 0 becomes 0, and so does one that lies in the span of those before it
-// even after it was made orthogonal to them several times.
-//   kOfAnyMachine: Gram-Schmidt in float64, again until a column stays what it is.
-//   kOfPyTorch:    Gram-Schmidt once for r < kQrRank, else Householder's QR decomposition (LAPACK): it knows no
+// Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. Each column is divided by its norm
+// plus `epsilon`. A column of norm 0 becomes 0.
+//   kOfAnyMachine: Gram-Schmidt in float64, repeated until a column keeps its norm. A column that still lies in the
+//                  span of the columns before it after several passes becomes 0.
+//   kOfPyTorch:    Gram-Schmidt once for r < kQrRank, else Householder's QR decomposition (LAPACK), which ignores
 //                  epsilon.
 void orthogonalize(const at::Tensor& matrices, double epsilon, LowRankBits bits);
 
-// Whether a column of one of matrices [k, n, r] is zero.
+// Whether any column of any of the matrices [k, n, r] is zero.
 bool has_zero_column(const at::Tensor& matrices);
 
-// result [k, n, r] = X [k, n, m] times F [k, m, r]. Its bits may depend on the machine: what ranks make so of their own
-// numbers they send each other. X may be a transposed view.
-//   kOfAnyMachine: as F^T X^T, which MKL computes up to 50 times as fast as X F where F is narrow.
+// result [k, n, r] = X [k, n, m] times F [k, m, r]. The bits may depend on the machine: ranks apply it only to their
+// own numbers, and exchange the results. X may be a transposed view.
+//   kOfAnyMachine: as F^T X^T, which MKL computes up to 50 times as fast as X F for a narrow F.
 //   kOfPyTorch:    as X F.
 void multiply_by_factor(const at::Tensor& x, const at::Tensor& factor, LowRankBits bits, const at::Tensor& result);
 
-// result [k, n, m] = P [k, n, r] times Q [k, m, r] transposed. Result may have other strides between its matrices.
+// result [k, n, m] = P [k, n, r] times Q [k, m, r] transposed. Result may have a different stride between matrices.
 //   kOfAnyMachine: ((p_0 q_0 + p_1 q_1) + p_2 q_2) + ...
 void multiply_factors(const at::Tensor& p, const at::Tensor& q, LowRankBits bits, const at::Tensor& result);
 
-// A matrix as the product of P [n, r] and Q [m, r] transposed, both contiguous.
+// The product of P [n, r] and Q [m, r] transposed, both contiguous.
 struct LowRankProduct {
   at::Tensor p;
   at::Tensor q;
 };
 
-// A matrix of one rank on its way, [n, m], contiguous.
+// One rank's matrix during a step, [n, m], contiguous.
 struct LowRankMatrix {
-  at::Tensor matrix;    // what this rank had of the sum over ranks; becomes the product `mean`
-  at::Tensor residual;  // becomes the matrix minus the product `own`
-  LowRankProduct own;   // of what this rank sent
-  LowRankProduct mean;  // of what all have
+  at::Tensor matrix;    // input: this rank's matrix; output: the product `mean`
+  at::Tensor residual;  // output: the input matrix minus the product `own`
+  LowRankProduct own;   // of the factors that this rank sent
+  LowRankProduct mean;  // of the factors that all ranks hold
 };
 
-// Both products in one pass over memory, with the bits of kOfAnyMachine.
+// Computes both products in one pass over memory, with the bits of kOfAnyMachine.
 void replace_by_mean(const LowRankMatrix& of);
 
-// On tensors of any device, by functions of ATen that wait for nothing: what they do depends on no number that the host
-// would have to read. stream_low_rank.cpp has them.
+// The functions below, in stream_low_rank.cpp, take tensors on any device. They never wait for the device: their
+// control flow does not depend on values that the host would have to read.
 
-// Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. A column's norm is increased by
-// `epsilon` before it divides. A column of norm 0 becomes that of `spare`, of the same sizes, made orthogonal to those
-// before it or, without a spare, 0. So does, but for kOfPyTorch with r <= 2, one of which, made orthogonal to those
-// before it, nothing is left but rounding within their span; rounding that leads out of it is kept, as a direction.
-//   kOfAnyMachine: Gram-Schmidt in float64, three times over each column. The same bits on devices of one kind.
+// Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. Each column is divided by its norm
+// plus `epsilon`. A column of norm 0 is replaced by that column of `spare` (same sizes), made orthogonal to the columns
+// before it; without a spare it becomes 0. Except with kOfPyTorch and r <= 2, the same holds for a column that lies in
+// the span of the columns before it, up to rounding within that span. A remainder that leads out of the span is kept,
+// even if it is rounding error.
+//   kOfAnyMachine: Gram-Schmidt in float64, three passes over each column. The same bits on devices of one kind.
 //   kOfPyTorch:    as orthogonalize for r <= 2, else as kOfAnyMachine: a QR decomposition would wait.
 void orthogonalize_on_stream(const at::Tensor& matrices, double epsilon, LowRankBits bits,
                              const at::Tensor& spare = {});
 
-// The same numbers on `device`. From the CPU to a GPU by pinned memory, so that the host waits for no stream.
+// Copies the numbers to `device`, from the CPU to a GPU through pinned memory, so that the host does not wait for a
+// stream.
 at::Tensor on_device(const at::Tensor& numbers, at::Device device);
 
 }  // namespace narrowcast::collectives

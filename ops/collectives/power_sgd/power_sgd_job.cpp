@@ -125,7 +125,8 @@ void PowerSgdJob::take_factor() {
   }
 }
 
-// A gradient that was zero, or had fewer independent columns, leaves columns of zeros, which would stay so for ever.
+// Replaces columns of zeros by random ones; otherwise they would stay zero for ever. They arise if a gradient was zero
+// or had fewer independent columns.
 void PowerSgdJob::replace_zero_columns(const MatrixBatch& batch, const at::Tensor& orthonormal) {
   const at::Tensor part = state_->part_of(state_->factor, batch);
   const at::Tensor fresh = at::empty_like(part);
@@ -158,7 +159,7 @@ void PowerSgdJob::send_second(engine::Transport& transport) {
   look_at(first().values());
   const at::Tensor& own = second()->values();
   if (is_poisoned_) {
-    own.zero_();  // The others wait for it.
+    own.zero_();  // The other ranks wait for this message.
   } else {
     p_.copy_(sent_.with_p.factor_of(first().values()));
     orthogonalize_mean(options_, p_, [&](const at::Tensor& part) { orthogonalize(part, options_.epsilon, bits()); });
@@ -193,7 +194,7 @@ void PowerSgdJob::end_step() {
       options_, sent, [&] { return mean.clone(); }, *state_);
 }
 
-// What the others have of this rank's numbers.
+// This rank's own factor as the other ranks decoded it.
 at::Tensor PowerSgdJob::own_without_lost(const at::Tensor& own, const AllReduceArray& sent) const {
   const at::Tensor lost = sent.lost();
   return lost.defined() ? own - lost.narrow(0, 0, own.numel()) : own;

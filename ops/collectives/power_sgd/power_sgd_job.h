@@ -16,8 +16,8 @@
 
 namespace narrowcast::collectives {
 
-// Shared by all jobs of one engine, or all exchanges on one stream, that one hook makes: the seeds are drawn in their
-// order.
+// State that one hook shares among all jobs of an engine, or all exchanges on one stream. Seeds are drawn in the order
+// of these.
 struct PowerSgdJobMemory {
   explicit PowerSgdJobMemory(const SeedDraws& seeds) : draws(seeds) {}
   SeedDraws draws;
@@ -26,18 +26,17 @@ struct PowerSgdJobMemory {
   std::shared_ptr<StreamWorkspace> on_stream = std::make_shared<StreamWorkspace>();
 };
 
-// Replaces a bucket by the mean over the ranks of what its matrices are on a few columns, and of the rest as it is.
-// Before:  rank r has the bucket g_r and, where errors are fed back, a residual e_r; all ranks have the same Q, which
-// are
-//          drawn at random if there are none.
-// start:   M_r = g_r + e_r; Q's columns are made orthonormal; rank r sends P_r = M_r Q, and what is not compressed.
-// advance: all have the mean P of P_r, and make its columns orthonormal; rank r sends Q_r = M_r^T P.
-// finish:  all have the mean Q of Q_r; the bucket becomes P Q^T, the residual M_r - P Q_r^T.
+// Replaces a bucket by its mean over the ranks, with its matrices approximated by PowerSGD and the rest uncompressed.
+// Before:  rank r has the bucket g_r and, with error feedback, a residual e_r. All ranks have the same Q; a missing
+//          Q is drawn at random.
+// start:   M_r = g_r + e_r. Rank r makes Q's columns orthonormal and sends P_r = M_r Q and the uncompressed elements.
+// advance: all ranks have P, the mean of P_r, and make its columns orthonormal. Rank r sends Q_r = M_r^T P.
+// finish:  all ranks have Q, the mean of Q_r. The bucket becomes P Q^T, the residual M_r - P Q_r^T.
 // After:   every rank has computed the same P and Q from the same bytes, and the same bucket from these.
-// Where steps alternate, one of P and Q is that of the step before, and the other one is sent: there is one hop.
+// If steps alternate, each step takes one of P and Q from the step before and sends only the other one, in one hop.
 //
-// If the mean of P, of Q or of the rest is not finite, which all ranks see, the bucket becomes NaN, and residual and
-// factor stay what they were.
+// If the mean of P, of Q or of the rest is not finite, which all ranks see, the bucket becomes NaN. Residual and factor
+// then stay unchanged.
 class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
  public:
   PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankState> state,
@@ -46,7 +45,7 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   PowerSgdJob(const PowerSgdJob&) = delete;
   PowerSgdJob& operator=(const PowerSgdJob&) = delete;
 
-  // What the next submission averages, in place: [plan.numel] on the CPU, contiguous, of
+  // The bucket that the next submission averages, in place: [plan.numel] on the CPU, contiguous, of
   // PowerSgdJobOptions::bucket_dtype.
   void set_bucket(at::Tensor bucket) { bucket_ = std::move(bucket); }
 
@@ -65,7 +64,7 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
 
  private:
   LowRankBits bits() const { return options_.bits(); }
-  // The exchanges of a step are the first one and, where steps do not alternate, the second one.
+  // A step has the first exchange and, unless steps alternate, the second one.
   AllReduceArray& first() const { return state_->sends() == Factor::kP ? *with_p_ : *with_q_; }
   AllReduceArray* second() const { return options_.alternates ? nullptr : with_q_.get(); }
   const at::Tensor& kept(Factor factor) const { return factor == Factor::kP ? p_ : q_; }
@@ -87,12 +86,12 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   const std::shared_ptr<LowRankState> state_;
   const std::shared_ptr<PowerSgdJobMemory> memory_;
   const SentArrays sent_;
-  const std::unique_ptr<AllReduceArray> with_p_;  // As sent_.with_p has it,
-  const std::unique_ptr<AllReduceArray> with_q_;  // and as sent_.with_q.
-  const at::Tensor p_;                            // Orthonormal or, where it is sent last, this rank's own.
-  const at::Tensor q_;                            // The same.
+  const std::unique_ptr<AllReduceArray> with_p_;  // Laid out as sent_.with_p.
+  const std::unique_ptr<AllReduceArray> with_q_;  // Laid out as sent_.with_q.
+  const at::Tensor p_;                            // Orthonormal; this rank's own factor if it is sent last.
+  const at::Tensor q_;                            // Likewise.
   const at::Tensor copy_;  // A copy of the bucket where the arithmetic needs one, else undefined.
-  // These are the call's in progress:
+  // State of the call in progress:
   at::Tensor bucket_;
   at::Tensor array_;                  // The bucket or its copy.
   std::vector<at::Tensor> matrices_;  // By batch.

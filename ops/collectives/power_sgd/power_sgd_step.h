@@ -1,5 +1,5 @@
-// What a step of PowerSGD is, whoever takes it: PowerSgdJob on an engine, or PowerSgdStream on a GPU's stream. They
-// differ in the functions that do the arithmetic, in who waits, and in what is done about numbers that are not finite.
+// The parts of a PowerSGD step that PowerSgdJob (on an engine) and PowerSgdStream (on a GPU's stream) share. The two
+// differ in their arithmetic functions, in which thread waits, and in how they handle values that are not finite.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,12 +19,12 @@
 
 namespace narrowcast::collectives {
 
-// The two factors of a matrix, M = P Q^T nearly.
+// The two factors of a matrix: M is approximately P Q^T.
 enum class Factor { kP, kQ };
 
 inline Factor other_than(Factor factor) { return factor == Factor::kP ? Factor::kQ : Factor::kP; }
 
-// The product of `factor` and of the other one.
+// The product of `factor`, which is `which`, and `other`.
 inline LowRankProduct product_of(Factor which, const at::Tensor& factor, const at::Tensor& other) {
   return which == Factor::kP ? LowRankProduct{factor, other} : LowRankProduct{other, factor};
 }
@@ -35,9 +35,9 @@ struct PowerSgdJobOptions {
   int64_t world_size = 1;
   at::ScalarType bucket_dtype = at::kFloat;
   CompressionPlan plan = {};
-  double epsilon = 0;  // As orthogonalize has it.
-  // The residual is what was lost of the rank's own product or, if this is set, of the mean: then all is as in
-  // PyTorch's hook, which keeps it of what is sent as it is, too, and has PyTorch's bits on this machine.
+  double epsilon = 0;  // See orthogonalize.
+  // If set, the residual is `array - mean` as in PyTorch's hook, also for uncompressed elements, and results match
+  // PyTorch bit for bit on this machine. Otherwise it is `array - own product`.
   bool averaged_memory = false;
   bool warm_start = true;
   bool alternates = false;
@@ -46,58 +46,57 @@ struct PowerSgdJobOptions {
   std::shared_ptr<const node::FoundNodes> nodes = nullptr;  // See AllReduceArrayOptions.
 
   LowRankBits bits() const { return averaged_memory ? LowRankBits::kOfPyTorch : LowRankBits::kOfAnyMachine; }
-  // The arithmetic is float64 for float64, else float32.
+  // float64 for a float64 bucket, else float32.
   at::ScalarType arithmetic_dtype() const { return bucket_dtype == at::kDouble ? at::kDouble : at::kFloat; }
-  // Whether the matrices are not those of the bucket itself, but of a copy in the arithmetic's dtype and size.
+  // Whether matrices are taken from a copy of the bucket, because the dtype or the size of the arithmetic differs.
   bool needs_copy() const { return plan.is_padded() || bucket_dtype != arithmetic_dtype(); }
 };
 
-// What an exchange begins with and leaves for the next one of the same bucket. Of the arithmetic's dtype, on the
-// bucket's device.
+// State of a bucket between exchanges. Tensors have the arithmetic's dtype and are on the bucket's device.
 struct LowRankState {
-  at::Tensor residual;      // [array_numel] of the plan: what was lost, and is added next time; or undefined
-  at::Tensor factor;        // all Q [q_numel] or, where `is_p`, all P [p_numel], with which the next step begins
-  bool is_p = false;        // only where steps alternate
-  std::vector<bool> known;  // by matrix, in the order of batches: whether `factor` has it, or it is to be drawn
+  at::Tensor residual;      // [array_numel] of the plan: the error that is added in the next step; or undefined
+  at::Tensor factor;        // all Q [q_numel] or, if `is_p`, all P [p_numel]; the next step begins with it
+  bool is_p = false;        // true only if steps alternate
+  std::vector<bool> known;  // by matrix, in the order of batches: false if its part of `factor` must be drawn
 
-  // The batch's part of all P or all Q, whichever `factor` is: a view.
+  // The batch's part of `all`, which is all P or all Q like `factor`: a view.
   at::Tensor part_of(const at::Tensor& all, const MatrixBatch& batch) const {
     return is_p ? batch.p_of(all) : batch.q_of(all);
   }
 
-  // What the next step sends first, or alone where steps alternate: it begins with the other one.
+  // The factor that the next step sends first, or alone if steps alternate. The step begins with the other factor.
   Factor sends() const { return is_p ? Factor::kQ : Factor::kP; }
 };
 
-// What the next step sends last.
+// The factor that the next step sends last.
 inline Factor last_sent(const PowerSgdJobOptions& options, const LowRankState& state) {
   return options.alternates ? state.sends() : Factor::kQ;
 }
 
-// Makes a factor that is undefined, of `numbers`' dtype and device, and draws what it lacks: from then on all of it is
-// known. One seed for all that the bucket lacks.
+// Allocates an undefined factor with `numbers`' dtype and device, and draws its unknown parts. Afterwards all of it is
+// known. Draws one seed for all unknown parts of the bucket.
 void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDraws& draws, LowRankBits bits,
                   LowRankState& state);
 
-// An array that is sent: all P or all Q and, behind them, what is sent as it is. That begins with a block of its own,
-// as its numbers are of another size.
+// An array that is sent: all P or all Q, followed by the uncompressed elements. These begin at a new block, because
+// their magnitude differs.
 struct SentArray {
   int64_t factor_numel = 0;
-  Segment plain = {};  // Where steps do not alternate, nothing is behind Q.
+  Segment plain = {};  // Empty behind Q unless steps alternate.
 
   int64_t numel() const { return plain.begin + plain.numel; }
   at::Tensor factor_of(const at::Tensor& values) const { return values.narrow(0, 0, factor_numel); }
   at::Tensor plain_of(const at::Tensor& values) const { return values.narrow(0, plain.begin, plain.numel); }
 
-  // Writes what of the array is sent as it is into `values`. Between that and the factor, a block that was not finite
-  // has left what is not.
+  // Copies the uncompressed elements of the array into `values`, and clears the gap between them and the factor. An
+  // earlier block with a value that was not finite may have left such values in the gap.
   void put_plain(const CompressionPlan& plan, const at::Tensor& array, const at::Tensor& values) const {
     values.slice(0, factor_numel, plain.begin).zero_();
     plan.gather_plain(array, plain_of(values));
   }
 };
 
-// What is sent in a step: both arrays or, where steps alternate, one of them.
+// The arrays of a step: both are sent or, if steps alternate, one of them.
 struct SentArrays {
   SentArray with_p;
   SentArray with_q;
@@ -106,10 +105,11 @@ struct SentArrays {
 };
 NARROWCAST_EXPORT SentArrays sent_arrays(const PowerSgdJobOptions& options);
 
-// Adds to the array what was lost in the step before, and returns its matrices by batch.
+// Adds the residual of the step before to the array, and returns the array's matrices by batch.
 std::vector<at::Tensor> take_matrices(const CompressionPlan& plan, const LowRankState& state, const at::Tensor& array);
 
-// P = M Q, or Q = M^T P, of all batches into `result` of `factors`: multiply(x, factor, product) is the arithmetic's.
+// Computes P = M Q or Q = M^T P for all batches, into the factor `result` of `factors`. multiply(x, factor, product)
+// does the arithmetic.
 template <class Multiply>
 void multiply_batches(Factor result, const CompressionPlan& plan, const std::vector<at::Tensor>& matrices,
                       const LowRankProduct& factors, const Multiply& multiply) {
@@ -124,8 +124,8 @@ void multiply_batches(Factor result, const CompressionPlan& plan, const std::vec
   }
 }
 
-// Makes the columns of the ranks' mean P orthonormal, in place, by `orthogonalize(part)` of each batch. The mean is as
-// good as the sum, but for an epsilon beside its norm.
+// Makes the columns of the ranks' mean P orthonormal, in place, by `orthogonalize(part)` of each batch. PyTorch's hook
+// orthonormalises the sum. This differs only if an epsilon is added to the norm; the mean is then multiplied by W.
 template <class Orthogonalize>
 void orthogonalize_mean(const PowerSgdJobOptions& options, const at::Tensor& p, const Orthogonalize& orthogonalize) {
   if (options.epsilon > 0) {
@@ -136,8 +136,8 @@ void orthogonalize_mean(const PowerSgdJobOptions& options, const at::Tensor& p, 
   }
 }
 
-// Ends a step: the next one begins with `mean()`, the ranks' mean of `sent`, or draws a factor if there is no warm
-// start.
+// Ends a step. With a warm start the next step begins with `mean()`, the ranks' mean of `sent`; otherwise it draws a
+// factor.
 template <class Mean>
 void keep_factor(const PowerSgdJobOptions& options, Factor sent, const Mean& mean, LowRankState& state) {
   state.known.assign(state.known.size(), options.warm_start);

@@ -11,9 +11,9 @@
 namespace narrowcast::collectives {
 namespace {
 
-// Gram-Schmidt goes over a column so often. What the first pass leaves of a column that lies in the span of those
-// before it is rounding, of which the second takes what lies there in turn; and if that was nearly all, there is
-// nothing else.
+// Number of passes of Gram-Schmidt over a column. If a column lies in the span of those before it, the first pass
+// leaves rounding error. The second pass removes the part of that error in the span. If this was nearly all of it, the
+// column has no other direction.
 constexpr int kPasses = 3;
 
 // The norm of each column: [k, 1, 1] of [k, n, 1].
@@ -21,13 +21,13 @@ at::Tensor norm_of(const at::Tensor& column) {
   return at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
 }
 
-// What each column has of orthonormal ones [k, n, i].
+// The projection of each column on orthonormal columns [k, n, i].
 at::Tensor part_within(const at::Tensor& columns, const at::Tensor& column) {
   return at::bmm(columns, at::bmm(columns.transpose(1, 2), column));
 }
 
-// Subtracts, several times, what the column has of orthonormal ones before it. Returns its norm then, as norm_of, but 0
-// where the last pass took most of it.
+// Subtracts, in several passes, the column's projection on the orthonormal columns before it. Returns the column's norm
+// afterwards, as norm_of, but 0 where the last pass removed most of it.
 at::Tensor make_orthogonal(const at::Tensor& before, const at::Tensor& column) {
   at::Tensor norm;
   at::Tensor last_norm;
@@ -38,7 +38,7 @@ at::Tensor make_orthogonal(const at::Tensor& before, const at::Tensor& column) {
   return norm.masked_fill(norm <= kKeepsOfNorm * last_norm, 0);
 }
 
-// Subtracts once, from all columns behind that one, as PyTorch's hook does.
+// Subtracts the projection on column i once, from all columns behind it, as PyTorch's hook does.
 void subtract_from_rest(const at::Tensor& columns, int64_t i) {
   const int64_t count = columns.size(2) - i - 1;
   if (count > 0) {

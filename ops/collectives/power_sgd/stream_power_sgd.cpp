@@ -19,7 +19,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-constexpr int64_t kSeedOfSpares = 1;  // It is of no draw: whoever draws seeds counts on as if there were no spares.
+constexpr int64_t kSeedOfSpares = 1;  // Separate from SeedDraws, so that spares do not change the seeds that are drawn.
 
 AllReduceJobOptions mean_options(const PowerSgdJobOptions& options, const char* what, int64_t numel) {
   AllReduceJobOptions mean{.name = std::string(what) + " of " + options.name,
@@ -55,7 +55,7 @@ at::Tensor nan_unless(const at::Tensor& is_finite, const at::Tensor& numbers) {
 
 }  // namespace
 
-// A factor and what travels behind it.
+// A factor and the uncompressed elements behind it.
 class PowerSgdStream::Sent {
  public:
   Sent(const StreamRanks& ranks, const PowerSgdJobOptions& options, at::Device device, Factor factor,
@@ -80,11 +80,11 @@ class PowerSgdStream::Sent {
 
   void exchange() { mean_.enqueue({values_, {}, lost_ ? lost_->take_all() : Residuals{}}); }
 
-  // What the others have of `own`, this rank's own factor.
+  // `own`, this rank's own factor, as the other ranks decoded it.
   at::Tensor without_lost(const at::Tensor& own) const {
     return lost_ ? own - array_.factor_of(lost_->in_own_numbers()) : own;
   }
-  // Undefined if nothing can be lost.
+  // Undefined if nothing is rounded.
   at::Tensor lost_of_plain() const { return lost_ ? array_.plain_of(lost_->in_own_numbers()) : at::Tensor(); }
 
  private:
@@ -123,7 +123,7 @@ void PowerSgdStream::enqueue(const at::Tensor& bucket) {
   sent.take_plain(plan(), step.array);
   at::Tensor own = options_.alternates ? sent.factor().clone() : at::Tensor();
   exchange(step, sent);
-  at::Tensor other = known;  // The factor that is the same for what is own and for the mean.
+  at::Tensor other = known;  // The factor that the own product and the mean have in common.
   if (!options_.alternates) {
     other = sent.factor().clone();
     orthogonalize_mean(options_, other,
@@ -143,7 +143,7 @@ void PowerSgdStream::enqueue(const at::Tensor& bucket) {
       options_, which, [&] { return next_factor(step, last.factor()); }, *state_);
 }
 
-// What the next step begins with: the mean, or what there was before if the step is not finite.
+// The factor with which the next step begins: the mean, or the former factor if the step is not finite.
 at::Tensor PowerSgdStream::next_factor(const Step& step, const at::Tensor& mean) {
   at::Tensor fallback = state_->factor;
   if (options_.alternates) {
@@ -186,13 +186,13 @@ void PowerSgdStream::exchange(Step& step, Sent& sent) {
   step.is_finite = step.is_finite.defined() ? step.is_finite.logical_and(is_finite) : is_finite;
 }
 
-// The residual becomes what was lost, unless the step is not finite.
+// Replaces the residual by `lost`, unless the step is not finite.
 void PowerSgdStream::keep(const Step& step, const at::Tensor& residual, const at::Tensor& lost) {
   residual.copy_(at::where(step.is_finite, lost, residual));
 }
 
-// PowerSgdJob looks whether the step is finite, and makes both products in one pass over memory, which pays on the CPU
-// alone: so it puts back by itself.
+// Not shared with PowerSgdJob: that checks on the host whether the step is finite, and computes both products in one
+// pass over memory, which pays only on the CPU.
 void PowerSgdStream::put_back(const Step& step, const LowRankProduct& own, const LowRankProduct& mean) const {
   const bool keeps_local = state_->residual.defined() && !options_.averaged_memory;
   const at::Tensor before = state_->residual.defined() && !keeps_local ? step.array.clone() : at::Tensor();

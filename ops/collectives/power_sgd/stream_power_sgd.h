@@ -1,5 +1,5 @@
-// The PowerSGD mean of an array where the hardware keeps the order: kernels and collectives are enqueued on a stream,
-// and the host waits for none of them. For GPUs; PowerSgdJob is the CPU's way.
+// The PowerSGD mean of an array on a stream: the host enqueues kernels and collectives and does not wait for them. For
+// GPUs; CPUs use PowerSgdJob.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,18 +13,19 @@
 
 namespace narrowcast::collectives {
 
-// Makes of a bucket what PowerSgdJob makes of it, but for roundings, and keeps the same state, on the bucket's device.
-// P, Q and the rest are means of StreamAllReduce's, in the two levels of `groups` or in one, and in one of float64.
+// Computes the same mean as PowerSgdJob, up to rounding, and keeps the same state, on the bucket's device. It averages
+// P, Q and the rest with StreamAllReduce, in the two levels of `groups` or in one; float64 always uses one level.
 //
-// As the host learns nothing of the numbers, some of what PowerSgdJob decides is decided otherwise:
-//   - A column of zeros is replaced by one that was drawn once for all.
-//   - A seed is drawn, where steps do not begin with Q of the one before, in a step that is not finite, too.
-//   - Where steps alternate, one that is not finite counts as one: the next begins with the factor that it was to send,
-//     as that was before.
+// The host does not read values of the device, so some decisions differ from PowerSgdJob:
+//   - A column of zeros is replaced by a column that is drawn once, in the constructor.
+//   - Without a warm start every step draws a seed. PowerSgdJob draws none after a step that is not finite.
+//   - If steps alternate, a step that is not finite also counts. The next step begins with the factor that this step
+//     should
+// have sent, as it was before.
 class NARROWCAST_EXPORT PowerSgdStream {
  public:
-  // Its buffers are allocated for the device's current stream, on which `enqueue` must be called. The state's tensors
-  // are on `device`. options.nodes is not read.
+  // Buffers are allocated for the device's current stream, on which `enqueue` must be called. The state's tensors are
+  // on `device`. options.nodes is not read.
   PowerSgdStream(const StreamRanks& ranks, PowerSgdJobOptions options, at::Device device,
                  std::shared_ptr<LowRankState> state, std::shared_ptr<PowerSgdJobMemory> memory);
   ~PowerSgdStream();
@@ -33,7 +34,7 @@ class NARROWCAST_EXPORT PowerSgdStream {
 
   const std::shared_ptr<LowRankState>& state() const { return state_; }
 
-  // Bytes that this rank sends in the next call, to all peers together; of two levels, between nodes.
+  // Bytes that this rank sends in the next call, to all peers together. In two levels, only bytes between nodes count.
   int64_t payload_bytes() const;
 
   // Averages `bucket`, [plan.numel] on the device, contiguous, of PowerSgdJobOptions::bucket_dtype, in place. All ranks
@@ -66,11 +67,11 @@ class NARROWCAST_EXPORT PowerSgdStream {
   const at::Device device_;
   const std::shared_ptr<LowRankState> state_;
   const std::shared_ptr<PowerSgdJobMemory> memory_;
-  const std::unique_ptr<Sent> with_p_;  // All P, then what is sent as it is.
-  const std::unique_ptr<Sent> with_q_;  // All Q and, where steps alternate, the same.
-  const at::Tensor spare_p_;            // Where steps alternate: what replaces columns of zeros,
-  const at::Tensor spare_q_;            // and always of Q.
-  at::Tensor former_;                   // Where steps alternate: the factor with which the step before began.
+  const std::unique_ptr<Sent> with_p_;  // All P, then the uncompressed elements.
+  const std::unique_ptr<Sent> with_q_;  // All Q; if steps alternate, then the uncompressed elements.
+  const at::Tensor spare_p_;            // Replaces columns of zeros of P; only if steps alternate.
+  const at::Tensor spare_q_;            // Replaces columns of zeros of Q.
+  at::Tensor former_;                   // If steps alternate: the factor with which the step before began.
 };
 
 }  // namespace narrowcast::collectives

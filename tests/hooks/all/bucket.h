@@ -10,7 +10,7 @@
 
 namespace narrowcast::hooks {
 
-// Bucket number `index` of `count`, whose buffer is `buffer` itself.
+// Bucket number `index` of `count`; its buffer is `buffer` itself.
 inline c10d::GradBucket make_bucket(at::Tensor buffer, size_t index = 0, size_t count = 1) {
   return c10d::GradBucket(index, count, std::move(buffer), {}, {}, {}, {}, std::nullopt);
 }

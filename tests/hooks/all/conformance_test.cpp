@@ -1,4 +1,4 @@
-// What every hook promises, checked over worlds x sizes x dtypes.
+// The contract of every hook, checked over worlds x sizes x dtypes.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Step make_step(const std::vector<int64_t>& sizes, int64_t world_size, at::Scalar
   Step step;
   for (const int64_t size : sizes) {
     Gradients gradients;
-    // Ranks differ in magnitude, and the odd ones in sign, so that each has other scales and zero points.
+    // Ranks differ in magnitude, and odd ranks in sign, so that each has different scales and zero points.
     for (int64_t rank = 0; rank < world_size; ++rank) {
       const at::Tensor x = at::randn({size}) * (1e-3 * static_cast<double>(rank + 1));
       gradients.push_back((rank % 2 == 1 ? x.abs() : x).to(dtype));
@@ -41,8 +41,8 @@ Step make_step(const std::vector<int64_t>& sizes, int64_t world_size, at::Scalar
   return step;
 }
 
-// Runs all buckets of `step` as a Reducer would: every hook call first, an
-// all-reduce of its own while they are in flight, then the futures in order.
+// Runs all buckets of `step` as a Reducer would: every hook call first, a separate all-reduce while they are in flight,
+// then the futures in order.
 std::vector<at::Tensor> run_step(CommHook& hook, const Step& step, int64_t rank, const Group& group) {
   std::vector<Future> futures;
   for (size_t index = 0; index < step.size(); ++index) {
@@ -81,7 +81,7 @@ void expect_conformance(const HookCase& hook, const Gradients& gradients, const 
   }
 }
 
-// What a step's messages are smaller than float32 by, which two ranks send once: nothing where `rank` sends nothing.
+// Float32 bytes divided by the bytes of a step's messages, which two ranks send once. Empty if `rank` sends nothing.
 std::optional<double> expected_compression(const HookCase& hook, const Step& step, int64_t rank) {
   int64_t sent = 0;
   int64_t sent_by_two = 0;
@@ -94,7 +94,7 @@ std::optional<double> expected_compression(const HookCase& hook, const Step& ste
   return sent > 0 ? std::optional(static_cast<double>(float32) / static_cast<double>(sent_by_two)) : std::nullopt;
 }
 
-// Runs `steps` one after the other with one hook object per rank and checks results and bytes.
+// Runs `steps` one after the other with one hook object per rank, and checks results and bytes.
 void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int64_t world_size) {
   std::vector<std::vector<std::vector<at::Tensor>>> results(world_size);  // By rank, step, bucket.
   std::vector<int64_t> payload_bytes(world_size);
@@ -103,7 +103,7 @@ void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int6
         hook_case.name, {.process_group = group, .wire = hook_case.wire, .channel_size = hook_case.channel_size});
     for (const Step& step : steps) results[rank].push_back(run_step(*hook, step, rank, group));
     payload_bytes[rank] = hook->payload_bytes_sent();
-    if (hook_case.wire.node_size.value_or(1) == 1) {  // Else two ranks are a node, and send nothing.
+    if (hook_case.wire.node_size.value_or(1) == 1) {  // Otherwise two ranks are a node and send nothing.
       EXPECT_EQ(hook->compression(), expected_compression(hook_case, steps.back(), rank));
     }
   });
@@ -128,7 +128,7 @@ class HookConformance : public ::testing::TestWithParam<HookAndWorld> {};
 TEST_P(HookConformance, AveragesBucketsOfAnySizeAndKeepsItsBuffersInOrder) {
   const auto& [hook_case, world_size] = GetParam();
   const std::vector<int64_t> sizes{0, 1, 7, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024, 200'003};
-  // The Reducer rebuilds its buckets after a step: other sizes, and here fewer of them.
+  // The Reducer rebuilds its buckets after a step: other sizes, and here fewer buckets.
   const std::vector<int64_t> rebuilt{300, 7, 5000, 513};
   at::manual_seed(world_size);
   check_steps(hook_case,
@@ -154,14 +154,14 @@ INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
 
 class LargeBuckets : public ::testing::TestWithParam<HookCase> {};
 
-// Two buckets in flight, each of several chunks: they take turns with the same memory.
+// Two buckets are in flight, each of several chunks, and take turns with the same memory.
 TEST_P(LargeBuckets, DoNotMeetInMemory) {
   constexpr int64_t kWorldSize = 3;
   at::manual_seed(1);
   check_steps(GetParam(), {make_step({2'100'000, 7, 3'200'000}, kWorldSize, at::kFloat)}, kWorldSize);
 }
 
-// How chunks share memory depends on the kind of codec and on the number of levels, not on the format.
+// Sharing of memory between chunks depends on the kind of codec and the number of levels, not on the format.
 std::vector<HookCase> one_case_per_kind_of_codec() {
   static const std::set<std::string> kKinds{"allreduce",
                                             "bf16_compress",

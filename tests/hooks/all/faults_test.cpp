@@ -1,4 +1,4 @@
-// What hooks do when a rank dies.
+// Hooks when a rank dies.
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 struct FaultCase {
   std::string hook;
-  WireOptions wire = {};  // Without options all ranks are on one node, where no format is sent.
+  WireOptions wire = {};  // Without options all ranks are on one node, and no format is used.
 };
 
 class HookFaults : public ::testing::TestWithParam<FaultCase> {};
@@ -42,7 +42,7 @@ TEST_P(HookFaults, ADeadPeerFailsTheFutureLongBeforeTheTimeout) {
       ADD_FAILURE() << "the future has a value";
     } catch (const c10::DistBackendError& error) {
       EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank " + std::to_string(rank)));
-      // Where rank 0 has given up before this rank began, the node's memory refuses the exchange, whoever wants it.
+      // If rank 0 has given up before this rank begins, the node's memory refuses the exchange of any user.
       EXPECT_THAT(error.what_without_backtrace(),
                   AnyOf(HasSubstr(GetParam().hook), HasSubstr("an exchange in the node's memory")));
     }

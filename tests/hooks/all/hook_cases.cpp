@@ -38,9 +38,10 @@ at::Tensor mean_in_double(const Gradients& gradients) {
   return sum / static_cast<double>(gradients.size());
 }
 
-// The order in which Gloo adds the W quotients is its own, so that only a bound on the error is known. Cast, quotient
-// and W - 1 additions in a type of machine epsilon e each round by at most e / 2 of a value that is at most the sum
-// of |quotient| (twice that for what rounding adds on the way); below the normal range by at most the least subnormal.
+// Gloo chooses the order in which it adds the W quotients, so only a bound on the error is known. The type has machine
+// epsilon e. The cast, the quotient and W - 1 additions each round by at most e / 2 of their value. Each value is at
+// most the sum of |quotient|, or twice that with the rounding errors. Below the normal range each rounds by at most the
+// least subnormal.
 at::Tensor rounding_bound(const Gradients& gradients, at::ScalarType dtype) {
   at::Tensor magnitude = at::zeros_like(gradients[0], at::kDouble);
   for (const at::Tensor& gradient : gradients) magnitude += gradient.to(at::kDouble).abs();
@@ -55,7 +56,7 @@ int64_t ring(int64_t payload, int64_t world_size) {
 
 at::ScalarType narrower(at::ScalarType a, at::ScalarType b) { return epsilon(a) > epsilon(b) ? a : b; }
 
-// The power_sgd hooks, too, as their first steps compress nothing.
+// Also for the power_sgd hooks, whose first steps do not compress.
 HookCase all_reduce_case(std::string name = "allreduce") {
   return {
       .name = std::move(name),
@@ -114,8 +115,8 @@ struct SentArray {
   int64_t numel;
 };
 
-// One shot: the whole message to every peer. Two shots: its shard of it to each peer, and the mean of its own shard to
-// all of them; no shard is cut where that changes the number of bytes.
+// One shot: the whole message to every peer. Two shots: each peer's shard to that peer, and the mean of the own shard
+// to all peers. Shards are not cut where that would change the number of bytes.
 int64_t bytes_by_route(const SentArray& array, int64_t rank, int64_t world_size) {
   const auto& [format, link, numel] = array;
   if (collectives::choose_route(numel, world_size, format, link) != collectives::Route::kTwoShot) {
@@ -125,7 +126,7 @@ int64_t bytes_by_route(const SentArray& array, int64_t rank, int64_t world_size)
   return encoded_size(numel, format) - own + (world_size - 1) * own;
 }
 
-// Between nodes, of the segment that the rank owns.
+// Bytes between nodes, for the segment that the rank owns.
 int64_t quantized_bytes(SentArray array, int64_t rank, const NodeLayout& layout) {
   const int64_t segment = layout.local_rank_of(rank);
   if (segment >= layout.segments()) return 0;
@@ -133,11 +134,11 @@ int64_t quantized_bytes(SentArray array, int64_t rank, const NodeLayout& layout)
   return bytes_by_route(array, layout.node_of(rank), layout.nodes());
 }
 
-// As the link is measured, so routes go: here it is given.
+// A measured link could change the routes; here it is given.
 constexpr double kGbit = 10;
 constexpr double kMicroseconds = 50;
 
-// Without a node size all ranks are on one node, being on one machine.
+// Without a node size all ranks are on one node, because they share a machine.
 HookCase quantized_case(const std::string& name, WireFormat format, WireOptions wire) {
   const std::optional<int64_t> node_size = wire.node_size;
   wire.link_gbit = wire.link_gbit.value_or(kGbit);
@@ -166,12 +167,12 @@ HookCase quantized_case(const std::string& name, WireFormat format, std::optiona
   return quantized_case(name, format, WireOptions{.node_size = node_size});
 }
 
-// On so slow a link that no measurement is needed to know what is taken.
+// On this slow link the choice is known without a measurement.
 HookCase auto_case() {
   return quantized_case("auto", WireFormat::kInt8B128, WireOptions{.node_size = 1, .link_gbit = 1e-4});
 }
 
-// All ranks are on one node, which is a group.
+// All ranks are on one node and so form one group.
 HookCase post_local_sgd_case() {
   HookCase hook_case = all_reduce_case();
   hook_case.name = "post_local_sgd";

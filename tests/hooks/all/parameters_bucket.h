@@ -1,4 +1,4 @@
-// Buckets that say which parameters they hold, as the Reducer's do.
+// Buckets that name their parameters, like the Reducer's.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,7 +8,7 @@
 
 namespace narrowcast::hooks {
 
-// Makes a bucket of `parameters` one after the other, whose gradients are copied from `gradients`.
+// Makes a bucket of `parameters` in this order, with copies of `gradients`.
 inline c10d::GradBucket make_parameters_bucket(const std::vector<at::Tensor>& parameters,
                                                const std::vector<at::Tensor>& gradients, size_t index = 0,
                                                size_t count = 1) {

@@ -14,14 +14,14 @@
 
 namespace narrowcast::hooks {
 
-// What the hook makes of the bucket.
+// The hook's result for the bucket.
 inline at::Tensor run_on(CommHook& hook, c10d::GradBucket bucket) {
   const auto future = hook.runHook(bucket);
   future->waitAndThrow();
   return hook.parseHookResult(future->value());
 }
 
-// What each rank ends with when rank r's bucket is a copy of buckets[r].
+// The result of each rank if rank r's bucket is a copy of buckets[r].
 inline std::vector<at::Tensor> run_hook(const std::string& name, const std::vector<at::Tensor>& buckets,
                                         std::optional<int64_t> channel_size = std::nullopt) {
   std::vector<at::Tensor> results(buckets.size());

@@ -41,7 +41,7 @@ TEST(AllReduceThen, FailsWithWhatTheContinuationThrows) {
 
 TEST(AllReduceThen, NamesRankAndHookWhenTheCollectiveFails) {
   const auto body = [](int64_t rank, const Group& group) {
-    if (rank == 1) return;  // Its group lives on, silent, until all ranks have returned.
+    if (rank == 1) return;  // Its group lives on and sends nothing until all ranks have returned.
     const auto future = all_reduce_then(group, at::ones({1000}), "test", [] { return at::ones({1}); });
     EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { future->waitAndThrow(); }),
                 AllOf(HasSubstr("rank 0: all-reduce of hook test failed"), HasSubstr("imed out")));
@@ -49,7 +49,7 @@ TEST(AllReduceThen, NamesRankAndHookWhenTheCollectiveFails) {
   run_ranks(2, body, {.timeout = std::chrono::milliseconds(500)});
 }
 
-// Two ranks leave one order of adding, so that bits can be compared.
+// With two ranks the order of addition is unique, so bits can be compared.
 TEST(AllReduceHook, DividesBeforeItAdds) {
   at::manual_seed(0);
   const std::vector<at::Tensor> gradients{at::randn({1000}), at::randn({1000})};
@@ -65,7 +65,7 @@ TEST(AllReduceHook, DoesNotOverflowWhereTheMeanExists) {
 
 class Compress : public ::testing::TestWithParam<std::tuple<const char*, at::ScalarType>> {};
 
-// Two ranks leave one order of adding, so that bits can be compared.
+// With two ranks the order of addition is unique, so bits can be compared.
 TEST_P(Compress, CastsDividesAddsAndCopiesBack) {
   const auto [name, dtype] = GetParam();
   at::manual_seed(0);

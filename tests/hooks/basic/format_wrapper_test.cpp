@@ -1,4 +1,4 @@
-// hooks::wrap_in_format: what the hook inside is given, what becomes of its result, and what passes through.
+// hooks::wrap_in_format: the bucket that the inner hook gets, the result, and the properties that are passed on.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using testing::run_ranks;
 
 at::ScalarType dtype_named(const std::string& format) { return format == "fp16" ? at::kHalf : at::kBFloat16; }
 
-// Notes the buckets that it is given, and answers with what it is told to.
+// Records its buckets, and returns the answer that it was given.
 class NotingHook final : public CommHook {
  public:
   using Answer = std::function<c10::IValue(const at::Tensor& buffer)>;
@@ -87,7 +87,7 @@ TEST_P(WrappedIn, GivesTheRoundedBucketAndCastsTheResultBack) {
   }
 }
 
-// PyTorch's own two hooks of that kind are this one around allreduce: they cast, divide, all-reduce and cast back.
+// PyTorch's two hooks of that kind equal this wrapper around allreduce: they cast, divide, all-reduce and cast back.
 TEST_P(WrappedIn, AroundAllReduceHasTheBitsOfTheCompressingHook) {
   at::manual_seed(2);
   for (const int64_t world_size : {1, 2, 3, 4}) {
@@ -107,7 +107,7 @@ TEST_P(WrappedIn, AroundAllReduceHasTheBitsOfTheCompressingHook) {
 INSTANTIATE_TEST_SUITE_P(Formats, WrappedIn, ::testing::Values("fp16", "bf16"),
                          [](const auto& info) { return info.param; });
 
-// Hooks that keep something from step to step.
+// Hooks with state from step to step.
 HookOptions options_with_state(const std::string& name, const Group& group) {
   HookOptions options{.process_group = group, .wire = {.node_size = 1, .link_gbit = 10, .link_us = 50}};
   if (name == "power_sgd") {

@@ -1,4 +1,4 @@
-// Every hook on GPU buckets over NCCL, against the same plain computations as on the CPU, carried out on the GPU.
+// Every hook on GPU buckets over NCCL, compared with the same plain computations as on the CPU, run on the GPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ Gradients make_gradients(int64_t world_size, int64_t numel, at::ScalarType dtype
   return gradients;
 }
 
-// Two buckets a step, for three steps, as in training: the second one is enqueued before the first is waited for.
+// Two buckets per step, for three steps, as in training: the second one is enqueued before the first is waited for.
 at::Tensor run(CommHook& hook, const at::Tensor& gradient) {
   at::Tensor result;
   for (int step = 0; step < 3; ++step) {
@@ -53,7 +53,7 @@ void expect_same_on_all_ranks(const at::Tensor& result, const Group& group) {
   EXPECT_TRUE(all.view({group->getSize(), own.numel()}).eq(own).all().item<bool>()) << "replicas differ";
 }
 
-// A hook as run and between_long_kernels use it.
+// The type of run and between_long_kernels.
 using Run = at::Tensor (*)(CommHook& hook, const at::Tensor& gradient);
 
 // A bucket that is filled behind long kernels.
@@ -64,7 +64,7 @@ c10d::GradBucket late_bucket(const at::Tensor& gradient, size_t index) {
   return make_bucket(buffer, index, 2);
 }
 
-// The result of a bucket of which nobody else holds anything, read behind long kernels.
+// The result of a bucket to which only the future holds a reference, read behind long kernels.
 at::Tensor late_result(CommHook& hook, c10::intrusive_ptr<c10::ivalue::Future> future) {
   future->wait();
   test::keep_gpu_busy();
@@ -74,9 +74,9 @@ at::Tensor late_result(CommHook& hook, c10::intrusive_ptr<c10::ivalue::Future> f
   return result;
 }
 
-// Where an event is missing, one stream reads before another has written, or writes before another has read. Buckets
-// are held by their futures until the current stream has waited: whether their memory would be given away before is
-// CudaHookStream's question.
+// If an event is missing, one stream reads before another has written, or writes before another has read. The futures
+// hold the buckets until the current stream has waited. CudaHookStream tests whether their memory could be reused
+// before.
 at::Tensor between_long_kernels(CommHook& hook, const at::Tensor& gradient) {
   at::Tensor result;
   for (int step = 0; step < 2; ++step) {
@@ -120,8 +120,8 @@ void check_sizes_and_dtypes(const HookCase& value, int64_t rank, const Group& gr
   }
 }
 
-// A suite for each world, because ctest gives each suite a time limit of its own: ranks that share a GPU take turns on
-// it, at some 10 ms for every collective.
+// One suite for each world size, because ctest applies its time limit to each suite. Ranks that share a GPU take turns
+// on it, at about 10 ms for every collective.
 class CudaConformance : public ::testing::TestWithParam<HookCase> {
  protected:
   static void check_on(int64_t world_size) {
@@ -141,7 +141,7 @@ std::string name_of(const ::testing::TestParamInfo<HookCase>& info) { return inf
 INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfTwo, ::testing::ValuesIn(gpu_hook_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfFour, ::testing::ValuesIn(gpu_hook_cases()), name_of);
 
-// Calls body(case) for each hook, and names it where that fails.
+// Calls body(case) for each hook, and names the hook if that fails.
 template <class Body>
 void for_each_hook(const Body& body) {
   for (const HookCase& value : gpu_hook_cases()) {

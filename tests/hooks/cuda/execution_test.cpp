@@ -1,4 +1,4 @@
-// HookStream on a GPU, with long kernels where an event could be missing.
+// HookStream on a GPU, with long kernels at places where an event could be missing.
 #include "hooks/row/execution.h"
 
 #include <ATen/ATen.h>

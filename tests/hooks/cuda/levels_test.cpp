@@ -1,4 +1,4 @@
-// The link that hooks take on GPUs, over NCCL.
+// The link that hooks use on GPUs, over NCCL.
 #include "hooks/row/levels.h"
 
 #include <gtest/gtest.h>

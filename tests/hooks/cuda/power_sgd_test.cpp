@@ -1,4 +1,4 @@
-// PowerSGD of GPU buckets over NCCL, against the same steps of CPU buckets.
+// PowerSGD of GPU buckets over NCCL, compared with the same steps of CPU buckets.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ void expect_same_means(const PowerSgdRun& run, int64_t rank, const Group& group)
     const at::Tensor expected = average_step(*on_cpu, cpu_parameters, gradient);
     const at::Tensor mean = average_step(*on_gpu, gpu_parameters, gradient.cuda());
     ASSERT_TRUE(mean.is_cuda());
-    // bfloat16 may round a number to the other side where the two differ in a bit.
+    // If the two differ in one bit, bfloat16 may round a number in the other direction.
     const double tolerance = run.options.wire == WireFormat::kBf16 ? 2e-2 : 1e-3;
     EXPECT_LE(l2_norm(mean.cpu() - expected), tolerance * l2_norm(expected)) << run.hook << " step " << step;
     std::vector<at::Tensor> of_rank_0{mean.clone()};

@@ -1,4 +1,4 @@
-// What quantized_allreduce keeps from step to step, on GPU buckets over NCCL, beside the same steps of CPU buckets.
+// State of quantized_allreduce from step to step, on GPU buckets over NCCL, compared with the same steps on the CPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kHook = "int4";
 
-// Given, so that nothing is measured: two shots for the weight from three ranks on.
+// The link is given, so nothing is measured; the weight uses two shots with three or more ranks.
 WireOptions with_link(WireOptions wire) {
   wire.link_gbit = 10;
   wire.link_us = 50;
@@ -35,14 +35,14 @@ std::vector<WireOptions> all_wire_options() {
           with_link({.error_feedback = true, .node_size = 2})};
 }
 
-// A weight, a bias and another weight, and which of them are in one bucket.
+// A weight, a bias and another weight, in one bucket or in two.
 struct Side {
   explicit Side(const HookOptions& options, at::DeviceType device)
       : hook(create_comm_hook(kHook, options)),
         parameters({at::zeros({600, 500}, device), at::zeros({601}, device), at::zeros({70, 90}, device)}) {}
 
-  // The means of a step, of both orders of the parameters alike. From step 3 on buckets are other ones, as the
-  // Reducer's.
+  // The means of a step, in the order of the parameters. From step 3 on the buckets are different, as after a rebuild
+  // by the Reducer.
   std::vector<at::Tensor> step(int64_t rank, int64_t number) const {
     std::vector<std::vector<int>> buckets{{0, 1, 2}};
     if (number >= 3) buckets = {{2, 1}, {0}};
@@ -83,7 +83,8 @@ bool is_of_gradients(const std::string& name) {
   return name.find("residual.") != std::string::npos || name.starts_with("shared.");
 }
 
-// Exempt elements travel with the others on a GPU, by their route, and on the CPU by their own, which may send more.
+// On a GPU, exempt elements are sent with the others, by their route. On the CPU they have a separate route, which may
+// send more bytes.
 void expect_bytes_sent(int64_t on_gpu, int64_t on_cpu, bool has_exempt) {
   if (has_exempt) {
     EXPECT_LE(on_gpu, on_cpu);

@@ -1,4 +1,4 @@
-// PowerSGD where ranks share nodes: what travels goes in two levels, and the rest is as without.
+// PowerSGD if ranks share nodes: messages use two levels, and everything else is as in one level.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// On a link that is given: a measured one would decide how many hops.
+// The link is given, because a measured one could change the number of hops.
 WireOptions nodes_of(int64_t size) { return {.node_size = size, .link_gbit = 10, .link_us = 50}; }
 
 class PowerSgdLevels : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {
@@ -38,7 +38,7 @@ TEST_P(PowerSgdLevels, KeepWhatTheMeanLacks) {
                   60 * 40 + 33 + 30 * 50);
 }
 
-// With three nodes or more, what is not compressed takes two hops between them.
+// With three or more nodes, uncompressed elements take two hops between them.
 TEST_P(PowerSgdLevels, KeepWhatTheMeanLacksOverTwoHops) {
   PowerSgdRun run{.options = {.rank = 2, .start = 0, .wire = WireFormat::kInt8B32},
                   .shapes = {{60, 40}, {500'000}, {30, 50}},
@@ -52,8 +52,8 @@ TEST_P(PowerSgdLevels, KeepWhatTheMeanLacksOverTwoHops) {
   expect_all_kept({usual, run, dealt_out}, 60 * 40 + 500'000 + 30 * 50);
 }
 
-// The reference is in float64: what differs is float32's roundings, which grow with each step that begins with them.
-// A node that counted too much would be off by some hundredths at least.
+// The reference is in float64. The difference is float32's rounding error, which grows with each step. A node with a
+// wrong weight would be off by at least some hundredths.
 TEST_P(PowerSgdLevels, AreWhatTheFormulasSay) {
   std::vector<PowerSgdRun> runs;
   for (const auto& [hook, rows, columns] : {std::tuple("power_sgd", 64, 36), std::tuple("batched_power_sgd", 48, 48)}) {
@@ -87,7 +87,7 @@ TEST_P(PowerSgdLevels, AreWhatTheFormulasSay) {
   }
 }
 
-// Between nodes, and by those who own segments alone; the row says what the one that sends most sends.
+// Only the owners of segments send, and only between nodes. The row has the bytes of the rank that sends most.
 TEST_P(PowerSgdLevels, SendBetweenNodesWhatTheyOwn) {
   const HookRow& row = hook_row("power_sgd_rank2");
   const node::NodeLayout nodes = layout();
@@ -106,14 +106,14 @@ TEST_P(PowerSgdLevels, SendBetweenNodesWhatTheyOwn) {
     const GradientSizes gradients{.numel = 2048 * 1024 + 30'000, .shapes = runs[i].shapes};
     const auto most = static_cast<double>(row.payload_bytes(gradients, nodes, options));
     const auto of_any = static_cast<double>(*std::ranges::max_element(sent));
-    // The row counts the larger one of the two factors, and shards may differ by a grain.
+    // The row counts the larger of the two factors, and shards may differ by a grain.
     const double grain = static_cast<double>(nodes.nodes() - 1) * 4 * cpu::kWireGrain;
     EXPECT_LE(of_any, most + grain);
     EXPECT_GE(of_any, most * (runs[i].options.alternate ? 0.85 : 1) - grain);
   }
 }
 
-// A step that is not finite on one rank leaves no trace on any.
+// A step that is not finite on one rank changes no state on any rank.
 TEST_P(PowerSgdLevels, ForgetAStepThatIsNotFinite) {
   auto runs = in_all_formats({.options = {.rank = 2, .start = 0},
                               .shapes = {{60, 40}, {5}},
@@ -123,7 +123,7 @@ TEST_P(PowerSgdLevels, ForgetAStepThatIsNotFinite) {
   const auto random = random_gradients(2405, at::kFloat);
   const auto without = run_power_sgd(runs, random);
   for (PowerSgdRun& run : runs) run.steps = 5;
-  // The last element of a matrix, and so of the last block of P or Q, and one of what travels whole.
+  // The last element of a matrix, and so of the last block of P or Q, and one uncompressed element.
   const auto with = run_power_sgd(runs, [&](int64_t rank, int64_t step) {
     at::Tensor gradient = random(rank, (step + 1) / 2);
     const bool is_last = rank == world_size() - 1;
@@ -149,7 +149,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdLevels,
                                   std::to_string(std::get<1>(info.param));
                          });
 
-// Two hops send half of what one sends between four ranks; each has a quarter of 4 * 2048 and of 4 * 1024 elements.
+// Between four ranks two hops send half the bytes of one hop. The factors have 4 * 2048 and 4 * 1024 elements, of which
+// each rank has a quarter.
 TEST(PowerSgdOnALink, TakesTheRouteOfTheLink) {
   const GradientSizes sizes{.numel = int64_t{2048} * 1024, .shapes = {{2048, 1024}}};
   testing::run_ranks(4, [&](int64_t rank, const Group& group) {
@@ -169,7 +170,8 @@ TEST(PowerSgdOnALink, TakesTheRouteOfTheLink) {
   });
 }
 
-// Sums in float32 in the order of ranks, by way of memory or of the network: of two ranks those of PyTorch's hook.
+// Float32 sums in the order of ranks are the same through shared memory and over the network. With two ranks they equal
+// PyTorch's hook.
 TEST(PowerSgdOnOneNode, HasTheBitsOfOneLevelAndSendsNothing) {
   for (const int64_t world_size : {2, 3, 5}) {
     std::vector<PowerSgdRun> runs;
@@ -196,7 +198,7 @@ TEST(PowerSgdOnOneNode, HasTheBitsOfOneLevelAndSendsNothing) {
   }
 }
 
-// Nothing is rounded there, whatever the format.
+// On one node nothing is rounded in any format.
 TEST(PowerSgdOnOneNode, HasTheSameBitsInAnyFormat) {
   PowerSgdRun run{.options = {.rank = 2, .start = 0}, .shapes = {{60, 40}}, .world_size = 3, .steps = 3, .wire = {}};
   const auto gradients = random_gradients(2400, at::kFloat);
@@ -240,7 +242,7 @@ TEST(PowerSgdInLevels, GoesOnWithManyBucketsInFlight) {
   }
 }
 
-// What was lost in rounding between nodes is a rank's own from then on, and is there again with other nodes.
+// The rounding error between nodes becomes part of a rank's own residual, and is kept when the nodes change.
 TEST(PowerSgdInLevels, GoesOnWithOtherNodes) {
   constexpr int64_t kNumel = 60 * 40 + 33;
   const auto gradients = random_gradients(kNumel, at::kFloat);

@@ -1,4 +1,4 @@
-// Steps of a PowerSGD hook on parameters of any shapes, and the same computed one matrix at a time in float64.
+// Steps of a PowerSGD hook on parameters of any shapes, and a float64 reference that computes one matrix at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@
 
 namespace narrowcast::hooks {
 
-// The gradients of one rank in one step, one after the other: all parameters are in one bucket.
+// The gradients of one rank in one step, concatenated: all parameters are in one bucket.
 using StepGradients = std::function<at::Tensor(int64_t rank, int64_t step)>;
 
 struct PowerSgdRun {
@@ -27,7 +27,8 @@ struct PowerSgdRun {
   std::vector<std::vector<int64_t>> shapes = {};
   int64_t world_size = 2;
   int64_t steps = 1;
-  // All ranks share this machine: else they would send nothing. A link that is measured would decide how many hops.
+  // Every rank is a node: ranks on one machine would otherwise send nothing. A measured link could change the number of
+  // hops.
   WireOptions wire = {.node_size = 1, .link_gbit = 10, .link_us = 50};
 };
 
@@ -37,7 +38,7 @@ inline std::vector<at::Tensor> parameters_of(const PowerSgdRun& run, at::ScalarT
   return parameters;
 }
 
-// What the hook makes of the bucket.
+// The hook's result for the bucket.
 inline at::Tensor average_step(CommHook& hook, const std::vector<at::Tensor>& parameters, const at::Tensor& gradients) {
   std::vector<at::Tensor> parts;
   int64_t begin = 0;
@@ -63,7 +64,7 @@ inline std::vector<NamedParameter> named(const std::vector<at::Tensor>& paramete
   return result;
 }
 
-// One after the other, by the same ranks: the world is the first one's.
+// Runs them one after the other, on the same ranks. The first run gives the world size.
 inline std::vector<PowerSgdResult> run_power_sgd(const std::vector<PowerSgdRun>& runs, const StepGradients& gradients) {
   const int64_t world_size = runs.at(0).world_size;
   std::vector<PowerSgdResult> results(
@@ -105,7 +106,7 @@ inline void expect_equal_replicas(const PowerSgdResult& result) {
   }
 }
 
-// What the residuals of all ranks add to the mean, of all parameters: [numel], float64.
+// The sum of all ranks' residuals as a part of the mean, of all parameters: [numel], float64.
 inline at::Tensor kept_of(const std::vector<HookState>& states) {
   at::Tensor kept;
   for (const HookState& state : states) {
@@ -119,7 +120,7 @@ inline at::Tensor kept_of(const std::vector<HookState>& states) {
   return kept;
 }
 
-// Normal numbers, others for each rank and step.
+// Normal numbers, different for each rank and step.
 inline StepGradients random_gradients(int64_t numel, at::ScalarType dtype) {
   return [=](int64_t rank, int64_t step) {
     at::Tensor numbers = at::empty({numel}, dtype);
@@ -128,7 +129,7 @@ inline StepGradients random_gradients(int64_t numel, at::ScalarType dtype) {
   };
 }
 
-// With some formats, in both ways to step.
+// The run in several formats, with and without alternating steps.
 inline std::vector<PowerSgdRun> in_all_formats(const PowerSgdRun& usual) {
   std::vector<PowerSgdRun> runs;
   for (const WireFormat wire : {WireFormat::kFp32, WireFormat::kInt8B32, WireFormat::kBf16}) {
@@ -141,10 +142,10 @@ inline std::vector<PowerSgdRun> in_all_formats(const PowerSgdRun& usual) {
   return runs;
 }
 
-// Each step rounds some numbers of at most the gradients' size: W sums of P, Q and of the rest, products, differences.
+// Each step rounds values of at most the gradients' size: W sums of P, Q and the rest, products, differences.
 inline double rounding_of_all_kept(int64_t world_size) { return 16.0 * static_cast<double>(world_size + 4) * 0x1p-24; }
 
-// What the steps' means lack is in the residuals: nothing gets lost.
+// Expects that the residuals contain everything that the steps' means lack.
 inline void expect_all_kept(const std::vector<PowerSgdRun>& runs, int64_t numel) {
   const auto gradients = random_gradients(numel, at::kFloat);
   const std::vector<PowerSgdResult> results = run_power_sgd(runs, gradients);
@@ -164,10 +165,10 @@ inline void expect_all_kept(const std::vector<PowerSgdRun>& runs, int64_t numel)
   }
 }
 
-// PowerSGD of one matrix of all ranks, from its formulas, in float64; QR makes columns orthonormal.
+// PowerSGD of one matrix of all ranks, from its formulas, in float64. QR makes columns orthonormal.
 class ReferencePowerSgd {
  public:
-  // `drawn`: of which dtype random numbers are drawn: PyTorch has other ones for each.
+  // `drawn`: dtype of the random numbers; PyTorch draws different ones for each dtype.
   ReferencePowerSgd(const PowerSgdOptions& options, int64_t rows, int64_t columns, int64_t world_size,
                     at::ScalarType drawn = at::kDouble)
       : options_(options),
@@ -178,7 +179,7 @@ class ReferencePowerSgd {
         drawn_(drawn),
         draws_(static_cast<uint32_t>(options.seed)) {}
 
-  // [rows, columns] by rank; returns the mean.
+  // `gradients`: [rows, columns] by rank. Returns the mean.
   at::Tensor step(const std::vector<at::Tensor>& gradients) {
     std::vector<at::Tensor> matrices;
     for (size_t i = 0; i < gradients.size(); ++i) matrices.push_back(gradients[i] + errors_[i]);

@@ -1,4 +1,4 @@
-// What PowerSGD keeps from step to step: through rebuilt buckets, restarts, other scales.
+// PowerSGD's state from step to step: rebuilt buckets, restarts, changes of the loss scale.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::unique_ptr<CommHook> make_hook(const std::string& name, const Group& group,
   return create_comm_hook(name, {.process_group = group, .power_sgd = options});
 }
 
-// Each way a hook may resume.
+// Hooks with each kind of state.
 std::vector<std::pair<std::string, PowerSgdOptions>> kinds() {
   return {{"power_sgd_rank2", {.start = 0}},
           {"power_sgd", {.start = 1, .warm_start = false}},
@@ -39,7 +39,7 @@ TEST(PowerSgdState, GoesOnWithTheSameBits) {
   for (const auto& [name, options] : kinds()) {
     testing::run_ranks(3, [&](int64_t rank, const Group& group) {
       const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
-      for (const int64_t steps : {2, 3}) {  // Where steps alternate, of either factor.
+      for (const int64_t steps : {2, 3}) {  // If steps alternate, state with either factor.
         const auto hook = make_hook(name, group, options);
         for (int64_t step = 0; step < steps; ++step) average_step(*hook, parameters, gradients(rank, step));
         const auto resumed = make_hook(name, group, options);
@@ -56,22 +56,21 @@ TEST(PowerSgdState, GoesOnWithTheSameBits) {
   }
 }
 
-// One hook may be measured with buckets of one size after the other. A new parameter often lies where one lay that is
-// gone.
+// One hook may be measured with buckets of several sizes. A new parameter often has the address of a destroyed one.
 TEST(PowerSgdState, IsOfParametersThatAreGoneNoMore) {
   for (const std::string name : {"power_sgd", "batched_power_sgd"}) {
     testing::run_ranks(2, [&](int64_t /*rank*/, const Group& group) {
       const auto hook = make_hook(name, group, {.start = 0});
       for (const int64_t side : {32, 64, 48, 80, 56, 32}) {
         const at::Tensor gradients = at::ones({side * side});
-        // These have rank 1 themselves, so that nothing is lost unless something else is fed back.
+        // These gradients have rank 1, so that the mean is exact unless a wrong residual is added.
         EXPECT_TRUE(at::allclose(average_step(*hook, {at::zeros({side, side})}, gradients), gradients)) << side;
       }
     });
   }
 }
 
-// A training that resumes before its hook compresses, or saves before it steps, leaves what it was given.
+// A training that resumes before its hook compresses, or saves before its first step, keeps the loaded state.
 TEST(PowerSgdState, LeavesWhatNoBucketHasTakenUp) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
   for (const auto& [name, options] : kinds()) {
@@ -92,7 +91,8 @@ TEST(PowerSgdState, LeavesWhatNoBucketHasTakenUp) {
   }
 }
 
-// Three ranks leave what two or four then have: its sum over the ranks by their number is what later means lack.
+// Three ranks save state that two or four ranks load. Later means lack the sum of the residuals divided by the number
+// of ranks.
 TEST(PowerSgdState, IsSharedOutInAnotherWorld) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
   const PowerSgdRun run{
@@ -113,7 +113,7 @@ TEST(PowerSgdState, IsSharedOutInAnotherWorld) {
       states[rank] = hook->state(named(parameters));
     });
     for (const HookState& state : states) EXPECT_TRUE(at::equal(state.at("q.0"), states[0].at("q.0")));
-    // A step of no gradients gives a part of what was lacking, and keeps the rest.
+    // A step with zero gradients returns a part of the residual and keeps the rest.
     at::Tensor kept = at::zeros({60 * 40});
     for (const HookState& state : states) kept += state.at("residual.0") / static_cast<double>(world_size);
     const at::Tensor given = lacking - kept;
@@ -146,8 +146,8 @@ TEST(PowerSgdState, RefusesWhatDoesNotFit) {
   });
 }
 
-// Between ways to step and kinds of matrices; but a state that does not say of which it is, as it once did not, is
-// taken.
+// State of another way to step or another kind of matrix is rejected. State of older versions, which lacks these
+// entries, is accepted.
 TEST(PowerSgdState, RefusesThatOfAnotherKind) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
     const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
@@ -182,7 +182,7 @@ TEST(PowerSgdState, RefusesThatOfAnotherKind) {
   });
 }
 
-// One bucket of both parameters, then two, then the other order: each time as if it had been so from the beginning.
+// One bucket with both parameters, then two, then the other order: each time as if it had been so from the beginning.
 TEST(PowerSgdState, GoesWithItsParameters) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
   testing::run_ranks(2, [&](int64_t rank, const Group& group) {
@@ -210,7 +210,7 @@ TEST(PowerSgdState, GoesWithItsParameters) {
   });
 }
 
-// Two hooks of one group, each with several buckets under way.
+// Two hooks of one group, each with several buckets in flight.
 TEST(PowerSgdState, IsAHooksOwn) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
   std::vector<std::vector<at::Tensor>> means(2);
@@ -239,8 +239,7 @@ TEST(PowerSgdState, IsAHooksOwn) {
   for (size_t i = 0; i < means[0].size(); ++i) EXPECT_TRUE(at::equal(means[0][i], means[1][i]));
 }
 
-// With the loss scaled by powers of two, which change between steps, means are the same but for the scale.
-// The hooks that keep residuals.
+// Hooks with residuals.
 std::vector<std::pair<std::string, HookOptions>> hooks_with_residuals() {
   return {{"power_sgd_rank2", {.process_group = {}, .power_sgd = {.start = 0}}},
           {"batched_power_sgd", {.process_group = {}, .power_sgd = {.start = 0}}},
@@ -250,6 +249,7 @@ std::vector<std::pair<std::string, HookOptions>> hooks_with_residuals() {
            {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1, .link_gbit = 1e-4, .link_us = 50}}}};
 }
 
+// The loss is scaled by powers of two that change between steps. Except for the scale, the means are the same.
 TEST(RescaleState, KeepsResidualsInTheUnitsOfGradients) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
   const std::vector<double> scales{1, 0.5, 2, 2};
@@ -271,7 +271,7 @@ TEST(RescaleState, KeepsResidualsInTheUnitsOfGradients) {
   }
 }
 
-// The residuals among a state's tensors, which the hook goes on to change.
+// The residuals among a state's tensors, as copies: the hook changes its own later.
 HookState residuals_in(const HookState& state) {
   HookState residuals;
   for (const auto& [name, tensor] : state) {
@@ -310,7 +310,7 @@ TEST(RescaleState, AlsoRescalesWhatNoBucketHasTakenUp) {
         }
         hook->load_state(saved, named(parameters));
         const HookState before = residuals_in(hook->state(named(parameters)));
-        // On one rank auto averages nothing, so that no hook takes the residuals up.
+        // On one rank auto averages nothing, so no hook takes the residuals.
         const bool has_none = rank >= kFormerRanks || (name == "auto" && world_size == 1);
         EXPECT_EQ(before.empty(), has_none) << name << ", rank " << rank << " of " << world_size;
         hook->rescale_state(0.5);
@@ -323,7 +323,7 @@ TEST(RescaleState, AlsoRescalesWhatNoBucketHasTakenUp) {
   }
 }
 
-// What was measured decides how formats round: a training resumes with it.
+// The measured link determines how formats round, so a resumed training keeps it.
 TEST(PowerSgdState, GoesOnWithTheLinkThatWasMeasured) {
   testing::run_ranks(3, [](int64_t, const Group& group) {
     const auto make = [&](const WireOptions& wire) {

@@ -1,4 +1,4 @@
-// What PowerSGD's means are. tests/python/power_sgd_test.py compares them with PyTorch's.
+// PowerSGD's means. tests/python/power_sgd_test.py compares them with PyTorch's.
 #include "hooks/power_sgd/power_sgd.h"
 
 #include <ATen/ATen.h>
@@ -32,7 +32,7 @@ TEST_P(PowerSgdWorlds, KeepWhatTheMeanLacks) {
                   60 * 40 + 33 + 30 * 50);
 }
 
-// What is not compressed takes two hops, before Q begins its one.
+// Uncompressed elements take two hops, which end before the hop of Q begins.
 TEST(PowerSgd, KeepsWhatTheMeanLacksOverTwoHops) {
   for (const int64_t world_size : {3, 4}) {
     const PowerSgdRun usual = {.options = {.rank = 2, .start = 0},
@@ -41,7 +41,7 @@ TEST(PowerSgd, KeepsWhatTheMeanLacksOverTwoHops) {
                                .steps = 3};
     std::vector<PowerSgdRun> runs = in_all_formats(usual);
     runs.push_back(usual);
-    runs.back().options.wire = WireFormat::kVar5;  // Whose elements are dealt out.
+    runs.back().options.wire = WireFormat::kVar5;  // Reorders the elements that are sent.
     expect_all_kept(runs, 60 * 40 + 200'000 + 30 * 50);
   }
 }
@@ -72,7 +72,7 @@ TEST_P(PowerSgdWorlds, GiveBackWhatHasNoMoreColumns) {
         .options = {.rank = rank, .start = 0}, .shapes = {{60, 40}}, .world_size = GetParam(), .steps = 2};
     const PowerSgdResult result = run_power_sgd(run, of_rank_one);
     const at::Tensor mean = float64_mean(of_rank_one, run.world_size, 0);
-    // The cosine between v and a random Q is about 1 / sqrt(40), by which the roundings of M Q grow.
+    // The cosine between v and a random Q is about 1 / sqrt(40); the rounding errors of M Q grow by its inverse.
     const double roundings = std::sqrt(40) * static_cast<double>(8 + run.world_size);
     EXPECT_LE(l2_norm(result.means[0][0] - mean), roundings * kRounding * l2_norm(mean)) << rank;
   }
@@ -91,7 +91,7 @@ TEST_P(PowerSgdWorlds, GiveBackWhatHasNoMoreColumns) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdWorlds, ::testing::Values(1, 2, 3, 4, 5, 8));
 
-// The arithmetic of float64 buckets is float64: what differs are the reference's own roundings.
+// The arithmetic of float64 buckets is float64, so the difference is only the reference's rounding error.
 TEST(PowerSgd, IsWhatTheFormulasSay) {
   for (const auto& [hook, batched] : {std::pair("power_sgd", false), std::pair("batched_power_sgd", true)}) {
     for (const PowerSgdMemory memory : {PowerSgdMemory::kLocal, PowerSgdMemory::kAveraged}) {
@@ -122,7 +122,7 @@ TEST(PowerSgd, IsWhatTheFormulasSay) {
   }
 }
 
-// Error feedback: what is left out of one step comes in later ones.
+// Error feedback sends the error of one step in later steps.
 TEST(PowerSgd, GivesAllInTheEnd) {
   const at::Tensor diagonal = at::diag(at::tensor({3.0F, 4.0F})).flatten();
   const PowerSgdRun run{.options = {.rank = 1, .start = 0, .min_rate = 0.5}, .shapes = {{2, 2}}, .steps = 50};
@@ -210,7 +210,7 @@ TEST(PowerSgd, ComputesNarrowTypesInFloat32) {
   }
 }
 
-// A step that is not finite on one rank leaves no trace.
+// A step that is not finite on one rank changes no state.
 TEST(PowerSgd, ForgetsAStepThatIsNotFinite) {
   const auto random = random_gradients(2405, at::kFloat);
   for (const auto& [warm_start, alternate] : {std::pair(true, false), std::pair(false, false), std::pair(true, true)}) {
@@ -220,7 +220,7 @@ TEST(PowerSgd, ForgetsAStepThatIsNotFinite) {
     const PowerSgdResult without = run_power_sgd(run, random);
     ++run.steps;
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      for (const auto& [bad_step, element] : {std::pair(0, 7), std::pair(2, 2402)}) {  // A matrix's, and a vector's.
+      for (const auto& [bad_step, element] : {std::pair(0, 7), std::pair(2, 2402)}) {  // In a matrix and in a vector.
         const auto former = [at_step = bad_step](int64_t step) { return step > at_step ? step - 1 : step; };
         const PowerSgdResult with =
             run_power_sgd(run, [&, at_step = bad_step, place = element](int64_t rank, int64_t step) {
@@ -243,8 +243,8 @@ TEST(PowerSgd, ForgetsAStepThatIsNotFinite) {
   }
 }
 
-// If one of two buckets is not finite, it keeps what it had. The other one has spent its residual on a
-// mean, and has the next one, as if both were finite: whoever skips the step skips that mean.
+// If one of two buckets is not finite, its state is kept. The other bucket has used its residual for a mean and has a
+// new residual, as if both were finite: the step that is skipped drops that mean.
 TEST(PowerSgd, SpendsTheResidualOfAFiniteBucketBesideOneThatIsNot) {
   const auto gradients = random_gradients(60 * 40 + 30 * 50, at::kFloat);
   testing::run_ranks(2, [&](int64_t rank, const Group& group) {
@@ -297,7 +297,7 @@ TEST(PowerSgd, BeginsWithPlainSteps) {
 
 constexpr WireOptions kTenGbit{.node_size = 1, .link_gbit = 10, .link_us = 50};
 
-// So small messages go in one hop: (W - 1) of P, Q and the rest; before that what an all-reduce sends.
+// With this link small messages use one hop: W - 1 messages of P, Q and the rest. Earlier steps count as an all-reduce.
 TEST(PowerSgd, CountsWhatItSends) {
   for (const int64_t world_size : {1, 2, 3}) {
     testing::run_ranks(world_size, [&](int64_t rank, const Group& group) {
@@ -342,7 +342,7 @@ TEST(PowerSgd, SaysHowMuchSmallerFactorsAre) {
   });
 }
 
-// In blocks of 128, of which P of 60 leaves the rest of one empty.
+// In blocks of 128; P with 60 elements leaves part of a block empty.
 TEST(PowerSgd, SendsInBlocksWhatTheTableSays) {
   testing::run_ranks(2, [](int64_t rank, const Group& group) {
     for (const std::string name : {"power_sgd", "batched_power_sgd"}) {

@@ -1,4 +1,4 @@
-// What is particular to the reference hooks of 8-bit codes.
+// Properties of the reference hooks with 8-bit codes.
 #include "hooks/quantized/encoded_all_reduce_hook.h"
 
 #include <ATen/ATen.h>
@@ -35,7 +35,7 @@ class ReferenceHook : public ::testing::TestWithParam<std::string> {
 
 TEST_P(ReferenceHook, CutsLargeBucketsIntoChunks) {
   at::manual_seed(1);
-  const int64_t numel = 2 * (1 << 20) + 600;  // Two chunks, of which the last one ends with a short row.
+  const int64_t numel = 2 * (1 << 20) + 600;  // Two chunks; the last one ends with a short row.
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const std::vector<at::Tensor> buckets{at::randn({numel}).to(dtype), at::randn({numel}).mul(3).to(dtype)};
     EXPECT_TRUE(at::equal(mean_of(buckets), expected(buckets)));
@@ -50,7 +50,7 @@ TEST_P(ReferenceHook, ReproducesTheReferenceCase) {
 }
 
 TEST_P(ReferenceHook, KeepsTheFloorOfTheScale) {
-  // Below 2^-24 everything rounds to code 0: the reference loses it, and so must we.
+  // Values below 2^-24 round to code 0 in the reference, and must do so here.
   const at::Tensor tiny = at::full({700}, 5.9e-8F);
   EXPECT_TRUE(at::equal(mean_of({tiny, tiny}), at::zeros({700})));
   EXPECT_TRUE(at::equal(expected({tiny, tiny}), at::zeros({700})));
@@ -59,7 +59,7 @@ TEST_P(ReferenceHook, KeepsTheFloorOfTheScale) {
 TEST_P(ReferenceHook, PassesOnWhatIsNotFinite) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     at::Tensor broken = at::ones({2000});
-    broken[600] = bad;  // In the second row of four.
+    broken[600] = bad;  // In the second of four rows.
     const at::Tensor mean = mean_of({at::ones({2000}), broken});
     const bool per_tensor = GetParam() == "quantize_per_tensor";
     EXPECT_TRUE(mean.narrow(0, 512, 512).isnan().all().item<bool>()) << bad;
@@ -101,7 +101,7 @@ TEST_P(ReferenceHook, RefusesABucketThatIsStillInFlight) {
 
 INSTANTIATE_TEST_SUITE_P(Hooks, ReferenceHook, ::testing::Values("quantize_per_tensor", "quantize_per_channel"));
 
-// One rank alone gets its own bucket through its codes. Scale, zero point and codes are PyTorch's.
+// A single rank gets its own bucket, encoded and decoded. Scale, zero point and codes are PyTorch's.
 TEST(QuantizePerTensorHook, DecodesPyTorchsCodes) {
   const float scale = 0x1.010102p-7F;
   const at::Tensor expected = at::tensor({0.F, 127.F, 254.F, 191.F, 63.F}).sub(127.F).mul(scale);
@@ -110,7 +110,7 @@ TEST(QuantizePerTensorHook, DecodesPyTorchsCodes) {
 
 TEST(QuantizePerTensorHook, TakesOneScaleForTheWholeBucket) {
   at::Tensor bucket = at::full({2000}, 0.1F);
-  bucket[1999] = 255;  // A scale of 1: everything else becomes 0.
+  bucket[1999] = 255;  // Makes the scale 1: all other values become 0.
   at::Tensor expected = at::zeros({2000});
   expected[1999] = 255;
   EXPECT_TRUE(at::equal(run_hook("quantize_per_tensor", {bucket})[0], expected));
@@ -131,7 +131,7 @@ TEST(QuantizePerChannelHook, TakesAScaleForEach512Elements) {
 
 TEST(QuantizePerChannelHook, ALargeValueSpoilsOnlyItsOwnRow) {
   at::Tensor bucket = at::full({1024}, 0.1F);
-  bucket[511] = 255;  // A scale of 1 in the first row.
+  bucket[511] = 255;  // Makes the scale of the first row 1.
   const at::Tensor result = run_hook("quantize_per_channel", {bucket})[0];
   EXPECT_TRUE(at::equal(result.narrow(0, 0, 511), at::zeros({511})));
   EXPECT_TRUE(at::equal(result.narrow(0, 512, 512), at::full({512}, (0.1F / 255) * 255)));
@@ -139,14 +139,14 @@ TEST(QuantizePerChannelHook, ALargeValueSpoilsOnlyItsOwnRow) {
 
 TEST(QuantizePerChannelHook, AChannelOfOneElementIsAsExactAsItsCodes) {
   const at::Tensor bucket = at::tensor({3.F, -1.F, 0.F, 1e-9F});
-  // An element alone is an end of its range; the last one is below half the least scale.
+  // A single element is an end of its range; the last one is below half the least scale.
   EXPECT_TRUE(at::equal(run_hook("quantize_per_channel", {bucket}, 1)[0],
                         at::tensor({(3.F / 255) * 255, (1.F / 255) * (0 - 255.F), 0.F, 0.F})));
 }
 
 TEST(QuantizePerChannelHook, ChannelsAreNotCutWhereMessagesAre) {
   at::manual_seed(3);
-  // Chunks of some 2^20 elements would cut the channel in the middle, which is in one chunk with the next.
+  // Chunks of about 2^20 elements would cut the channel in the middle, so it is in one chunk with the next channel.
   for (const int64_t channel_size : {1000, 700'001, (1 << 20) + 1, 3 << 20}) {
     const int64_t numel = 2 * (1 << 20) + 600;
     const std::vector<at::Tensor> buckets{at::randn({numel}), at::randn({numel}).mul(3)};
@@ -165,15 +165,15 @@ TEST(QuantizePerChannelHook, ASizeBeyondAnyBucketIsOneChannel) {
 
 constexpr int64_t kMostRanks = 8;
 
-// One bucket per rank, and PyTorch's mean of those of the first rank, of the first two and so on.
+// One bucket per rank, and PyTorch's means of the buckets of the first rank, of the first two, and so on.
 struct ChannelSizeStep {
   int64_t channel_size;
   std::vector<at::Tensor> buckets;
   std::vector<at::Tensor> means;
 };
 
-// Channels of all kinds, from one element to more than a bucket has, over buckets with and without a rest. PyTorch's
-// way, channel by channel, takes longer than the hooks do, so that all numbers of ranks share it.
+// Channel sizes from one element to more than a bucket, with and without a remainder. PyTorch's reference is slower
+// than the hooks, so all world sizes share its results.
 const std::vector<ChannelSizeStep>& channel_size_steps() {
   static const std::vector<ChannelSizeStep> all = [] {
     std::vector<ChannelSizeStep> steps;

@@ -31,7 +31,7 @@ using node::NodeLayout;
 using testing::error_message;
 using ::testing::HasSubstr;
 
-// Two ranks, of which this is the second: its shard is the second half.
+// Two ranks; this is the second one, whose shard is the second half.
 constexpr int64_t kRank = 1;
 constexpr int64_t kFeedbackRanks = 2;
 constexpr int64_t kFeedbackNumel = 2048;
@@ -83,7 +83,7 @@ TEST_F(ErrorFeedbackTest, GoesFromOneBucketIntoTwoAndBack) {
   EXPECT_EQ(both.own[2], 9);
 }
 
-// As where another hook gets bucket 0 first, and the buckets are rebuilt then.
+// As if another hook first took bucket 0, and then the buckets were rebuilt.
 TEST_F(ErrorFeedbackTest, LeavesABucketThatIsNoMore) {
   const Residuals first = residuals({a_, b_}, 1, 2);
   first.own[3] = 5;  // a_[3]
@@ -104,7 +104,7 @@ TEST_F(ErrorFeedbackTest, LeavesBucketsAloneThatAreOnTheirWay) {
   EXPECT_EQ(rebuilt.own[4], 3);
 }
 
-// In two levels, where another rank may send the element now.
+// With two levels, another rank may send the element now.
 TEST_F(ErrorFeedbackTest, IsCarriedOverUntilItHasArrived) {
   feedback_.emplace(kRank, NodeLayout::of_size(kFeedbackRanks, 2), WireFormat::kInt4B32);
   residuals({a_, b_}).own[4] = 8;  // b_[4]: the own segment is the second half.
@@ -112,20 +112,20 @@ TEST_F(ErrorFeedbackTest, IsCarriedOverUntilItHasArrived) {
   ASSERT_TRUE(rebuilt.carried.defined());
   EXPECT_EQ(rebuilt.carried[4].item<float>(), 16) << "lacking in the node's mean of two ranks";
   EXPECT_EQ(rebuilt.carried.count_nonzero().item<int64_t>(), 1);
-  const Residuals again = residuals({b_, a_});  // The mean there was not finite: the exchange has left it.
+  const Residuals again = residuals({b_, a_});  // The mean was not finite there, so the exchange has kept it.
   ASSERT_TRUE(again.carried.defined());
   EXPECT_EQ(again.carried[4].item<float>(), 16);
   again.carried.zero_();
   EXPECT_FALSE(residuals({b_, a_}).carried.defined());
 }
 
-// A checkpoint in which it has not arrived yet.
+// A checkpoint with a residual that is still carried.
 TEST_F(ErrorFeedbackTest, IsCarriedOverARestart) {
   const NodeLayout one_node = NodeLayout::of_size(kFeedbackRanks, 2);
   const std::vector<NamedParameter> parameters = {{"a", a_}, {"b", b_}};
   feedback_.emplace(kRank, one_node, WireFormat::kInt4B32);
   residuals({a_, b_}).own[4] = 8;
-  residuals({b_, a_}).own[5] = 3;  // a_[5], and b_[4] is carried.
+  residuals({b_, a_}).own[5] = 3;  // a_[5]; b_[4] is carried.
   HookState state = feedback_->state(parameters);
   for (auto& [name, tensor] : state) tensor = tensor.clone();
   for (const NodeLayout& layout : {one_node, NodeLayout::flat(kFeedbackRanks)}) {
@@ -148,15 +148,15 @@ TEST_F(ErrorFeedbackTest, BelongsToTheIndexOfABucketWithoutParameters) {
   EXPECT_EQ(feedback_->residuals(bucket, {}).own[5], 1);
 }
 
-constexpr int64_t kParameterNumel = 3000;  // Of each of three parameters: shards end within them.
+constexpr int64_t kParameterNumel = 3000;  // Elements of each of three parameters; shards end within them.
 
-// In a format whose messages are neighbouring elements, and in one for which buckets are dealt out.
+// Formats whose messages hold consecutive elements, and formats for which buckets are reordered.
 class ErrorFeedbackStateTest : public ::testing::TestWithParam<WireFormat> {
  protected:
   ErrorFeedback of_rank(int64_t rank, const NodeLayout& layout) const { return {rank, layout, GetParam()}; }
   ErrorFeedback of_rank(int64_t rank, int64_t ranks) const { return of_rank(rank, NodeLayout::flat(ranks)); }
 
-  // Two buckets, b and c in the second. Fills them with numbers of `rank`'s own.
+  // Fills two buckets with numbers that depend on `rank`; b and c are in the second one.
   void fill(ErrorFeedback& feedback, int64_t rank, int64_t ranks) {
     at::manual_seed(static_cast<uint64_t>(rank));
     for (const size_t index : {0, 1}) {
@@ -172,7 +172,7 @@ class ErrorFeedbackStateTest : public ::testing::TestWithParam<WireFormat> {
     const auto bucket = make_parameters_bucket(parameters, parameters, index, 2);
     return feedback.residuals(bucket, layout_of(bucket));
   }
-  // What all later means lack, by parameter, after the residuals of `ranks` ranks.
+  // The error of the sum of all later means, by parameter, given the residuals of `ranks` ranks.
   at::Tensor missing(std::vector<ErrorFeedback>& feedback) {
     const auto ranks = static_cast<int64_t>(feedback.size());
     at::Tensor sum = at::zeros({3 * kParameterNumel}, at::kDouble);
@@ -192,7 +192,7 @@ class ErrorFeedbackStateTest : public ::testing::TestWithParam<WireFormat> {
     }
     return sum;
   }
-  // HookState's tensors are views.
+  // Needed because HookState's tensors are views.
   HookState copy_of(const HookState& state) const {
     HookState copy;
     for (const auto& [name, tensor] : state) copy.emplace(name, tensor.clone());
@@ -222,7 +222,7 @@ TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
   }
 }
 
-// In two levels this rank has residuals of its own segment alone, and of the mean of its shard of that.
+// With two levels this rank has residuals only for its segment, and for the mean of its shard of that segment.
 TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitOnTheSameNodes) {
   const NodeLayout layout = NodeLayout::of_size(4, 2);
   ErrorFeedback before = of_rank(3, layout);
@@ -240,7 +240,7 @@ TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitOnTheSameNodes) {
   }
 }
 
-// A checkpoint may come between the rebuilding of the buckets and the first step in them.
+// A checkpoint may be written between the rebuild of the buckets and the first step with them.
 TEST_P(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
   ErrorFeedback before = of_rank(0, 2);
   fill(before, 0, 2);
@@ -253,7 +253,7 @@ TEST_P(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
       at::equal(at::from_blob(found.own, {3 * kParameterNumel}), at::from_blob(expected.own, {3 * kParameterNumel})));
 }
 
-// Sums of some normal numbers, in float32: 1e-6 of them, which are below 6 each.
+// Float32 sums of some normal numbers, each below 6: within 1e-6.
 TEST_P(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
   std::vector<ErrorFeedback> before;
   std::vector<HookState> states;
@@ -290,7 +290,7 @@ TEST_P(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}, at::kLong); }), HasSubstr("'residual.b'"));
   EXPECT_THAT(complaint([](HookState& s) { s["place.b"] = at::zeros({2}, at::kLong); }), HasSubstr("is no place"));
   EXPECT_THAT(complaint([](HookState& s) { s.erase("place.b"); }), HasSubstr("bucket 1 leave a gap at 0"));
-  if (GetParam() == WireFormat::kInt4B32) {  // Else the state has all of a parameter, whose part it finds by itself.
+  if (GetParam() == WireFormat::kInt4B32) {  // In other formats the state has the whole parameter.
     EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("not those of this rank"));
   } else {
     EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("begin at 1 and are 3000 numbers"));

@@ -41,8 +41,8 @@ at::Tensor run(CommHook& hook, c10d::GradBucket bucket) {
   return hook.parseHookResult(future->value());
 }
 
-// Every rank is a node, though all are on one machine, unless `wire` says otherwise, and the link is such that two
-// shots pay from sizes on that are below kNumel.
+// Every rank is a node, though all are on one machine, unless `wire` has a node size. With this link two shots are
+// faster for sizes from below kNumel on.
 HookOptions with(const Group& group, WireOptions wire) {
   wire.node_size = wire.node_size.value_or(1);
   wire.link_gbit = 10;
@@ -61,7 +61,7 @@ TEST(QuantizedAllReduceHook, TakesAnyFormat) {
   }
 }
 
-// Steps and buckets get other random numbers, all of which a second training with the same seed gets again.
+// Steps and buckets use different random numbers; a second training with the same seed repeats them.
 TEST(QuantizedAllReduceHook, RoundsAtRandomBySeedStepAndPosition) {
   const auto gradients = make_gradients(kNumel);
   constexpr uint64_t kPerBucket = uint64_t{1} << 40;
@@ -78,7 +78,7 @@ TEST(QuantizedAllReduceHook, RoundsAtRandomBySeedStepAndPosition) {
   });
 }
 
-// An array that is cut goes in two hops on a slow link, in one on a slow network.
+// An array that can be cut uses two hops if bandwidth is low, and one hop if latency is high.
 TEST(QuantizedAllReduceHook, TakesTheRouteOfTheLink) {
   const auto gradients = make_gradients(kNumel);
   run_ranks(kRanks, [&](int64_t rank, const Group& group) {
@@ -91,7 +91,7 @@ TEST(QuantizedAllReduceHook, TakesTheRouteOfTheLink) {
   });
 }
 
-// What was measured decides which bits come: a training resumes with it.
+// The measured link determines the bits, so a resumed training keeps it.
 TEST(QuantizedAllReduceHook, GoesOnWithTheLinkThatWasMeasured) {
   run_ranks(kRanks, [&](int64_t, const Group& group) {
     const auto hook = create_comm_hook("int4", {group, {.node_size = 1}});
@@ -133,14 +133,14 @@ TEST(QuantizedAllReduceHook, ExemptsParametersOfOneDimension) {
   });
 }
 
-// Ranks, and how many of them are a node: the last node may have fewer.
+// The number of ranks, and of ranks per node; the last node may have fewer.
 class QuantizedAllReduceOverNodes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {
  protected:
   const int64_t ranks_ = std::get<0>(GetParam());
   const int64_t node_size_ = std::get<1>(GetParam());
 };
 
-// The buckets are rebuilt on the way, as the Reducer does after its first step; what is missing stays bounded.
+// The buckets are rebuilt in between, as the Reducer does after its first step; the error of the sum stays bounded.
 TEST_P(QuantizedAllReduceOverNodes, FeedsBackItsErrorsThroughARebuild) {
   constexpr int64_t kSteps = 60;
   const at::Tensor a = at::zeros({300, 500});
@@ -161,16 +161,15 @@ TEST_P(QuantizedAllReduceOverNodes, FeedsBackItsErrorsThroughARebuild) {
         sum_a += run(*hook, make_parameters_bucket({a}, {of_a[rank]}, 1, 2));
       }
     }
-    // What is missing in the end is what the residuals hold: half a step of a code per hop, where a step is a seventh
-    // of the largest number, here below 6, and residuals add to it. Without feedback it would be up to kSteps times
-    // that.
+    // The error of the sum equals the residuals. They are half a step of a code per hop; a step is a seventh of the
+    // largest number, which is below 6 here, plus the residuals. Without feedback it would be up to kSteps times that.
     const double bound = 2 * 1.5 * (6.0 / 7 / 2);
     EXPECT_LT((sum_a - kSteps * mean_in_rank_order(of_a).to(at::kDouble)).abs().max().item<double>(), bound);
     EXPECT_LT((sum_b - kSteps * mean_in_rank_order(of_b).to(at::kDouble)).abs().max().item<double>(), bound);
   });
 }
 
-// Error feedback and random rounding of the steps before must not be lost.
+// Tests that error feedback and random rounding of earlier steps are kept.
 TEST_P(QuantizedAllReduceOverNodes, GoesOnFromItsStateWithTheSameBits) {
   const WireOptions wire = {.stochastic_rounding_seed = 3, .error_feedback = true, .node_size = node_size_};
   const at::Tensor parameter = at::zeros({kNumel});
@@ -226,7 +225,7 @@ TEST(QuantizedAllReduceHook, IsExactWithinANode) {
   });
 }
 
-// What one layout of nodes left out reaches later means of another one.
+// The rounding error of one layout of nodes reaches later means of another layout.
 TEST(QuantizedAllReduceHook, CarriesItsErrorsOverIntoOtherNodes) {
   const at::Tensor parameter = at::zeros({kNumel});
   const std::vector<NamedParameter> parameters = {{"p", parameter}};

@@ -56,7 +56,7 @@ TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
   }
 }
 
-// A parameter may go from any bucket to any later one of the step: all of these are told of.
+// A parameter may move from any bucket to any later one of the step, so all of these are reported.
 TEST(NewBuckets, AreFoundUntilTheEndOfTheStep) {
   NewBuckets layouts;
   const at::Tensor a = at::ones({2});
@@ -102,7 +102,7 @@ TEST(PerBucket, DropsBucketsThatNoLongerExist) {
   EXPECT_TRUE(third.expired());
 }
 
-// Counts allocations of tensor memory that are worth counting: scalars are not.
+// Counts large allocations of tensor memory; scalars do not count.
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -133,7 +133,7 @@ TEST_P(BufferReuse, NothingIsAllocatedAfterTheSecondStep) {
         futures.push_back(hook->runHook(bucket));
       }
       for (const auto& future : futures) future->waitAndThrow();
-      testing::wait_for_ranks(group);  // The other rank's allocations are seen as well.
+      testing::wait_for_ranks(group);  // So that the other rank's allocations are counted.
     };
     step();
     step();
@@ -147,7 +147,7 @@ TEST_P(BufferReuse, NothingIsAllocatedAfterTheSecondStep) {
 
 INSTANTIATE_TEST_SUITE_P(Hooks, BufferReuse, ::testing::ValuesIn([] {
                            auto names = comm_hook_names();
-                           names.erase(names.begin());  // "none" is no hook.
+                           names.erase(names.begin());  // "none" is not a hook.
                            return names;
                          }()));
 

@@ -33,7 +33,7 @@ TEST(CommHook, AddsUpItsPayload) {
   EXPECT_EQ(hook.payload_bytes_sent(), 24);
 }
 
-// Says of each bucket of n elements that 8 n + 3 bytes are sent, of which n stand for it; or nothing, told so.
+// Counts 8 n + 3 payload bytes and n message bytes for each bucket of n elements; can be configured to count nothing.
 class ExchangingHook final : public CommHook {
  public:
   std::string_view name() const override { return "exchanging"; }
@@ -48,7 +48,7 @@ class ExchangingHook final : public CommHook {
   bool sends_ = true;
 };
 
-// Gives its buckets to another one.
+// Passes its buckets to another hook.
 class OuterHook final : public CommHook {
  public:
   explicit OuterHook(CommHook& inner) : inner_(inner) {}

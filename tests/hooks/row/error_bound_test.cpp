@@ -31,7 +31,7 @@ namespace {
 using BoundOfHookAndWorld = std::tuple<std::string, int64_t>;
 using FormatAndSize = std::tuple<WireFormat, int64_t>;
 
-// Heavy-tailed gradients of every rank, some of them tiny.
+// Heavy-tailed gradients of every rank, including tiny ones.
 std::vector<at::Tensor> gradients_of(int64_t world_size, int64_t size) {
   at::manual_seed(7);
   std::vector<at::Tensor> gradients;
@@ -41,7 +41,7 @@ std::vector<at::Tensor> gradients_of(int64_t world_size, int64_t size) {
   return gradients;
 }
 
-// One rank's terms, as the hook's row has them.
+// One rank's terms, from the hook's row.
 ErrorTerms terms_of(const std::string& hook, const SentBucket& bucket, int64_t world_size,
                     const HookOptions& options = {}) {
   return hook_row(hook).error_terms(bucket, node::NodeLayout::flat(world_size), options);
@@ -60,7 +60,7 @@ at::Tensor bound_of(const std::string& hook, const std::vector<at::Tensor>& grad
   return bound;
 }
 
-// The bound of all ranks, where they find the sum of one term together.
+// The bound of all ranks, if they compute the sum of one term together.
 at::Tensor bound_of_ranks(const std::string& hook, const std::vector<at::Tensor>& gradients,
                           const HookOptions& options) {
   const auto world_size = static_cast<int64_t>(gradients.size());
@@ -83,7 +83,7 @@ at::Tensor bound_of_ranks(const std::string& hook, const std::vector<at::Tensor>
   return bound;
 }
 
-// PyTorch's own affine quantisation of one row to 8 bits and back.
+// PyTorch's affine quantisation of one row to 8 bits and back.
 at::Tensor affine_round_trip(const at::Tensor& row) {
   return at::quantize_per_tensor_dynamic(row, at::kQUInt8, /*reduce_range=*/false).dequantize();
 }
@@ -100,7 +100,7 @@ at::Tensor round_trip(const std::string& hook, const at::Tensor& gradient) {
   return result;
 }
 
-// The hook's arithmetic in one process: what the ranks would end with.
+// The hook's arithmetic in one process: the expected result of the ranks.
 at::Tensor mean_of(const std::string& hook, const std::vector<at::Tensor>& gradients) {
   const auto world_size = static_cast<double>(gradients.size());
   at::Tensor sum = at::zeros_like(gradients[0]);
@@ -128,8 +128,8 @@ TEST_P(ErrorBoundTest, HoldsAndIsNotLoose) {
   }
   const at::Tensor share = (mean_of(hook, gradients).to(at::kDouble) - exact).abs() / bound_of(hook, gradients);
   EXPECT_LE(share.max().item<double>(), 1);
-  // Among 5000 elements some have most of their roundings near half a step in the same direction. A mean over one rank
-  // is exact.
+  // With 5000 elements, some have most of their rounding errors near half a step in the same direction. A mean over one
+  // rank is exact.
   const double expected_share = hook != "none" ? 0.3 : world_size == 1 ? 0 : 0.1;
   EXPECT_GE(share.max().item<double>(), expected_share);
 }
@@ -139,11 +139,11 @@ INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, ErrorBoundTest,
                                                               "quantize_per_tensor", "quantize_per_channel"),
                                             ::testing::Values(1, 2, 3, 4)));
 
-// Takes quantized_allreduce in every format, in one shot (5000 elements) and in two.
+// quantized_allreduce in every format, in one shot (5000 elements) and in two.
 class WireErrorBoundTest : public ::testing::TestWithParam<FormatAndSize> {};
 
-// What the largest error is of its bound at least. In a variable format that takes numbers that reach as far on both
-// sides of 0: their step is up to 5/3 of the one that they have with codes of 2 bits, which hold 5/2 steps or 3/2.
+// The least share of its bound that the largest error must reach. Variable formats assume numbers that reach as far on
+// both sides of 0. Their step is up to 5/3 of the actual one with codes of 2 bits, which hold 5/2 steps or 3/2.
 double least_share(WireFormat format) {
   if (format == WireFormat::kFp32) return 0.1;
   return codec::wire::is_variable(format) ? 0.3 * 3 / 5 : 0.3;
@@ -156,7 +156,7 @@ TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
   EXPECT_EQ(two_shots, size > 5000);
   const at::Tensor exact = at::stack(gradients).to(at::kDouble).mean(0);
   for (const bool at_random : {false, true}) {
-    WireOptions wire{.format = format, .link_gbit = 10, .link_us = 50};  // As choose_route takes it by itself.
+    WireOptions wire{.format = format, .link_gbit = 10, .link_us = 50};  // The default of choose_route.
     collectives::Reference reference{format, {at_random, 5, 0, 0}};
     if (at_random) wire.stochastic_rounding_seed = 5;
     const at::Tensor bound = bound_of_ranks("quantized_allreduce", gradients, {nullptr, wire});
@@ -186,7 +186,7 @@ TEST(ErrorBound, OfQuantizedHooksIsHalfAStepPerRank) {
   EXPECT_NEAR(per_tensor[599].item<double>(), 0.25, 1e-4);
   const at::Tensor per_channel = bound_of("quantize_per_channel", bucket, 2);
   EXPECT_NEAR(per_channel[511].item<double>(), 0.25, 1e-4);
-  // The second row is all zeros: its step is the smallest there is, 2^-23.
+  // The second row is all zeros: its step is the smallest possible one, 2^-23.
   EXPECT_NEAR(per_channel[512].item<double>(), std::ldexp(1, -25), std::ldexp(1, -35));
   const at::Tensor of_100 = bound_of("quantize_per_channel", bucket, 2, {nullptr, {}, 100});
   EXPECT_NEAR(of_100[99].item<double>(), 0.25, 1e-4);
@@ -194,11 +194,11 @@ TEST(ErrorBound, OfQuantizedHooksIsHalfAStepPerRank) {
 }
 
 TEST(ErrorBound, OfRandomRoundingIsAWholeStep) {
-  const at::Tensor bucket = at::full({128}, 127.0);  // Steps of 1.
+  const at::Tensor bucket = at::full({128}, 127.0);  // A step of 1.
   const auto of = [&](const WireOptions& wire) {
     return terms_of("int8", {bucket}, 2, {nullptr, wire}).first_hop[5].item<double>();
   };
-  // Half a step, or a step, over two ranks; a scale may be 2^-7 of itself above what it need be.
+  // Half a step, or a step, over two ranks; a scale may be 2^-7 of itself above its least value.
   EXPECT_NEAR(of({}), 0.25 * (1 + std::ldexp(1, -7)), 1e-4);
   EXPECT_NEAR(of({.stochastic_rounding_seed = 1}), 2 * of({}), 1e-4);
 }
@@ -211,7 +211,7 @@ TEST(ErrorBound, OfExemptElementsIsThatOfFloat32) {
   const ErrorTerms terms = terms_of("int8", {.gradients = bucket, .exempt = exempt}, 2, options);
   EXPECT_EQ(terms.first_hop[3].item<double>(), 0);
   EXPECT_NEAR(terms.float32[3].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
-  // Its neighbours' scale does not know it.
+  // It does not affect its neighbours' scale.
   EXPECT_LT(terms.first_hop[4].item<double>(), 1.0 / 127);
   EXPECT_GT(terms_of("int8", {bucket}, 2, options).first_hop[4].item<double>(), 1.0);
 }
@@ -233,7 +233,7 @@ TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
   EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
 }
 
-// The mean has all large numbers of all ranks, and so a step that no rank's own message has.
+// The mean contains the large numbers of all ranks, and so its step is larger than that of any rank's message.
 TEST(ErrorBound, OfVariableFormatsKnowsTheStepOfTheMean) {
   constexpr int64_t kNumel = 1 << 18;
   at::manual_seed(3);
@@ -248,7 +248,7 @@ TEST(ErrorBound, OfVariableFormatsKnowsTheStepOfTheMean) {
   EXPECT_LE((error / bound).max().item<double>(), 1);
   const HopErrors alone =
       wire_error({WireFormat::kVar3, wire}, gradients[0].abs().to(at::kDouble), node::NodeLayout::flat(3));
-  EXPECT_GT((error / alone.first).max().item<double>(), 1);  // What a rank knows by itself is not enough.
+  EXPECT_GT((error / alone.first).max().item<double>(), 1);  // A single rank's numbers are not enough.
 }
 
 void expect_format(WireFormat format, const FormatError& expected) {

@@ -45,7 +45,7 @@ TEST(HookStream, DoesItsWorkAtOnceOnTheCpu) {
 
 using testing::SimulatedStreams;
 
-// Notes work in the place of a bucket's exchange.
+// Records work in place of a bucket's exchange.
 std::function<at::Tensor()> noting(const std::string& work, const at::Tensor& bucket) {
   return [work, bucket] {
     SimulatedStreams::enqueue(work);
@@ -91,7 +91,7 @@ TEST(HookStreams, RunABucketAlone) {
   EXPECT_TRUE(SimulatedStreams::precedes("alone", "after"));
 }
 
-// Its other stream has had nothing to do yet.
+// The other stream has had no work yet.
 TEST(HookStreams, RunTheFirstBucketAlone) {
   SimulatedStreams::reset();
   HookStreams streams;

@@ -33,7 +33,7 @@ TEST(NodesText, SaysWhyRanksOfANodeAreNodesByThemselves) {
             "2 x 1 (rank 0: mmap: Cannot allocate memory)");
 }
 
-// Some of the ranks would search for nodes, and others not.
+// Otherwise some ranks would search for nodes, and others not.
 TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
   struct Told {
     WireOptions usual;
@@ -61,7 +61,7 @@ TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
   });
 }
 
-// Gloo's backend for them does not run: nothing is sent.
+// The group has Gloo's backend for CUDA, which does not run: nothing is sent.
 TEST(FindHookNodes, IsFlatWhereGpusAreNotNcclsOrRanksCannotBeFound) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto only_gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
@@ -85,7 +85,7 @@ TEST(FindHookNodes, IsFlatWhereGpusAreNotNcclsOrRanksCannotBeFound) {
 
 TEST(FindHookLink, TakesWhatIsGivenAndSendsNothing) {
   run_ranks(4, [](int64_t rank, const Group& group) {
-    if (rank != 0) return;  // Whatever rank 0 waited for would not come.
+    if (rank != 0) return;  // Rank 0 must not wait for other ranks.
     const HookOptions options{group, {.link_gbit = 5, .link_us = 20}};
     const auto link = find_hook_link(options, NodeLayout::of_size(4, 2));
     EXPECT_DOUBLE_EQ(link.between_nodes->seconds_per_byte, 2 * 1.6e-9) << "two ranks share the card";
@@ -95,7 +95,7 @@ TEST(FindHookLink, TakesWhatIsGivenAndSendsNothing) {
   });
 }
 
-// Gloo's backend for them does not run: nothing is sent.
+// The group has Gloo's backend for CUDA, which does not run: nothing is sent.
 TEST(FindHookLink, TakesGpusNetworkForAFastOne) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto with_gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);

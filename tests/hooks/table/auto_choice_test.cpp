@@ -44,7 +44,7 @@ TEST(CandidateOptions, AreTheHooksOwnWhereItTakesThem) {
   EXPECT_EQ(candidate_options("var4", options).wire, (WireOptions{.error_feedback = true, .node_size = 2}));
 }
 
-// Returns what is taken where a million elements cost so many seconds.
+// The name of the candidate that is chosen if a million elements take `costs` seconds, by candidate.
 std::string taken_of(std::vector<double> costs) {
   std::vector<AutoCandidate> candidates = auto_candidates({}, NodeLayout::flat(4));
   for (size_t i = 0; i < candidates.size(); ++i) candidates[i].cost = {0, 1e-6 * costs[i]};
@@ -103,7 +103,7 @@ TEST(NotFasterThanLink, HoldsForLargeBuckets) {
   EXPECT_EQ(not_faster_than_link({1e-4, 7e-8}, on_link).seconds_per_element, 7e-8);
 }
 
-// 10 Gbit/s of the node are 5 of each of its two ranks, which send half each; a ring crosses the card once.
+// The node's 10 Gbit/s are 5 for each of its two ranks, which send half each. A ring crosses the NIC once.
 TEST(CostOnLink, SharesACardAmongItsRanks) {
   const NodeLayout layout = NodeLayout::of_size(4, 2);
   const auto link = with_given_link({}, {.link_gbit = 10, .link_us = 50}, layout);

@@ -1,4 +1,4 @@
-// How the hook auto notices that the link is another one, by a clock of the test's own.
+// How the hook auto detects a change of the link, with a simulated clock.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using testing::run_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// On a link of 100 Gbit/s allreduce is fastest, as it computes least; on a slower one, what sends less.
+// On a link of 100 Gbit/s allreduce is fastest, because it computes least; on a slower one, a hook that sends less.
 WireOptions fast_link() { return {.node_size = 1, .link_gbit = 100, .link_us = 1}; }
 constexpr int64_t kLargeNumel = 1'000'000;
 at::Tensor gradients_of(int64_t seed) {
@@ -42,7 +42,7 @@ ExchangeCost on_fast_link(const std::string& name) {
   return cost;
 }
 
-// A clock that moves by what an exchange is to take whenever it is looked at: at an exchange's begin and at its end.
+// A clock that advances by the time of an exchange at each reading: at the begin and at the end of an exchange.
 struct ExchangeClock {
   std::shared_ptr<std::atomic<double>> time = std::make_shared<std::atomic<double>>(0);
   std::shared_ptr<std::atomic<double>> seconds_of_exchange = std::make_shared<std::atomic<double>>(0);
@@ -51,20 +51,20 @@ struct ExchangeClock {
 
 constexpr int64_t kWindow = 3;
 
-// What of that the link takes.
+// The link's part of that time.
 double sent_on_fast_link(const std::string& name) {
   const NodeLayout layout = NodeLayout::flat(3);
   return cost_on_link(name, {nullptr, fast_link()}, layout, with_given_link({}, fast_link(), layout)).of(kLargeNumel);
 }
 
-// Steps of one bucket, which the hook gives to `name`, on a link that takes so many times what fast_link() does.
+// Runs steps of one bucket, which the hook passes to `name`. The link takes `link` times as long as fast_link().
 void take_steps(AutoHook& hook, const ExchangeClock& clock, int64_t steps, double link, const std::string& name) {
   const double sent = sent_on_fast_link(name);
   *clock.seconds_of_exchange = on_fast_link(name).of(kLargeNumel) - sent + link * sent;
   for (int64_t step = 0; step < steps; ++step) run_on(hook, make_bucket(gradients_of(step)));
 }
 
-// Of 10 ms 4 are the link's.
+// The link takes 4 of 10 ms.
 TEST(PredictedExchanges, TellTheLinkFromTheRest) {
   const PredictedExchanges one{.seconds = 10e-3, .sent = 4e-3, .count = 1};
   EXPECT_NEAR(one.link_factor(14e-3), 2, 1e-9);
@@ -98,7 +98,8 @@ TEST(AutoHookOnALink, DecidesAgainWhenTheLinkHasChanged) {
   });
 }
 
-// Of an exchange by allreduce on that link 0.43 of 1.43 ms are the link's: twice that is 1.3 times of all.
+// In an all-reduce by allreduce on that link, the link takes 0.43 of 1.43 ms. If it takes twice as long, the total is
+// 1.3 times as long.
 TEST(AutoHookOnALink, NoticesAChangeOfTheLinkThatIsLittleOfAnExchange) {
   run_ranks(3, [](int64_t, const Group& group) {
     const ExchangeClock clock;
@@ -144,8 +145,8 @@ TEST(AutoHookOnALink, DecidesAgainOnAFasterLink) {
   });
 }
 
-// The link and the processors are busy for as long, so that two exchanges side by side may take half of what they take
-// one after the other. Rank 1 begins when rank 0 has both in flight, and its own clock says that it waited.
+// The link and the processors are busy equally long, so two concurrent exchanges may take half as long as two
+// consecutive ones. Rank 1 begins when rank 0 has both in flight, and its clock shows that it waited.
 TEST(AutoHookOnALink, TakesExchangesSideBySideForNoFasterLink) {
   const NodeLayout layout = NodeLayout::flat(2);
   const auto cost = [&](const std::string& name) {
@@ -186,7 +187,7 @@ TEST(AutoHookOnALink, ResumesWithTheLinkThatItHadFound) {
     EXPECT_THAT(resumed.decision(), HasSubstr("link 50.0 Gbit/s and 2.0 us"));
     EXPECT_THAT(resumed.decision(), HasSubstr("decided again 1 times"));
 
-    state.erase("changes");  // As checkpoints before had it.
+    state.erase("changes");  // Like checkpoints of older versions.
     state.erase("link");
     AutoHook older(hook_row("auto"), {group, fast_link()}, measures);
     older.load_state({.world_size = 3, .states = {state}, .first = state}, {});

@@ -28,10 +28,10 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kAutoNumel = 100'000;
 
-// Nothing is measured: the link is given, and what exchanges take, too.
+// The link and the costs of exchanges are given, so nothing is measured.
 WireOptions wire_of(int64_t node_size) { return {.node_size = node_size, .link_gbit = 10, .link_us = 50}; }
 
-// The hook of that name takes no time.
+// Makes the hook of that name the fastest.
 AutoMeasures favouring(const std::string& favourite) {
   return {.cost = [=](const std::string& name) { return ExchangeCost{0, name == favourite ? 1e-9 : 1e-8}; }};
 }
@@ -40,7 +40,7 @@ at::Tensor auto_gradients(int64_t rank, int64_t numel = kAutoNumel) {
   return at::sin(at::arange(numel, at::kDouble) * static_cast<double>(rank + 1)).to(at::kFloat) * 1e-2;
 }
 
-// How far the mean over such gradients may be from the exact one, per element.
+// Bound of the difference between the mean of such gradients and the exact mean, per element.
 at::Tensor auto_bound(const NodeLayout& layout, const WireOptions& wire) {
   at::Tensor bound = at::zeros({kAutoNumel}, at::kDouble);
   for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
@@ -136,7 +136,7 @@ TEST(AutoHook, HasNothingToSendAlone) {
   });
 }
 
-// Gloo's backend for them does not run: nothing is sent.
+// The group has Gloo's backend for CUDA, which does not run: nothing is sent.
 TEST(AutoHook, RefusesOnGpusWhatAllreduceDoesNotTake) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
@@ -161,7 +161,7 @@ TEST(AutoHook, RefusesOnGpusWhatAllreduceDoesNotTake) {
   });
 }
 
-// Steps of parameters, in which what was rounded comes back.
+// Steps of parameters with error feedback.
 class Training {
  public:
   Training(AutoHook& hook, int64_t rank) : hook_(hook), rank_(rank) {}
@@ -200,7 +200,7 @@ TEST(AutoHook, GoesOnWithTheSameBitsAndDecisions) {
     Training training(hook, rank);
     training.steps(1, 2);
     HookState state = hook.state(training.parameters());
-    for (auto& [name, tensor] : state) tensor = tensor.clone();  // Residuals go on changing.
+    for (auto& [name, tensor] : state) tensor = tensor.clone();  // The hook changes its residuals later.
     const auto expected = training.steps(3, 4);
 
     AutoHook resumed(hook_row("auto"), {group, wire}, favouring("bf16_compress"));

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using std::chrono::steady_clock;
 
-// Keeps each rank's gradients, after so many seconds per element.
+// Keeps each rank's gradients, and sleeps for the given seconds per element.
 class SlowHook final : public CommHook {
  public:
   explicit SlowHook(double seconds_per_element) : seconds_per_element_(seconds_per_element) {}
@@ -38,7 +38,7 @@ class SlowHook final : public CommHook {
     return noop_->runHook(bucket);
   }
 
-  // Returns the elements of each bucket so far.
+  // The elements of each bucket so far.
   const std::vector<int64_t>& sizes() const { return sizes_; }
 
  private:
@@ -61,7 +61,7 @@ TEST_P(MeasureExchangeTest, AllRanksAgreeOnALine) {
   testing::run_ranks(world_size, [&](int64_t rank, const Group& group) {
     HookOptions options{.process_group = group};
     if (wire_format_of(GetParam())) {
-      options.wire.node_size = 1;  // Else nothing would be sent.
+      options.wire.node_size = 1;  // Otherwise nothing would be sent.
     }
     const auto hook = create_comm_hook(GetParam(), options);
     costs[static_cast<size_t>(rank)] = measure_exchange(*hook, group, {.iterations = 3});
@@ -90,12 +90,12 @@ TEST(MeasureExchange, MoreElementsCostMore) {
 
 TEST(MeasureExchange, CountsTheSlowestRank) {
   static constexpr double kSecondsPerElement = 1e-5;
-  static constexpr int64_t kLarge = 640;  // Of 6.4 ms.
+  static constexpr int64_t kLarge = 640;  // Takes 6.4 ms.
   testing::run_ranks(2, [](int64_t rank, const Group& group) {
     SlowHook hook(rank == 1 ? kSecondsPerElement : 0);
     const ExchangeCost cost = measure_exchange(hook, group, {.small_numel = 10, .large_numel = kLarge});
-    // The line goes through the large one's time, which is no shorter than that: but for the rounding of three
-    // operations in float64, each of a relative 2^-53.
+    // The line goes through the time of the large size, which is at least that. Three operations in float64 round it,
+    // each by a relative 2^-53.
     EXPECT_GE(cost.of(kLarge), kSecondsPerElement * kLarge * (1 - 1e-12));
     EXPECT_EQ(*std::max_element(hook.sizes().begin(), hook.sizes().end()), kLarge);
   });
@@ -125,15 +125,15 @@ TEST(MeasureExchange, IsNotContentWithOneBucketThatTookLong) {
   });
 }
 
-// Among 10, 40, 160 and 640 elements, 40 are the first that take more than an eighth of the time that there is.
+// Among 10, 40, 160 and 640 elements, 40 is the first size that takes more than an eighth of the available time.
 TEST(MeasureExchange, IsContentWithSmallerBucketsWhereTheyTakeLong) {
   testing::run_ranks(2, [](int64_t, const Group& group) {
     SlowHook hook(1e-3);
     const ExchangeCost cost = measure_exchange(hook, group, {.small_numel = 10, .large_numel = 640, .seconds = 0.1});
     EXPECT_GE(cost.of(40), 40e-3 * (1 - 1e-12));
     EXPECT_EQ(*std::max_element(hook.sizes().begin(), hook.sizes().end()), 40);
-    // The size of 10 once unmeasured, that of 40 twice, and then until half of the time, 50 ms, is spent: at most 5 of
-    // 10 ms and 2 of 40 ms.
+    // The size 10 runs once unmeasured and the size 40 twice. Then each runs until half of the time, 50 ms, is spent:
+    // at most 5 runs of 10 ms and 2 of 40 ms.
     EXPECT_LE(hook.sizes().size(), 10u);
   });
 }

@@ -110,7 +110,7 @@ TEST(HookRow, TakesAllOptionsOfAKindOrNone) {
   }
 }
 
-// The names of the rows for which that holds.
+// The names of the rows for which the predicate holds.
 template <class Predicate>
 std::vector<std::string> names_where(const Predicate& predicate) {
   std::vector<std::string> names;
@@ -207,7 +207,7 @@ TEST(HookRow, SaysThePayloadOfAnApproximation) {
   EXPECT_EQ(bytes("batched_power_sgd", {}, 2), 4 * 2 * 50);
 }
 
-// Behind P of 60 begins the rest, with a block of 128 elements; Q of 40 fills up none.
+// The rest follows P of 60 elements and begins at a new block of 128; Q of 40 needs no padding.
 TEST(HookRow, SaysThePayloadOfAnApproximationWithWhatFillsUpBlocks) {
   const GradientSizes gradients{.numel = 60 * 40 + 33, .shapes = {{60, 40}, {33}}};
   const HookRow& row = hook_row("power_sgd");
@@ -236,7 +236,7 @@ TEST(AddedHookRow, GoesAsItCame) {
   EXPECT_EQ(comm_hook_names(), names);
 }
 
-// The message of the c10::ValueError that making the hook throws.
+// The message of the c10::ValueError when the hook is made.
 std::string value_error(const std::string& name, const HookOptions& options) {
   return testing::error_message<c10::ValueError>([&] { create_comm_hook(name, options); });
 }
@@ -361,7 +361,8 @@ TEST(HookRow, SendsASegmentBetweenNodes) {
   const auto bytes = [&](const node::NodeLayout& layout) {
     return hook_row("int8").payload_bytes(gradients, layout, options);
   };
-  // Half of the message from each of a node's two ranks, to the other node; the exempt ones are one segment of a grain.
+  // Each of a node's two ranks sends half of the message to the other node; the exempt elements are one segment of a
+  // grain.
   EXPECT_EQ(bytes(node::NodeLayout::of_size(4, 2)), encoded_size(1 << 19, WireFormat::kInt8B128) + 4000);
   EXPECT_EQ(bytes(node::NodeLayout::of_size(4, 4)), 0);
 }

@@ -25,14 +25,14 @@ using ::testing::HasSubstr;
 using testing::run_ranks;
 using LocalGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Returns when all ranks have it: one that destroys it at once would leave others that are still connecting to it.
+// Returns when all ranks have the hook. If one rank destroyed it at once, others might still be connecting to it.
 std::unique_ptr<CommHook> make_local_hook(const LocalGroup& group, const LocalOptions& local) {
   auto hook = create_comm_hook("post_local_sgd", {.process_group = group, .local = local});
   testing::wait_for_ranks(group);
   return hook;
 }
 
-// A step of two buckets that hold the rank; what the second one holds then.
+// A step of two buckets that hold the rank. Returns the result of the second one.
 double average_rank(CommHook& hook, int64_t rank) {
   double value = 0;
   for (size_t index = 0; index < 2; ++index) {
@@ -44,7 +44,7 @@ double average_rank(CommHook& hook, int64_t rank) {
   return value;
 }
 
-// By rank, with consecutive ranks in groups.
+// The mean of this rank's group, with consecutive ranks in groups.
 double mean_in_group(int64_t rank, int64_t world, int64_t size) {
   const int64_t first = rank / size * size;
   const int64_t last = std::min(first + size, world) - 1;
@@ -77,7 +77,7 @@ TEST(PostLocalSgdHook, SendsNothingWithoutAGroup) {
   });
 }
 
-// That of the step that was last: of the hook of all ranks, then of the one in this rank's group, if it sends.
+// The compression of the last step: of the hook of all ranks, then of the hook in this rank's group, if it sends.
 TEST(PostLocalSgdHook, SaysTheCompressionOfThePresentHook) {
   run_ranks(3, [](int64_t rank, const LocalGroup& group) {
     const auto hook = make_local_hook(group, {.start = 1, .group_size = 2, .hook = "bf16_compress"});
@@ -114,8 +114,8 @@ TEST(PostLocalSgdHook, ResumesWhereItWas) {
   });
 }
 
-// A node of four ranks that has three now, and groups of another size. The state of the hook inside depends on the
-// number of its ranks.
+// A node of four ranks that has three now, and groups of another size. The state of the inner hook depends on its
+// number of ranks.
 TEST(PostLocalSgdHook, BeginsAnewInOtherGroups) {
   const LocalOptions options{.hook = "auto"};
   std::vector<HookState> left(4);
@@ -138,7 +138,7 @@ TEST(PostLocalSgdHook, BeginsAnewInOtherGroups) {
   });
 }
 
-// A second hook would find other ranks' numbers there.
+// Otherwise a second hook would read wrong ranks from the options.
 TEST(PostLocalSgdHook, LeavesTheGroupsOptionsAlone) {
   run_ranks(4, [](int64_t rank, const LocalGroup& group) {
     const auto options = group->getBackend(at::kCPU)->getBackendOptions();
@@ -150,7 +150,7 @@ TEST(PostLocalSgdHook, LeavesTheGroupsOptionsAlone) {
   });
 }
 
-// To average gradients ranks need no memory in common, and a group that vanished would be another training.
+// Ranks that average gradients need no shared memory, and dropping a group would change the training.
 TEST(PostLocalSgdHook, TheRanksOfANodeAreAGroupWithoutMemory) {
   const testing::FileSizeLimit no_memory(1 << 20);
   run_ranks(3, [](int64_t rank, const LocalGroup& group) {
@@ -160,7 +160,7 @@ TEST(PostLocalSgdHook, TheRanksOfANodeAreAGroupWithoutMemory) {
   });
 }
 
-// Keeps what it was told to rescale by.
+// Records the factors by which it is rescaled.
 class RescaledHook final : public CommHook {
  public:
   explicit RescaledHook(std::atomic<int64_t>& rescaled) : rescaled_(rescaled) {}

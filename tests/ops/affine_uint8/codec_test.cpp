@@ -1,4 +1,4 @@
-// One element's arithmetic against the table of PyTorch's own results.
+// The arithmetic of one element, compared with the table of PyTorch's results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The kernels against PyTorch's own operators, on every instruction set.
+// The kernels, compared with PyTorch's operators on every instruction set.
 #include "ops/cpu/affine_uint8/affine_uint8_kernels.h"
 
 #include <ATen/ATen.h>
@@ -73,7 +73,7 @@ TYPED_TEST(AffineUint8Kernels, QuantizeAsPyTorchDoes) {
   }
 }
 
-// Scales that x was not made for, Inf, NaN and subnormal ones among them.
+// Scales that do not belong to x, including Inf, NaN and subnormal ones.
 TYPED_TEST(AffineUint8Kernels, QuantizeAsPyTorchDoesWithForeignQparams) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (const auto& [name, x] : test::inputs(this->kDtype, 4099)) {
@@ -110,8 +110,7 @@ TYPED_TEST(AffineUint8Kernels, FusedRowIsChooseThenQuantize) {
   }
 }
 
-// Random codes of all ranks. The scales include ones whose mean overflows or is
-// subnormal in the 16-bit types.
+// Random codes of all ranks. With some of the scales the mean overflows or is subnormal in the 16-bit types.
 struct Encoded {
   Encoded(int64_t ranks, int64_t size) : codes(at::randint(0, 256, {ranks, size}, at::kByte)) {
     const std::vector<float> scales{0x1.110p-8F, 3e-7F, 1.7F, 300, 1e-40F, 2e36F};
@@ -187,7 +186,7 @@ TEST(AffineUint8KernelsOnFloats, DequantizeEqualsPyTorch) {
   }
 }
 
-// Every bit pattern of the 16-bit types goes through the vector paths of both directions.
+// Every bit pattern of the 16-bit types, through the vector paths of both directions.
 template <class T>
 void every_pattern_quantizes() {
   const at::Tensor bits = at::arange(-32768, 32768, at::kInt).to(at::kShort);
@@ -205,7 +204,7 @@ void every_pattern_quantizes() {
 TEST(AffineUint8KernelsOnAllPatterns, BFloat16) { every_pattern_quantizes<c10::BFloat16>(); }
 TEST(AffineUint8KernelsOnAllPatterns, Half) { every_pattern_quantizes<c10::Half>(); }
 
-// One NaN at each position of a few vectors and of the rest behind them.
+// One NaN at each position of a few vectors and of the remainder behind them.
 TYPED_TEST(AffineUint8Kernels, FindRangeSeesNanAnywhere) {
   constexpr int64_t kSize = 150;
   for (const bool negative : {false, true}) {

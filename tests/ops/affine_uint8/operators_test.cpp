@@ -43,7 +43,7 @@ TEST_P(AffineUint8Operators, GiveTheTablesValues) {
 INSTANTIATE_TEST_SUITE_P(Table, AffineUint8Operators, ::testing::ValuesIn(test::affine_uint8_table()),
                          [](const auto& test) { return test.param.name; });
 
-// The gradients of PyTorch's own hook test, two ranks (tests of DDP use them too).
+// The gradients of PyTorch's hook test for two ranks; tests of DDP also use them.
 TEST(AffineUint8Operator, GivesTheKnownQparamsOfTheReferenceTask) {
   at::manual_seed(2020);
   const at::Tensor x = at::randn({40, 20});
@@ -55,7 +55,7 @@ TEST(AffineUint8Operator, GivesTheKnownQparamsOfTheReferenceTask) {
   EXPECT_EQ(zero_point1.item<int32_t>(), 0);
 }
 
-// What holds on every device; PyTorch's result is the one on that device.
+// Properties on every device; the reference is PyTorch's result on the same device.
 class AffineUint8OnDevice : public test::DeviceTest {};
 
 INSTANTIATE_TEST_SUITE_P(Devices, AffineUint8OnDevice, test::kDevices, test::name_of_case);
@@ -162,7 +162,7 @@ TEST_P(AffineUint8OnDevice, HandlesTensorsWithoutElements) {
               HasSubstr("x has channels without elements: its shape is [3, 0]"));
 }
 
-// Rows long enough to be shared out, and rows that begin anywhere with respect to wide loads.
+// Rows long enough to be split, and rows that begin at any alignment.
 TEST_P(AffineUint8OnDevice, EqualsPyTorchForLongAndUnalignedRows) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{2, 70001}, {3, 8192}, {301, 1027}}) {
@@ -183,7 +183,7 @@ TEST_P(AffineUint8OnDevice, EqualsPyTorchForLongAndUnalignedRows) {
   }
 }
 
-// More elements than one thread's share, in one row, in few and in many.
+// More elements than one thread's share, in one row, in few rows and in many.
 TEST(AffineUint8Operator, GivesEqualBitsOnAnyNumberOfThreads) {
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{1, 300007}, {3, 70001}, {5003, 61}}) {
     const at::Tensor x = at::randn(shape);
@@ -225,7 +225,7 @@ TEST(AffineUint8Operator, KnowsItsOutputsOnTheMetaDevice) {
   EXPECT_THROW(quantize_per_channel(x, scales, zero_points), c10::ValueError);
 }
 
-// A wrong call and what it is told.
+// Wrong calls and their error messages.
 TEST(AffineUint8OperatorErrors, NameTheTypeThatIsWrong) {
   const at::Tensor x = at::ones({2, 3});
   const at::Tensor q = x.to(at::kByte);

@@ -1,5 +1,5 @@
-// What PyTorch's own Python computes, in ATen operators in the same order and on
-// the tensors' device, and the inputs that try to make us differ.
+// PyTorch's Python implementation, as ATen operators in the same order and on the tensors' device, and inputs that
+// could make results differ.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,11 +13,11 @@
 
 namespace narrowcast::test {
 
-// The sizes every kernel is tried with.
+// The sizes with which every kernel is tested.
 inline const std::vector<int64_t> kSizes{0, 1, 7, 127, 128, 129, 255, 256, 257, 1000003};
 
-// Has ATen use so many threads for as long as it lives. The references run on
-// one: on a busy machine, waiting for another takes longer than the work.
+// Sets the number of ATen's threads while it lives. The references use one thread: on a busy machine, waiting for
+// another takes longer than the work.
 class UseThreads {
  public:
   explicit UseThreads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
@@ -41,7 +41,7 @@ inline std::pair<at::Tensor, at::Tensor> observe(const at::Tensor& x) {
   const at::Tensor max_pos = at::max(max, zero);
   const at::Tensor scale = at::max((max_pos - min_neg) / 255.0, at::full({}, 0x1p-23, at::kFloat));
   const at::Tensor steps = at::round(min_neg / scale);
-  // PyTorch converts NaN to an integer here, which x86 makes the least one and the clamp then 0.
+  // Converting NaN to an integer gives the least integer on x86, and the clamp then 0.
   const at::Tensor zero_point = at::clamp(at::rsub(at::nan_to_num(steps), 0), 0, 255).to(at::kInt);
   return {scale, zero_point};
 }
@@ -49,7 +49,7 @@ inline std::pair<at::Tensor, at::Tensor> observe(const at::Tensor& x) {
 // _quantize_per_tensor_backend of quantization_hooks.py.
 inline at::Tensor quantize_backend(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point) {
   const at::Tensor y = at::round(x / scale) + zero_point;
-  // The conversion of NaN is undefined in C++; both the hardware's and ours are 0.
+  // The conversion of NaN is undefined in C++; the hardware's and this library's result is 0.
   return at::nan_to_num(at::clamp(y, 0, 255), 0.0).to(at::kByte);
 }
 
@@ -58,7 +58,7 @@ inline at::Tensor dequantize_backend(const at::Tensor& codes, const at::Tensor& 
   return scale * (codes.to(at::kFloat) - zero_point);
 }
 
-// Tensors of one dtype and size, by what is difficult about them.
+// Tensors of one dtype and size, named by their difficulty.
 inline std::vector<std::pair<std::string, at::Tensor>> all_inputs(at::ScalarType dtype, int64_t size) {
   at::manual_seed(size + 1);
   const at::Tensor normal = at::randn({size}, at::kDouble);
@@ -79,7 +79,7 @@ inline std::vector<std::pair<std::string, at::Tensor>> all_inputs(at::ScalarType
     with_inf[size - 1] = std::numeric_limits<double>::infinity();
     with_negative_inf[0] = -std::numeric_limits<double>::infinity();
   }
-  if (size > 100000) {  // Only what many elements could change.
+  if (size > 100000) {  // Only the inputs that behave differently with many elements.
     return {{"gradients", (normal * 1e-3).to(dtype)}, {"random_bits", patterns}, {"hostile", hostile}};
   }
   return {{"gradients", (normal * 1e-3).to(dtype)},
@@ -95,12 +95,12 @@ inline std::vector<std::pair<std::string, at::Tensor>> all_inputs(at::ScalarType
           {"negative_inf", with_negative_inf}};
 }
 
-// The same; under sanitizers some, others at each call.
+// The same inputs; under sanitizers only some of them, different ones at each call.
 inline std::vector<std::pair<std::string, at::Tensor>> inputs(at::ScalarType dtype, int64_t size) {
   return some_of(all_inputs(dtype, size));
 }
 
-// Equal bits, where any NaN equals any NaN.
+// Equal bits; any NaN equals any other NaN.
 inline ::testing::AssertionResult same_bits(const at::Tensor& actual, const at::Tensor& expected) {
   if (actual.scalar_type() != expected.scalar_type() || actual.sizes() != expected.sizes()) {
     return ::testing::AssertionFailure() << actual.toString() << actual.sizes() << " is not " << expected.toString()

@@ -1,4 +1,4 @@
-// Small arrays and what PyTorch 2.11's choose_qparams_per_tensor and quantize_per_tensor make of them.
+// Small arrays and the results of PyTorch 2.11's choose_qparams_per_tensor and quantize_per_tensor.
 #pragma once
 
 #include <cstdint>

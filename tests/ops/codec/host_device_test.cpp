@@ -1,4 +1,4 @@
-// Quotients by a reciprocal have the bits of quotients by division.
+// Quotients by a reciprocal have the bits of a division.
 #include "ops/codec/host_device.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Where the class promises the division's bits, these; elsewhere what is enough to round and clamp alike.
+// Expects the division's bits where the class promises them; elsewhere it expects the same result after rounding and
+// clamping.
 void expect_as_division(float x, float divisor) {
   const float expected = x / divisor;
   const float actual = ReciprocalDivision(divisor).quotient(x);
@@ -41,7 +42,7 @@ TEST(ReciprocalDivision, HasTheBitsOfDivision) {
   }
 }
 
-// Numerators beside a half of the divisor: their quotients round to different whole numbers.
+// Numerators next to an odd multiple of half the divisor: their quotients round to different integers.
 TEST(ReciprocalDivision, HasTheBitsOfDivisionBesideHalves) {
   std::mt19937 bits(2);
   for (int i = 0; i < 20000; ++i) {

@@ -1,4 +1,4 @@
-// Runs a test once per instruction set that the kernels are built for and this machine has.
+// Runs a test once for each instruction set that the kernels are built for and this machine has.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace narrowcast::test {
 
-// Makes Highway's dispatch choose one instruction set for as long as it lives.
+// Makes Highway dispatch to one instruction set while it lives.
 class UseInstructionSet {
  public:
   explicit UseInstructionSet(int64_t target) : trace_(__FILE__, __LINE__, hwy::TargetName(target)) {
@@ -26,7 +26,7 @@ class UseInstructionSet {
   testing::ScopedTrace trace_;
 };
 
-// The instruction sets of this machine and the one for any machine.
+// The instruction sets of this machine and the generic one.
 inline std::vector<int64_t> instruction_sets() {
   std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
   if (targets.empty() || targets.back() != HWY_STATIC_TARGET) {
@@ -35,7 +35,7 @@ inline std::vector<int64_t> instruction_sets() {
   return targets;
 }
 
-// Those and, if this machine has it, AVX3_DL, which only some kernels are built for, and the tests themselves are not.
+// The same and, if this machine has it, AVX3_DL. Only some kernels are built for it, and the tests themselves are not.
 inline std::vector<int64_t> all_instruction_sets() {
   std::vector<int64_t> targets = instruction_sets();
   if ((hwy::SupportedTargets() & HWY_AVX3_DL) != 0) targets.push_back(HWY_AVX3_DL);

@@ -26,7 +26,7 @@ TEST(DeviceLaps, AreByTheClockOnTheCpu) {
   EXPECT_LE(seconds[0] + seconds[1], all.count());
 }
 
-// What is simulated takes a millisecond.
+// Simulated work takes a millisecond.
 TEST(DeviceLaps, AreByWhatTheCurrentStreamHasElsewhere) {
   SimulatedStreams::reset();
   DeviceLaps laps(testing::kSimulatedDevice);

@@ -1,5 +1,5 @@
-// The C++ examples of docs/operators.md, word for word (tests/structure/check_examples compares), and what they
-// promise.
+// The C++ examples of docs/operators.md, word for word (tests/structure/check_examples compares), and checks of their
+// results.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/api/module.h>
@@ -64,7 +64,7 @@ TEST(OperatorsDocument, AffineUint8) {
   EXPECT_TRUE(same_bits(codes, at::tensor({0, 85, 255}, at::kByte)));
   EXPECT_TRUE(same_bits(same, x));
   EXPECT_EQ(scales.sizes(), at::IntArrayRef({64}));
-  // Half a step, and the rounding of scale, x / scale, product and difference: 2^-24 of at most 256 steps each.
+  // Half a step, plus the rounding of scale, x / scale, product and difference: 2^-24 of at most 256 steps each.
   EXPECT_TRUE(((close - rows).abs() <= scales.unsqueeze(1) * (0.5 + 4 * 256 * 0x1p-24)).all().item<bool>());
 }
 
@@ -130,7 +130,8 @@ TEST(OperatorsDocument, WireFormats) {
   EXPECT_EQ(message.numel(), 1016);
   EXPECT_EQ(bytes, 564);
   EXPECT_EQ(rounded_at_random.numel(), bytes);
-  // Half a scale, which is at most 1 + 2^-7 of the largest magnitude's 127th; 2^-16 for the rounding of the quotient.
+  // Half a scale, which is at most 1 + 2^-7 times the largest magnitude / 127, plus 2^-16 for the rounding of the
+  // quotient.
   const double bound = gradient.abs().max().item<double>() / 127 * (1 + 0x1p-7) * (0.5 + 0x1p-16);
   EXPECT_LE((decoded - gradient).abs().max().item<double>(), bound);
 }

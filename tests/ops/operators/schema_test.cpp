@@ -1,5 +1,5 @@
-// What every operator of ops/operators/schema.cpp has: kernels for every device, and a derivative or the error that
-// there is none.
+// Every operator of ops/operators/schema.cpp has kernels for every device, and a derivative or an error that it has
+// none.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::vector<std::string> names_without(c10::DispatchKey key) {
   return names;
 }
 
-// A kernel for a name that no schema has would be registered all the same, and never called.
+// A kernel for a name without a schema would be registered but never called.
 TEST(Schema, IsThereForEveryKernel) {
   EXPECT_FALSE(operators().empty());
   for (const c10::OperatorHandle& op : operators()) EXPECT_TRUE(op.hasSchema()) << op.operator_name().name;
@@ -41,7 +41,7 @@ TEST(Schema, HasKernelsForEveryDevice) {
   EXPECT_THAT(names_without(c10::DispatchKey::Meta), ::testing::IsEmpty());
 }
 
-// Without a kernel of ours autograd would take results for constants. encoded_size has no tensors.
+// Without an Autograd kernel, autograd would treat results as constants. encoded_size has no tensors.
 TEST(Schema, TellsAutogradOfEveryOperator) {
   EXPECT_THAT(names_without(c10::DispatchKey::Autograd), ::testing::ElementsAre("narrowcast::encoded_size"));
 }

@@ -1,4 +1,4 @@
-// TorchScript source, compiled in C++, that calls the project's operators.
+// Compiles TorchScript source in C++ that calls the project's operators.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
@@ -12,7 +12,7 @@
 
 namespace narrowcast::test {
 
-// Knows `narrowcast` as the operators of that namespace, and `torch`.
+// Resolves `narrowcast` to the operators of that namespace, and `torch`.
 struct OperatorResolver : torch::jit::NativeResolver {
   std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name, torch::jit::GraphFunction& function,
                                                          const torch::jit::SourceRange& place) override {
@@ -34,7 +34,7 @@ inline torch::jit::Module save_and_load(const torch::jit::Module& module) {
   return torch::jit::load(file);
 }
 
-// The executor changes what it runs in the first two calls of a method.
+// The executor still changes the code in the first two calls of a method.
 inline constexpr int kRunsUntilSettled = 3;
 
 }  // namespace narrowcast::test

@@ -106,7 +106,7 @@ void expect_wire_format(torch::jit::Module module) {
   }
 }
 
-// Methods, and what to expect of a module that has them.
+// Methods, and the checks of a module with these methods.
 struct ScriptCase {
   const char* name;
   const char* source;

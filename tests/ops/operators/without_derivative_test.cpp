@@ -34,7 +34,7 @@ TEST(WriteWithoutDerivative, WritesAndMakesBackwardThrow) {
   expect_backward_names(output, "test::add");
 }
 
-// What the output was before has a gradient of its own, which must not be had without the input's.
+// The former value of the output has a gradient. It must not be computed without the input's gradient.
 TEST(WriteWithoutDerivative, CoversWhatTheOutputWasBefore) {
   const at::Tensor x = at::ones({2}).requires_grad_();
   const at::Tensor output = x * 2;
@@ -87,7 +87,7 @@ TEST(OperatorsWithoutDerivative, BackwardThroughDecodedValuesThrows) {
   expect_backward_names(dequantize_per_channel(codes, scales, at::zeros({3})), "narrowcast::dequantize_per_channel");
 }
 
-// A loss that reaches x both through the round trip and directly must not get half a gradient.
+// A loss that depends on x both through the round trip and directly must not get half a gradient.
 TEST(OperatorsWithoutDerivative, RoundTripIsNoSilentConstant) {
   const at::Tensor x = needing_gradient();
   const auto [scale, zero_point] = choose_qparams_per_tensor(x);

@@ -1,5 +1,5 @@
-// The codec of FP16 and BFP16 on one element, by its documented values and
-// against PyTorch's conversions of every pattern.
+// The codec of FP16 and BFP16 on one element, compared with its documented values and with PyTorch's conversions of
+// every pattern.
 #include "ops/codec/quantize_tensor.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ TEST_P(Bfp16Codec, EncodesTheTable) {
   EXPECT_EQ(float_bits(decode_bfp16(GetParam().code)), uint32_t{GetParam().code} << 16);
 }
 
-// The last four are NaNs, of which upstream makes 7f80, 8000, 0000 and ff80.
+// The last four are NaNs, which upstream encodes as 7f80, 8000, 0000 and ff80.
 INSTANTIATE_TEST_SUITE_P(Table, Bfp16Codec,
                          ::testing::Values(Bfp16Row{0x3f808000, 0x3f81}, Bfp16Row{0xbf808000, 0xbf81},
                                            Bfp16Row{0x00008000, 0x0001}, Bfp16Row{0x7f7fffff, 0x7f80},
@@ -49,7 +49,7 @@ TEST(Fp16Codec, KeepsNanAndItsSign) {
   EXPECT_EQ(encode_fp16(float_of_bits(0xFFFFFFFFU)), 0xFE00);
 }
 
-// Between every two neighbours of binary16: the tie, and the float32 values beside it.
+// For every two neighbours of binary16: the tie, and the float32 values next to it.
 TEST(Fp16Codec, RoundsEveryTieToEven) {
   for (uint32_t code = 0; code < 0x7BFF; ++code) {
     const float tie = (decode_fp16(static_cast<uint16_t>(code)) + decode_fp16(static_cast<uint16_t>(code + 1))) / 2;

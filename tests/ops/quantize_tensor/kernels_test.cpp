@@ -1,4 +1,4 @@
-// The kernels of FP16 and BFP16 against PyTorch's own functions, on every instruction set.
+// The kernels of FP16 and BFP16, compared with PyTorch's functions on every instruction set.
 #include "ops/cpu/quantize_tensor/quantize_tensor_kernels.h"
 
 #include <ATen/ATen.h>
@@ -73,7 +73,7 @@ TYPED_TEST(QuantizeTensorKernels, EncodeAsPyTorchDoes) {
   }
 }
 
-// A NaN at each position of a few vectors and of the rest behind them.
+// A NaN at each position of a few vectors and of the remainder behind them.
 TYPED_TEST(QuantizeTensorKernels, KeepNanAnywhere) {
   for (int64_t at = 0; at < 150; ++at) {
     at::Tensor x = at::full({150}, static_cast<double>(std::numeric_limits<TypeParam>::max()), this->kDtype);
@@ -82,7 +82,7 @@ TYPED_TEST(QuantizeTensorKernels, KeepNanAnywhere) {
   }
 }
 
-// A million under sanitizers.
+// One million under sanitizers.
 TEST(QuantizeTensorKernelsOnBits, EncodeTenMillionRandomPatternsOfFloat32) {
   at::manual_seed(4);
   constexpr int64_t kPerRound = 1'000'000;
@@ -91,7 +91,7 @@ TEST(QuantizeTensorKernelsOnBits, EncodeTenMillionRandomPatternsOfFloat32) {
   }
 }
 
-// Between two neighbours of either format lies the tie; the float32 values beside it are its own neighbours.
+// The tie lies between two neighbours of either format; also its float32 neighbours are tested.
 TEST(QuantizeTensorKernelsOnBits, EncodeEveryTie) {
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     const at::Tensor values = test::every_pattern(dtype).to(at::kFloat);

@@ -39,7 +39,7 @@ TEST(DQuantType, RefusesWhatIsNone) {
             "Quantization type 7 is not supported");
 }
 
-// What holds on every device; PyTorch's result is the one on that device.
+// Properties on every device; the reference is PyTorch's result on the same device.
 class QuantizeTensorOnDevice : public test::DeviceTest {};
 
 INSTANTIATE_TEST_SUITE_P(Devices, QuantizeTensorOnDevice, test::kDevices, test::name_of_case);
@@ -62,7 +62,7 @@ TEST_P(QuantizeTensorOnDevice, EqualsPyTorch) {
   }
 }
 
-// Upstream's BFP16 takes matrices only, and reads others than contiguous ones wrongly.
+// Upstream's BFP16 takes only matrices, and reads non-contiguous ones wrongly.
 TEST_P(QuantizeTensorOnDevice, ReadsAnyLayoutOfAnyNumberOfDimensions) {
   const at::Tensor base = at::randn({6, 8, 10}).to(device());
   const at::Tensor channels_last = at::randn({2, 3, 4, 5}).to(device()).contiguous(at::MemoryFormat::ChannelsLast);
@@ -120,7 +120,7 @@ TEST(QuantizeTensor, GivesEqualBitsOnAnyNumberOfThreads) {
   }
 }
 
-// The last is on the CPU: devices may differ.
+// The last one is on the CPU: devices may differ.
 TEST_P(QuantizeTensorOnDevice, TakesListsTensorByTensor) {
   const std::vector<at::Tensor> xs{at::randn({3, 4}).to(device()), at::randn({5}, at::kDouble).to(device()),
                                    at::empty({0}).to(device()), at::randn({2, 1, 2})};
@@ -181,7 +181,7 @@ TEST(QuantizeTensorErrors, NameTheUndefinedTensor) {
   EXPECT_EQ(message([&] { dequantize_tensor_list(list, DQuantType::kFp16); }), "qs[1] is an undefined tensor");
 }
 
-// Called as TorchScript and Python do, with a name.
+// Called with a name, like TorchScript and Python do.
 TEST(QuantizeTensorErrors, NameTheUnknownType) {
   for (const char* name : {"quantize_tensor", "dequantize_tensor", "quantize_tensor_list", "dequantize_tensor_list"}) {
     const bool list = std::string(name).find("list") != std::string::npos;

@@ -1,5 +1,4 @@
-// What PyTorch's own quantization.py computes for FP16 and BFP16, in ATen
-// operators and the operators behind it, and the inputs to try.
+// PyTorch's quantization.py for FP16 and BFP16, as ATen operators and its internal operators, and test inputs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,7 +22,7 @@ inline at::Tensor call_upstream(const char* name, const at::Tensor& rows) {
   return stack[0].toTensor();
 }
 
-// _quantize_tensor for tensors of any shape. Upstream's BFP16 takes matrices of float32 only.
+// _quantize_tensor for tensors of any shape. Upstream's BFP16 takes only float32 matrices.
 inline at::Tensor upstream_quantize(const at::Tensor& x, DQuantType qtype) {
   if (qtype == DQuantType::kFp16) {
     return at::clamp(x, -65504.0, 65504.0).to(at::kHalf).contiguous();
@@ -41,13 +40,13 @@ inline at::Tensor upstream_dequantize(const at::Tensor& q, DQuantType qtype, std
   return (quant_loss ? at::div(decoded, *quant_loss) : decoded).contiguous();
 }
 
-// The 16 bits of each element of a float16 tensor, as whole numbers.
+// The 16 bits of each element of a float16 tensor, as integers.
 inline at::Tensor code_bits(const at::Tensor& q) { return q.contiguous().view(at::kShort).to(at::kInt) & 0xFFFF; }
 
 // The value of BFP16 codes as bfloat16.
 inline at::Tensor as_bfloat16(const at::Tensor& q) { return q.contiguous().view(at::kBFloat16); }
 
-// Codes of x equal upstream's bit for bit where x is a number, and are a quiet NaN where it is none.
+// The codes of x equal upstream's bit for bit where x is a number, and are a quiet NaN elsewhere.
 inline testing::AssertionResult encodes_as_upstream(const at::Tensor& q, const at::Tensor& x, DQuantType qtype) {
   const at::Tensor number = x.isnan().logical_not();
   const at::Tensor expected = upstream_quantize(x, qtype);

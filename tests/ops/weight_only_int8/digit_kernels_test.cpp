@@ -1,4 +1,4 @@
-// The kernels in fixed point: where they are, and whom they suit.
+// The fixed-point kernels: the processors that have them, and the inputs that suit them.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_F(WeightOnlyInt8DigitKernels, SuitRowsOfAnyOrdinaryMagnitude) {
 
 TEST_F(WeightOnlyInt8DigitKernels, SuitRowsOfFiniteAndNotTooUnequalValues) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  // 999 ones and one x have the mean (999 + x) / 1000: 64 times that is x at 999 * 64 / 936 = 68.3.
+  // 999 ones and one x have the mean (999 + x) / 1000. x is 64 times the mean at 999 * 64 / 936 = 68.3.
   for (const auto& [outlier, expected] : std::vector<std::pair<float, bool>>{
            {68, true}, {-68, true}, {69, false}, {-69, false}, {kInf, false}, {-kInf, false}, {std::nanf(""), false}}) {
     at::Tensor x = at::ones({1000});
@@ -65,7 +65,7 @@ TEST_F(WeightOnlyInt8DigitKernels, SuitRowsOfFiniteAndNotTooUnequalValues) {
   }
 }
 
-// One value and 59999 zeros: 60000 times the mean. The sum of 59999 times 2 makes that 12874 times.
+// One value and 59999 zeros: the value is 60000 times the mean. With 59999 values of 2 it is 12874 times the mean.
 TEST_F(WeightOnlyInt8DigitKernels, SuitNoRowOfAlmostNothingButOneValue) {
   at::Tensor x = at::zeros({60000});
   x[0] = 0x1p15;

@@ -1,4 +1,4 @@
-// Sums in fixed point are exact where they should be.
+// Fixed-point sums are exact where they should be.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ class WeightOnlyInt8Digits : public ::testing::Test {
   }
 };
 
-// Whole numbers that three digits hold, with their extremes: the sums, and so the results, are those of float64,
-// rounded once.
+// Integers that three digits hold, including the extremes. The sums, and so the results, are those of float64, rounded
+// once.
 TEST_F(WeightOnlyInt8Digits, AreExactForWholeNumbers) {
   constexpr int64_t kMost = 8355711;
   for (const int64_t inputs : {1, 3, 15, 16, 63, 64, 65, 130, 1023, 1024, 1025, 2500}) {
@@ -41,8 +41,8 @@ TEST_F(WeightOnlyInt8Digits, AreExactForWholeNumbers) {
   }
 }
 
-// The same for two digits: bfloat16 holds whole numbers up to 256, and these times 64. The results are rounded to
-// float32 and to bfloat16.
+// The same for two digits: bfloat16 holds integers up to 256, and these times 64. The results are rounded to float32
+// and to bfloat16.
 TEST_F(WeightOnlyInt8Digits, AreExactForWholeNumbersInBfloat16) {
   for (const int64_t inputs : {1, 63, 65, 1025, 2500}) {
     for (const int64_t outputs : {1, 31, 32, 33, 70}) {
@@ -58,8 +58,8 @@ TEST_F(WeightOnlyInt8Digits, AreExactForWholeNumbersInBfloat16) {
   }
 }
 
-// Sums of int32 at their limits: 65536 inputs with the largest digits. One input more goes another way. The rows'
-// digits are more than are kept at a time.
+// Sums of int32 at their limits: 65536 inputs with the largest digits. One more input uses another kernel. The rows
+// have more digits than are kept at a time.
 TEST_F(WeightOnlyInt8Digits, HoldTheLargestSums) {
   for (const int64_t inputs : {kMostDigitInputs, kMostDigitInputs + 1}) {
     for (const double sign : {1.0, -1.0}) {

@@ -1,4 +1,4 @@
-// Layers to try weight_only_int8_linear with, and how far its result may be from the exact one.
+// Layers for tests of weight_only_int8_linear, and bounds of its error.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ inline at::Tensor run_linear(const at::Tensor& x, const Layer& layer) {
   return weight_only_int8_linear(x, layer.weight, layer.scales, layer.bias);
 }
 
-// The reference's own expression, with the bias it should have kept.
+// The reference's expression, plus the bias that the reference drops.
 inline at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
   const at::Tensor y = at::linear(x, layer.weight.to(x.scalar_type())) * layer.scales.to(x.scalar_type());
   return layer.bias ? y + layer.bias->to(x.scalar_type()) : y;
@@ -43,15 +43,16 @@ inline at::Tensor exact_linear(const at::Tensor& x, const Layer& layer) {
   return layer.bias ? scaled + layer.bias->to(at::kDouble) : scaled;
 }
 
-// Half the distance of neighbours around 1.
+// Half the distance between neighbours around 1.
 inline double unit_roundoff(at::ScalarType dtype) {
   return dtype == at::kFloat ? 0x1p-24 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
 }
 
-// The largest distance from exact_linear, derived from the arithmetic. A sum of n terms, scaled and shifted, in float32
-// in any order: (n + 3) * 2^-24 of what its terms' magnitudes add up to. Fixed point: half a unit per input, less than
-// largest / 8355711 for three digits, / 32639 for the two of bfloat16. A bfloat16 product may be rounded before it is
-// scaled; the result is always rounded to the dtype, in float16 to a multiple of 2^-24 near 0.
+// The largest distance from exact_linear, derived from the arithmetic:
+// - A float32 sum of n terms in any order, scaled and shifted: (n + 3) * 2^-24 of the sum of the terms' magnitudes.
+// - Fixed point: half a unit per input, less than largest / 8355711 for three digits, / 32639 for the two of bfloat16.
+// - A bfloat16 product may be rounded before it is scaled.
+// - The result is rounded to the dtype, in float16 to a multiple of 2^-24 near 0.
 inline at::Tensor linear_bound(const at::Tensor& x, const Layer& layer) {
   const at::Tensor x64 = x.to(at::kDouble).abs();
   const at::Tensor w64 = layer.weight.to(at::kDouble).abs() * layer.scales.to(at::kDouble).abs().unsqueeze(1);
@@ -74,7 +75,7 @@ inline testing::AssertionResult within_bound(const at::Tensor& actual, const at:
                                      << " are too far, or NaN; the worst by " << excess.max().item<double>();
 }
 
-// Tries a layer on batches of so many rows, with and without its bias.
+// Tests a layer on batches of these numbers of rows, with and without its bias.
 inline void expect_exact_within_bound(const Layer& layer, const std::vector<int64_t>& batches) {
   const Layer no_bias{layer.weight, layer.scales};
   const int64_t inputs = layer.weight.size(1);
@@ -88,7 +89,7 @@ inline void expect_exact_within_bound(const Layer& layer, const std::vector<int6
   }
 }
 
-// Inf and NaN of an input reach every output of its row that they should, and no other row.
+// Inf and NaN of an input must reach all the outputs of their row that depend on it, and no other row.
 inline void expect_passes_inf_and_nan_on(const Layer& layer) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   layer.weight.select(1, 3).slice(0, 0, 6).zero_();

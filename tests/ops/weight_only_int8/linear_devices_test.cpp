@@ -21,7 +21,7 @@ using test::run_reference;
 using test::same_bits;
 using test::within_bound;
 
-// Has LibTorch compute in bfloat16 where it may, for as long as it lives.
+// Enables LibTorch's autocast to bfloat16 while it lives.
 class UseAutocast {
  public:
   explicit UseAutocast(c10::DeviceType device) : device_(device) {
@@ -54,7 +54,7 @@ class WeightOnlyInt8LinearOnDevice : public test::DeviceTest {
 
 INSTANTIATE_TEST_SUITE_P(Devices, WeightOnlyInt8LinearOnDevice, test::kDevices, test::name_of_case);
 
-// Few rows and many, inputs that fill wide loads and others, more inputs than a warp has under way.
+// Few and many rows, numbers of inputs with and without full wide loads, and more inputs than a warp has in flight.
 TEST_P(WeightOnlyInt8LinearOnDevice, IsExactWithinItsBound) {
   struct Shape {
     int64_t inputs, outputs;
@@ -94,7 +94,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, EqualsTheReferenceExpressionWithinBothBound
   }
 }
 
-// PyTorch's bits on the device.
+// The bits must equal PyTorch's on the device.
 TEST_P(WeightOnlyInt8LinearOnDevice, IsTheReferenceExpressionInFloat64) {
   for (const at::ScalarType scales_dtype : {at::kDouble, at::kFloat}) {
     Layer layer = layer_on_device(48, 513);
@@ -155,7 +155,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, TakesScalesAndBiasOfAnyFloatDtype) {
   }
 }
 
-// As at::linear does.
+// Like at::linear.
 TEST_P(WeightOnlyInt8LinearOnDevice, ComputesInTheDtypeOfAutocast) {
   const Layer layer = layer_on_device(9, 33);
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
@@ -168,7 +168,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, ComputesInTheDtypeOfAutocast) {
   }
 }
 
-// Small whole numbers and powers of two: every sum and product is exact.
+// Small integers and powers of two: every sum and product is exact.
 TEST_P(WeightOnlyInt8LinearOnDevice, GivesTheReferencesGradients) {
   const auto whole_numbers = [this](at::IntArrayRef sizes) {
     return at::randint(-4, 5, sizes, at::kFloat).to(device());

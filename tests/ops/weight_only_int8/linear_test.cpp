@@ -1,5 +1,5 @@
-// weight_only_int8_linear on the CPU: values on every instruction set, threads; in TorchScript, on the meta device, and
-// what it refuses.
+// weight_only_int8_linear on the CPU: values on every instruction set, threads, TorchScript, the meta device, and
+// errors.
 #include <ATen/ATen.h>
 #include <ATen/cpu/Utils.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ using test::same_bits;
 using test::within_bound;
 using testing::error_message;
 
-// Each of up to so many rows is promised the same bits, where the processor has VNNI, whatever the others and the
-// threads.
+// The largest batch in which each row has the same bits, independent of the other rows and the threads. This requires
+// VNNI.
 int64_t most_independent_rows(at::ScalarType dtype) {
   const auto capabilities = at::cpu::get_cpu_capabilities();
   const auto amx = capabilities.find("amx_bf16");
@@ -54,7 +54,7 @@ TEST_F(WeightOnlyInt8LinearOperator, IsExactWithinItsBoundOnEveryInstructionSet)
   }
 }
 
-// Rows whose values are so unequal that fixed point would not do, among others.
+// Includes rows whose values are too unequal for fixed point.
 TEST_F(WeightOnlyInt8LinearOperator, IsAsExactForRowsOfAnyMagnitudes) {
   const Layer layer{at::randint(-128, 128, {20, 300}, at::kChar), at::rand({20}) + 0.5};
   for (const int64_t target : test::all_instruction_sets()) {
@@ -68,7 +68,7 @@ TEST_F(WeightOnlyInt8LinearOperator, IsAsExactForRowsOfAnyMagnitudes) {
     x[5] *= at::pow(10.0, at::rand({300}) * 60 - 30);
     const at::Tensor y = run_linear(x, layer);
     EXPECT_TRUE(within_bound(y, x, layer));
-    // The outlier meets a zero here: what is left must be as exact as without it.
+    // The outlier meets a zero weight: the rest must be as exact as without it.
     Layer zero = layer;
     zero.weight = layer.weight.clone();
     zero.weight.select(1, 17).zero_();
@@ -92,7 +92,7 @@ TEST_F(WeightOnlyInt8LinearOperator, GivesEqualBitsOnAnyNumberOfThreads) {
   const Layer layer = random_layer(517, 1030);
   for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
-    // Where the dense kernel serves many rows, the promise is for few only.
+    // If the dense kernel computes many rows, the promise holds only for few.
     const std::vector<int64_t> batches =
         target == HWY_AVX3_DL ? std::vector<int64_t>{1, 4, 5, 64, 150} : std::vector<int64_t>{1, 4};
     for (const int64_t rows : batches) {
@@ -115,7 +115,7 @@ TEST_F(WeightOnlyInt8LinearOperator, GivesARowTheSameBitsInAnyBatch) {
   const Layer layer = random_layer(45, 2100);
   for (const at::ScalarType dtype : kLinearDtypes) {
     at::Tensor x = at::randn({most_independent_rows(dtype), 2100});
-    x[7][3] = 1e4;  // Not for fixed point, or not with two digits.
+    x[7][3] = 1e4;  // Not suitable for fixed point, or for two digits.
     x[5][8] = std::numeric_limits<double>::infinity();
     x = x.to(dtype);
     const at::Tensor expected = run_linear(x, layer);
@@ -139,7 +139,7 @@ TEST(WeightOnlyInt8LinearMeta, KnowsItsOutput) {
   EXPECT_TRUE(y.is_contiguous());
 }
 
-// A good call; each test spoils one argument.
+// A valid call; each test changes one argument.
 struct Call {
   at::Tensor input = at::ones({2, 6});
   at::Tensor weight = at::ones({5, 6}, at::kChar);

@@ -1,4 +1,4 @@
-// The kernels of symmetric quantisation against PyTorch's own operators, on every instruction set.
+// The kernels of symmetric quantisation, compared with PyTorch's operators on every instruction set.
 #include "ops/cpu/weight_only_int8/quantize_kernels.h"
 
 #include <ATen/ATen.h>
@@ -23,7 +23,7 @@ class WeightOnlyInt8QuantizeKernels : public ::testing::Test {
  protected:
   static constexpr at::ScalarType kDtype = c10::CppTypeToScalarType<T>::value;
 
-  // One row through the kernels equals the reference.
+  // Expects that one row through the kernels equals the reference.
   template <class Code>
   void expect_reference(const at::Tensor& x, CodeRange range) {
     constexpr at::ScalarType kTarget = c10::CppTypeToScalarType<Code>::value;

@@ -40,7 +40,7 @@ TEST(DynamicallyQuantizePerChannel, GivesTheKnownCodes) {
   EXPECT_TRUE(same_bits(zero_points, at::zeros({2}, at::kLong)));
 }
 
-// What holds on every device; PyTorch's result is the one on that device.
+// Properties on every device; the reference is PyTorch's result on the same device.
 class DynamicallyQuantizePerChannelOnDevice : public test::DeviceTest {};
 
 INSTANTIATE_TEST_SUITE_P(Devices, DynamicallyQuantizePerChannelOnDevice, test::kDevices, test::name_of_case);
@@ -100,7 +100,7 @@ TEST(DynamicallyQuantizePerChannel, GivesEqualBitsOnAnyNumberOfThreads) {
   }
 }
 
-// Rows long enough to be shared out.
+// Rows long enough to be split.
 TEST_P(DynamicallyQuantizePerChannelOnDevice, EqualsPyTorchForLongRows) {
   for (const at::ScalarType dtype : kDtypes) {
     const at::Tensor x = at::randn({2, 70001}).to(dtype).to(device());

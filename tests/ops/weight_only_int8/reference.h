@@ -1,4 +1,4 @@
-// What gpt-fast's Python computes, in ATen operators in the same order and on the tensor's device.
+// gpt-fast's Python code, as ATen operators in the same order and on the tensor's device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> reference_quantize(const a
   const at::Tensor scales = at::clamp(unclamped, 0x1p-23).to(x.scalar_type());
   const at::Tensor zero_points = at::zeros(min_val_neg.sizes(), x.options().dtype(at::kLong));
   const at::Tensor shifted = at::round(x / scales.unsqueeze(-1)) + zero_points.unsqueeze(-1);
-  // The conversion of NaN is undefined in C++; both the hardware's and ours are 0.
+  // The conversion of NaN is undefined in C++; the hardware's and this library's result is 0.
   const at::Tensor codes = at::nan_to_num(at::clamp(shifted, quant_min, quant_max), 0.0).to(target_dtype);
   return {codes, scales, zero_points};
 }

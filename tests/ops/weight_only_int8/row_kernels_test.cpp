@@ -1,4 +1,4 @@
-// The kernels for any processor on whole numbers, where every sum and product is exact.
+// The kernels for any processor, on integers for which every sum and product is exact.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -88,7 +88,7 @@ TEST(WeightOnlyInt8RowKernels, WidenEveryCode) {
   }
 }
 
-// Some outputs of a layer, in T.
+// Tests some outputs of a layer, in T.
 template <class T>
 void expect_scaled(const ExactLayer& layer, Range outputs) {
   const int64_t width = outputs.end - outputs.begin;

@@ -19,7 +19,7 @@ using test::run_reference;
 using test::same_bits;
 using testing::error_message;
 
-// Small whole numbers and powers of two: every sum and product is exact, so gradients compare bit for bit.
+// Small integers and powers of two: every sum and product is exact, so gradients can be compared bit for bit.
 at::Tensor whole_numbers(at::IntArrayRef sizes) { return at::randint(-4, 5, sizes, at::kFloat); }
 
 Layer exact_layer(int64_t outputs, int64_t inputs) {
@@ -71,7 +71,7 @@ TEST_F(WeightOnlyInt8LinearAutograd, KeepsDtypes) {
   EXPECT_EQ(layer.bias->grad().scalar_type(), at::kDouble);
 }
 
-// Kernels that call LibTorch on other threads must keep autograd out there too.
+// Kernels that call LibTorch on other threads must disable autograd there as well.
 TEST_F(WeightOnlyInt8LinearAutograd, WorksForManyRowsOnSeveralThreads) {
   const test::UseThreads several(2);
   const Layer layer = exact_layer(64, 6);
@@ -87,7 +87,7 @@ TEST_F(WeightOnlyInt8LinearAutograd, WorksForManyRowsOnSeveralThreads) {
   }
 }
 
-// The gradient is linear in the incoming one, whose own gradient is then the layer without its bias.
+// The gradient is linear in the incoming gradient. The gradient of that is the layer without its bias.
 TEST_F(WeightOnlyInt8LinearAutograd, HasSecondDerivatives) {
   const Layer layer = exact_layer(4, 6);
   const at::Tensor x = whole_numbers({5, 6}).requires_grad_();

@@ -1,5 +1,5 @@
-// The mean of what ranks encoded, and its message: against the plain codec, a
-// plain sum in rank order and a plain division.
+// The mean of the ranks' encoded arrays, and its message, compared with the plain codec, a plain sum in rank order and
+// a plain division.
 #include <gtest/gtest.h>
 #include <hwy/aligned_allocator.h>
 
@@ -17,7 +17,7 @@ namespace {
 using test::Bytes;
 using test::Floats;
 
-// What ranks contribute, one of them as floats.
+// The ranks' contributions; one of them is a float array.
 struct Contributions {
   std::vector<Bytes> messages;
   std::vector<const uint8_t*> pointers;
@@ -103,7 +103,7 @@ TEST_P(WireAverage, GoesAlikeToLongAlignedArrays) {
   }
 }
 
-// Whatever rank has it, and in whatever part.
+// For any rank with the NaN, and in any part.
 TEST_P(WireAverage, OfANanIsNone) {
   for (const int64_t own_rank : {-1, 0, 1, 2}) {
     for (size_t with_nan = 0; with_nan < 3; ++with_nan) {

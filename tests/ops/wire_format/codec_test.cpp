@@ -1,6 +1,5 @@
-// The parts of the wire codec: scales by their definition, E4M3 and the 16-bit
-// floats against PyTorch's types on every pattern and tie, Philox by its
-// published answers.
+// The parts of the wire codec: scales by their definition, E4M3 and the 16-bit floats compared with PyTorch's types on
+// every pattern and tie, and Philox with its published answers.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +49,7 @@ TEST(BlockScale, IsTheLeastThatReachesTheLargestMagnitude) {
     for (int64_t i = 0; i < patterns.numel(); ++i) {
       expect_least_scale(float_of_bits(static_cast<uint32_t>(patterns.const_data_ptr<int>()[i])), greatest);
     }
-    for (uint32_t scale = 0x0D80; scale < 0x7B00; scale += 37) {  // Exact multiples and the floats beside them.
+    for (uint32_t scale = 0x0D80; scale < 0x7B00; scale += 37) {  // Exact multiples and the floats next to them.
       const uint32_t exact = float_bits(scale_value(static_cast<uint16_t>(scale)) * greatest);
       EXPECT_EQ(block_scale(exact, greatest), scale);
       EXPECT_EQ(block_scale(exact + 1, greatest), scale + 1);
@@ -114,7 +113,7 @@ TEST(Float8E4M3, RoundsAsPyTorch) {
   }
 }
 
-// With the least and the greatest random word, numbers become their neighbours below and above.
+// With the least and the greatest random word, numbers are rounded to their neighbours below and above.
 template <class Element>
 void expect_neighbours(float below, float x, float above) {
   EXPECT_EQ(Element::decode(static_cast<typename Element::Code>(Element::encode(x, 0))), below);
@@ -167,8 +166,8 @@ TEST(FloatElements, MakeAllNansOne) {
   }
 }
 
-// What rounding to the nearest costs at most, as a share of what the format's type says: of numbers whose steps are all
-// alike, and of those whose steps grow with them.
+// The largest errors of rounding to nearest, as a share of the error in the format's type: for numbers with a constant
+// step, and for numbers whose step grows with them.
 struct WorstShares {
   double of_half_step = 0;
   double of_relative = 0;
@@ -183,7 +182,7 @@ void round_number(float x, WorstShares& worst) {
   share = std::max(share, cost / std::max(Format::kHalfStep, relative));
 }
 
-// Ties are among the numbers: multiples of 2^-11 for block formats, for others 14 significant bits.
+// The numbers include ties: multiples of 2^-11 for block formats, 14 significant bits for others.
 template <class Format>
 WorstShares round_numbers() {
   WorstShares worst;
@@ -206,7 +205,7 @@ TEST(HalfStep, IsTheMostThatRoundingToTheNearestCosts) {
     visit(format, [&](auto type) {
       using Format = decltype(type);
       if constexpr (Format::kIsVariable) {
-        return;  // variable_width_test.cpp: messages say their step.
+        return;  // See variable_width_test.cpp: messages contain their step.
       } else if constexpr (Format::kHalfStep == 0) {
         EXPECT_EQ(Format::Element::decode(Format::Element::encode(0x1.234568p-120F)), 0x1.234568p-120F);
       } else {

@@ -1,4 +1,4 @@
-// What every wire format must do, and every instruction set do alike.
+// The contract of every wire format; all instruction sets must give the same results.
 #include <gtest/gtest.h>
 #include <hwy/aligned_allocator.h>
 
@@ -27,7 +27,7 @@ constexpr uint8_t kUntouched = 0xA5;
 
 int64_t count(const Floats& x) { return static_cast<int64_t>(x.size()); }
 
-// The message of x, and behind it a byte that must stay.
+// The message of x, followed by a byte that must not change.
 template <class T = float>
 Bytes encode(WireFormat format, const std::vector<T>& x, const Rounding& rounding) {
   const auto size = static_cast<size_t>(test::size_of(format, static_cast<int64_t>(x.size())));
@@ -93,11 +93,12 @@ TEST_P(WireFormats, DecodeTheFloatsOfThePlainCodec) {
   });
 }
 
-// Bytes that no encoder wrote, as a damaged message holds them: decoded alike, but for which NaN.
+// Bytes that no encoder writes, as in a damaged message. All instruction sets decode the same numbers, except which
+// NaN.
 TEST_P(WireFormats, DecodeAnyBytesAlike) {
   constexpr int64_t kSize = 1027;
-  // Blocks of any headers need more bits than most variable formats have, and are NaN. So others have 2 to 4, or 2 and
-  // 3, which all formats have room for: a third of the rounds decodes to numbers.
+  // Random headers need more bits than most variable formats have, so their blocks are NaN. The other rounds use widths
+  // of 2 to 4 bits, or of 2 and 3, for which all formats have room: a third of the rounds decodes to numbers.
   constexpr std::pair<uint8_t, uint8_t> kHeaderBits[] = {{0xFF, 0}, {0x7F, 8}, {0x5F, 8}};
   const auto make_narrow = [](const auto& bits, Bytes& bytes) {
     for (int64_t i = 0; i < codec::wire::blocks_of(kSize); ++i) {
@@ -155,7 +156,7 @@ TEST_P(WireFormats, StayWithinTheBoundThatTheMessageSays) {
   });
 }
 
-// At each position: whole blocks, vectors of any width, and what is left behind them.
+// At each position: in whole blocks, vectors of any width, and the remainder.
 TEST_P(WireFormats, NeverMakeANumberOfNanOrInf) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr size_t kSize = 2 * 256 + 2 * 32 + 5;
@@ -170,7 +171,7 @@ TEST_P(WireFormats, NeverMakeANumberOfNanOrInf) {
         const Floats decoded = decode(format_, encode(format_, x, rounding), count(x));
         ASSERT_FALSE(std::isfinite(decoded[at])) << at << " " << value;
         ASSERT_EQ(std::isnan(decoded[at]), block > 1 || std::isnan(value)) << at << " " << value;
-        for (size_t i = 0; i < kSize; ++i) {  // Other blocks know nothing of it.
+        for (size_t i = 0; i < kSize; ++i) {  // Other blocks are not affected.
           ASSERT_EQ(std::isfinite(decoded[i]), i / block != at / block) << at << " " << i;
         }
       }
@@ -225,7 +226,7 @@ TEST_P(WireFormats, ReadAndWriteAtAnyAddress) {
   });
 }
 
-// Long arrays at such addresses are written past the caches.
+// Long arrays at aligned addresses are written past the caches.
 TEST_P(WireFormats, DecodeLongAlignedArraysAlike) {
   constexpr int64_t kLong = (int64_t{1} << 18) + 77;
   const Floats x = test::usual_numbers(kLong);

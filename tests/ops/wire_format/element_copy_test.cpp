@@ -1,4 +1,5 @@
-// Copies of float32 between orders of elements, on every instruction set: number by number, and nothing beside them.
+// Copies of float32 between orders of elements, on every instruction set: every number is copied, and nothing beside
+// them.
 #include <gtest/gtest.h>
 #include <hwy/aligned_allocator.h>
 
@@ -14,14 +15,14 @@ namespace {
 
 constexpr float kNotCopied = 4711;
 
-// Which of two arrays has grains that are dealt out.
+// Whether each of two arrays has permuted grains.
 struct CopyOrders {
   bool from;
   bool to;
 };
 
-// An array of `numel` elements of which all but the first `skipped` ones are copied, `shift` floats behind a line of
-// the cache.
+// An array of `numel` elements that begins `shift` floats after a cache line. All elements except the first `skipped`
+// ones are copied.
 struct CopySide {
   int64_t numel;
   int64_t skipped;
@@ -47,19 +48,19 @@ struct CopySide {
   }
 };
 
-// Numbers of elements, how many of the array's first are left out, and the orders.
+// Number of elements, number of skipped first elements, and the orders.
 class ElementCopy : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, CopyOrders>> {};
 
 TEST_P(ElementCopy, MovesEveryElementToItsPlace) {
   const auto [numel, skipped, orders] = GetParam();
   for (const int64_t instruction_set : test::instruction_sets()) {
     const test::UseInstructionSet use(instruction_set);
-    for (const int64_t shift : {0, 1}) {  // Only whole lines of the cache can be written past it.
+    for (const int64_t shift : {0, 1}) {  // Only whole cache lines can be written past the cache.
       const CopySide from(numel, skipped, 1 - shift, orders.from);
       const CopySide to(numel, skipped, shift, orders.to);
       const int64_t n = from.elements().n;
       for (int64_t i = 0; i < n; ++i) {
-        from.at(i) = static_cast<float>(i);  // Exact, and different in all places.
+        from.at(i) = static_cast<float>(i);  // Exact, and different at each place.
       }
       const auto [x, count, order, place] = from.elements();
       copy_elements({x, count, order, place}, to.elements());
@@ -68,7 +69,7 @@ TEST_P(ElementCopy, MovesEveryElementToItsPlace) {
         wrong += to.at(i) == static_cast<float>(i) ? 0 : 1;
       }
       EXPECT_EQ(wrong, 0) << "shift " << shift;
-      // kNotCopied is also the number of one that was copied.
+      // A copied number may equal kNotCopied.
       const int64_t copied = n > static_cast<int64_t>(kNotCopied) ? 1 : 0;
       EXPECT_EQ(std::count(to.memory.get(), to.memory.get() + numel + 1, kNotCopied), numel + 1 - n + copied);
     }

@@ -1,5 +1,5 @@
-// The bytes of the wire formats, written down: another version, machine or
-// language must write the same. A second implementation, in Python, made them.
+// Reference bytes of the wire formats: another version, machine or language must write the same bytes. An independent
+// implementation in Python made them.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,8 +9,8 @@
 namespace narrowcast {
 namespace {
 
-// What 35 elements become: a whole block of 32 and one of 3, or one that is not full. In variable formats, whose short
-// messages have as many bytes for any bits, 99.
+// The message of 35 elements: a whole block of 32 and one of 3, or one partial block. In variable formats 99 elements,
+// because shorter messages have the same size for any number of bits.
 struct Golden {
   WireFormat format;
   const char* nearest;
@@ -68,7 +68,7 @@ const Golden kGolden[] = {
 
 constexpr codec::wire::Rounding kRandom{true, 0x0123456789ABCDEF, 3, 5};
 
-// Eighths for block formats, and their thirds, which need rounding, for the others.
+// Eighths for block formats. Other formats use thirds of them, which need rounding.
 test::Floats input(WireFormat format) {
   test::Floats x;
   for (int i = 0; i < (codec::wire::is_variable(format) ? 99 : 35); ++i) {
@@ -123,38 +123,38 @@ TEST(GoldenBytesOfWhatIsRare, AreAsDocumented) {
             "193d00c2000001000000000000fffeffff00000000000000000000000000000000000000");
 }
 
-// Counted by hand. Of three blocks the first and the last are faint, at random far below the step.
+// Computed by hand. The first and the last of three blocks are faint; with random rounding they are far below the step.
 TEST(GoldenBytesOfFaintBlocks, AreAsDocumented) {
   test::Floats x(71, 0.0F);
-  x[40] = -3;      // 140 / 256 is the least step of which it is no more than 5.49: 3 bits and a zero point of 1.
-  x[5] = 0.5F;     // A step of 0.201 is needed: 5 quarters of an octave below the message's are 0.230, and 6 are 0.199.
-  x[66] = -0.45F;  // 0.181 is needed for this,
-  x[70] = 0.4F;    // and 0.268 for this on the other side: 4 quarters are 0.273.
+  x[40] = -3;      // 140 / 256 is the least step with which it is at most 5.49: 3 bits and a zero point of 1.
+  x[5] = 0.5F;     // Needs a step of 0.201: 5 quarters of an octave below the message's step is 0.230, 6 is 0.199.
+  x[66] = -0.45F;  // This needs 0.181.
+  x[70] = 0.4F;    // This, on the other side, needs 0.268: 4 quarters below is 0.273.
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, {})),
             "0c3f134210"                // 2 bits and a negative step; 3 and a zero point; 2.
             "2000000000000000"          // 0.5 is -2 negative steps.
-            "0001000000000000fffeffff"  // -3 is -5, so its code is -4; 0 has a code of 1.
+            "0001000000000000fffeffff"  // -3 is -5, so its code is -4; 0 has the code 1.
             "0400000040000000"          // -2 and 1.
             "000000");
   x[5] = 0.02F;     // 0.01005: 23 quarters are 0.0114, and 24 are 0.0094.
-  x[66] = -0.005F;  // 0.0025 is farther than the 27 quarters that a header can say.
+  x[66] = -0.005F;  // 0.0025 is farther below than the 27 quarters of a header.
   x[70] = 1.1e-19F;
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, kRandom)),
-            "1a3f37423e"  // 154 / 256: at random -3 must be no more than 4.99.
+            "1a3f37423e"  // 154 / 256: with random rounding -3 must be at most 4.99.
             "2000000000000000"
             "0001000000000000fffeffff"
             "0400000004000000"
             "000000");
 }
 
-// Also counted by hand: the words of a group follow those of the group before, and zeros have none.
+// Also computed by hand: the words of a group follow those of the group before, and zeros have none.
 TEST(GoldenBytesOfTwoGroups, AreAsDocumented) {
   test::Floats x(1056, 0.0F);
-  x[0] = 1;             // 129 / 2^21 is the least step of which it is no more than 16383.49: 0x3F81 of them.
-  x[40] = 0x1p-14F;     // Has a code of -2 down to 0.40 * 2^-14; 5 quarters of an octave below the step are 0.44.
-  x[100] = 0x1p-12F;    // 4 steps; -5, for which they may be 0.728 * 2^-14, of one that is 4 eighths below: 0.754.
+  x[0] = 1;             // 129 / 2^21 is the least step with which it is at most 16383.49: 0x3F81 steps.
+  x[40] = 0x1p-14F;     // Has the code -2 down to a step of 0.40 * 2^-14; 5 quarters of an octave below is 0.44.
+  x[100] = 0x1p-12F;    // 4 steps; -5, for which the step may be 0.728 * 2^-14 or more; 4 eighths below is 0.754.
   x[200] = 0x1p-22F;    // More than 27 quarters below.
-  x[1030] = -0x1p-20F;  // -2 of one that is 27 quarters below.
+  x[1030] = -0x1p-20F;  // Code -2 with a step 27 quarters below.
   const auto zeros = [](size_t bytes) { return std::string(2 * bytes, '0'); };
   const std::string expected = "813807130053" + zeros(28) + "3e" +  // The step and the headers.
                                zeros(4) + "01000000010000000100000001000000010000000100000001000000" + zeros(24) +

@@ -126,7 +126,7 @@ TEST_P(WireOperators, TakeHostileInputsOfAnySize) {
   }
 }
 
-// Wherever the elements and the message begin.
+// At any address of the elements and the message.
 TEST_P(WireOperators, TakeAnyAddress) {
   const at::Tensor x = at::randn({1500});
   for (const int64_t begin : {1, 2, 3, 5}) {
@@ -221,7 +221,7 @@ TEST(WireOperatorErrors, NameTheArgumentAndItsValue) {
   EXPECT_EQ(value_error([&] { decode({}, kFormat, 1); }), "bytes is an undefined tensor");
 }
 
-// Called as TorchScript and Python do, with a name.
+// Called with a name, like TorchScript and Python do.
 TEST(WireOperatorErrors, ListTheKnownFormats) {
   torch::jit::Stack stack{at::ones({1}), "int5_b32", c10::IValue(), 0, 0};
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("narrowcast::encode", "");

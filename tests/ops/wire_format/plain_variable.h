@@ -1,4 +1,4 @@
-// Messages of variable formats as the plain codec writes and reads them, and tests of all that must do the same.
+// Messages of variable formats, written and read by the plain codec, which is the reference for all other code.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ inline std::vector<uint32_t> bits_of(const std::vector<codec::wire::BlockExtent>
   return bits;
 }
 
-// Of the blocks of x.
+// The extents of the blocks of x.
 inline std::vector<uint32_t> plain_extents(const Floats& x) {
   std::vector<uint32_t> bits;
   for (int64_t i = 0; i < codec::wire::blocks_of(length(x)); ++i) {

@@ -1,4 +1,4 @@
-// Steps, and blocks for them, as tests of their widths and headers need them.
+// Steps, and blocks for them, for tests of widths and headers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace narrowcast::test {
 
-// The numbers of a block over a step, on the side that reaches farther and on the other, and what is expected of it.
+// The largest numbers of a block over a step, on the side that reaches farther and on the other, and the expected
+// result.
 struct SidesCase {
   float larger;
   float smaller;
@@ -27,14 +28,14 @@ inline ModelStep model_of(const codec::wire::StepCodes& codes) {
 
 inline uint32_t bfloat16_bits(float step) { return codec::float_bits(step) >> 16; }
 
-// Of a step of 1.
+// The codes of a step of 1.
 inline codec::wire::StepCodes codes_of_one(bool stochastic) { return codes_of(bfloat16_bits(1), stochastic); }
 
 inline float bfloat16_down(double number) {
   return codec::float_of_bits(codec::float_bits(static_cast<float>(number)) & 0xFFFF0000U);
 }
 
-// Of numbers from -negative to positive.
+// The extent of numbers from -negative to positive.
 inline codec::wire::BlockExtent sides_of(float negative, float positive) {
   return codec::wire::BlockExtent::of(codec::float_bits(positive), codec::float_bits(negative));
 }

@@ -1,4 +1,4 @@
-// How far the numbers of blocks reach, and which widths a step gives them (ops/codec/variable_headers.h).
+// The extents of blocks, and their widths for a step (ops/codec/variable_headers.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using test::kInf;
 using test::sides_of;
 using test::SidesCase;
 
-constexpr uint32_t kEvery = test::kSanitized ? 61 : 1;  // Of the steps one.
+constexpr uint32_t kEvery = test::kSanitized ? 61 : 1;  // Every kEvery-th step is tested.
 
 TEST(BlockExtent, HasBothSidesRoundedUpToBfloat16) {
   for (const auto& [positive, negative, bits] : {std::tuple{0U, 0U, 0U},
@@ -52,7 +52,7 @@ TEST(BlockExtent, HasBothSidesRoundedUpToBfloat16) {
   EXPECT_EQ(extent_of_block(x.data(), 2, 0).bits, 0xBF000000U);
 }
 
-// Whichever side is that of the positive numbers.
+// Expects the same width whichever side is positive.
 void expect_widths(const StepCodes& codes, std::span<const SidesCase> cases) {
   for (const auto& [larger, smaller, width] : cases) {
     EXPECT_EQ(codes.width(sides_of(larger, smaller)), width) << larger << " " << smaller;
@@ -60,16 +60,16 @@ void expect_widths(const StepCodes& codes, std::span<const SidesCase> cases) {
   }
 }
 
-// The greatest bfloat16 of a width and the next, over a step of 1. Numbers of a half more than the outermost code have
-// it, less a 128th: a larger one of B + z + 1/2 and a smaller one of B - z - 1/2.
+// For a step of 1, the greatest bfloat16 of each width, and the next one. A number gets the outermost code up to a half
+// beyond it, less a 128th: B + z + 1/2 for the larger side and B - z - 1/2 for the smaller one.
 TEST(StepCodes, HaveTheWidthsThatHoldBothSidesToNearest) {
   constexpr SidesCase kCases[] = {
       {2.484375F, 0.0F, 2U},
       {2.484375F, 1.4921875F, 2U},
       {2.5F, 0.0F, 3U},
       {1.5F, 1.5F, 3U},
-      {5.46875F, 2.484375F, 3U},  // With a zero point of 1,
-      {4.46875F, 3.484375F, 3U},  // and without.
+      {5.46875F, 2.484375F, 3U},  // With a zero point of 1.
+      {4.46875F, 3.484375F, 3U},  // Without a zero point.
       {5.5F, 0.0F, 4U},
       {4.5F, 2.5F, 4U},
       {3.5F, 3.5F, 4U},
@@ -93,7 +93,7 @@ TEST(StepCodes, HaveTheWidthsThatHoldBothSidesToNearest) {
   expect_widths(codes_of_one(false), kCases);
 }
 
-// Numbers up to the outermost code have it, less a 128th.
+// At random, a number gets the outermost code up to that code, less a 128th.
 TEST(StepCodes, HaveTheWidthsThatHoldBothSidesAtRandom) {
   constexpr SidesCase kCases[] = {
       {1.9921875F, 0.9921875F, 2U}, {2.0F, 0.0F, 3U},     {1.0F, 1.0F, 3U},    {4.96875F, 1.9921875F, 3U},
@@ -143,13 +143,13 @@ TEST(StepCodes, OfTheGreatestStepMakeFaintBlocksOfAllMagnitudes) {
   }
 }
 
-// To nearest of those 6.75 octaves below the step.
+// To nearest, blocks 6.75 octaves below the step become zeros.
 TEST(StepCodes, MakeZerosOfBlocksFarBelow) {
   const auto width = [](bool stochastic, float largest) {
     return codes_of(bfloat16_bits(1.25F), stochastic).width(sides_of(largest, 0));
   };
   EXPECT_EQ(width(false, 0x1.8p-7F), kFaintWidth);
-  EXPECT_EQ(width(false, 0x1.7E0002p-7F), kFaintWidth);  // It is rounded up.
+  EXPECT_EQ(width(false, 0x1.7E0002p-7F), kFaintWidth);  // Rounded up.
   EXPECT_EQ(width(false, 0x1.7Ep-7F), 0U);
   EXPECT_EQ(width(true, 0x1p-101F), kFaintWidth);
   EXPECT_EQ(width(true, 0x1.FE0002p-102F), kFaintWidth);
@@ -192,7 +192,7 @@ TEST(StepCodes, GiveABlockNoMoreBytesWithAGreaterStep) {
   }
 }
 
-// One side grows by one bfloat16 after the other, while the other stays; which of them is the larger may change.
+// One side grows by one bfloat16 at a time, while the other side stays. The larger side may change.
 TEST(StepCodes, GiveABlockNoFewerBytesWithAGreaterElement) {
   std::mt19937 engine(3);
   for (int i = 0; i < (test::kSanitized ? 20 : 1000); ++i) {

@@ -1,4 +1,4 @@
-// Stochastic rounding has no bias, and its result no cause but seed, step and position.
+// Stochastic rounding has no bias, and its result depends only on seed, step and position.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ using test::same_bits;
 constexpr int64_t kSize = 512;
 constexpr int64_t kSteps = 4096;
 
-// Of a mean of independent values that each lie in an interval of width 1, Hoeffding's inequality says how far it is
-// from its expectation, but for one case in 10^9 (the seeds are fixed, so a test that passes keeps passing).
+// Hoeffding's bound of the distance between a mean and its expectation, for independent values in intervals of width 1.
+// It holds except in one of 10^9 cases. The seeds are fixed, so a test that passes keeps passing.
 double hoeffding(double values, double tests) { return std::sqrt(std::log(2 * tests * 1e9) / (2 * values)); }
 
 class StochasticRounding : public ::testing::TestWithParam<WireFormat> {
@@ -27,7 +27,7 @@ class StochasticRounding : public ::testing::TestWithParam<WireFormat> {
     return decode(encode(x, format_, options), format_, x.numel());
   }
 
-  // The distance between the numbers beside each element: at most twice what rounding to nearest may move it.
+  // The distance between the neighbours of each element, which is at most twice the error of rounding to nearest.
   at::Tensor step_of_each(const at::Tensor& x) const {
     if (codec::wire::is_variable(format_)) {
       const at::Tensor bytes = encode(x, format_, {.seed = 0});
@@ -57,7 +57,7 @@ TEST_P(StochasticRounding, HasNoBias) {
     return;
   }
   const at::Tensor bias = (sum / kSteps - x) / step_of_each(x);
-  // Rounding the quotients to 24 digits, and codes to as many binary places, adds less than 2^-16 of a step.
+  // Rounding the quotients to 24 binary digits, and codes to 24 binary places, adds less than 2^-16 of a step.
   EXPECT_LE(bias.abs().max().item<double>(), hoeffding(kSteps, kSize) + 0x1p-16);
   EXPECT_LE(std::abs(bias.mean().item<double>()), hoeffding(kSteps * kSize, 1) + 0x1p-16);
   const at::Tensor towards_zero = bias * x.sign();

@@ -35,7 +35,7 @@ class VariableBytes : public ::testing::TestWithParam<int> {
 
 INSTANTIATE_TEST_SUITE_P(All, VariableBytes, ::testing::Values(3, 4, 5, 6));
 
-// The step of a block, of one that may be anything.
+// The step of a block in a message with any step.
 float step_that_a_header_says(const uint8_t* message, const ModelHeader& header) {
   const int64_t bits = (message[0] + 256 * int64_t{message[1]}) * 0x10000;
   const auto distance = static_cast<int64_t>(std::ldexp(header.octaves_below, 23));
@@ -43,7 +43,7 @@ float step_that_a_header_says(const uint8_t* message, const ModelHeader& header)
   return header.is_negative ? -step : step;
 }
 
-// Of element k of a block: its bits, the first one that of the sign, are each in another word.
+// The code of element k of a block. Each of its bits, the sign first, is in a separate word.
 int code_that_words_say(const uint8_t* words, const ModelHeader& header, int64_t k) {
   int code = 0;
   for (int bit = 0; bit < header.width; ++bit) {
@@ -53,7 +53,7 @@ int code_that_words_say(const uint8_t* words, const ModelHeader& header, int64_t
   return code - header.zero_point;
 }
 
-// Groups that end behind the message are NaN, as are those behind them.
+// Groups that end behind the message are NaN, and so are all later groups.
 Floats numbers_that_bytes_say(int bits, const uint8_t* message, int64_t n) {
   const VariableLayout layout = variable_layout(bits, n);
   const uint8_t* const end = message + layout.bytes;
@@ -76,7 +76,7 @@ Floats numbers_that_bytes_say(int bits, const uint8_t* message, int64_t n) {
   return numbers;
 }
 
-// The step may be anything and have a sign, and nothing is below 0.
+// The step may be any number of either sign; a block's step is never below 0.
 TEST(StepOfBlock, IsAsFarBelowAnyStepAsItsHeaderSays) {
   for (uint32_t header = 0; header < 256; ++header) {
     const ModelHeader says = ModelHeader::of(static_cast<int>(header));
@@ -104,11 +104,11 @@ TEST(StepOfBlock, IsAsFarBelowAnyStepAsItsHeaderSays) {
   EXPECT_TRUE(std::isnan(step_of_block(0x7FFF, 0x5F)));
 }
 
-// NaN may be any: what a product of them is depends on the order of its factors.
+// Any NaN equals any other NaN: the NaN of a product depends on the order of its factors.
 bool is_same_number(float a, float b) { return float_bits(a) == float_bits(b) || (std::isnan(a) && std::isnan(b)); }
 
-// A message in memory behind which there is nothing: its numbers are what they say, or from the first group on that
-// would end behind it NaN.
+// A message at the end of accessible memory. Its numbers follow from its bytes. From the first group on that would end
+// behind it, they are NaN.
 TEST_P(VariableBytes, SayNumbersAndNothingIsReadBehindThem) {
   std::mt19937 engine(5);
   int64_t finite = 0;
@@ -144,7 +144,7 @@ TEST_P(VariableBytes, AreNanFromTheGroupThatEndsBehindThem) {
   Bytes bytes(static_cast<size_t>(variable_layout(bits_, 3000).bytes));
   encode_variable(bits_, x.data(), 3000, {}, bytes.data());
   const Floats decoded = numbers_of(bits_, bytes, 3000);
-  std::fill_n(bytes.begin() + 2 + 32, 32, uint8_t{7});  // Widths of 15 for the second one.
+  std::fill_n(bytes.begin() + 2 + 32, 32, uint8_t{7});  // Widths of 15 for the second group.
   const Floats nan = numbers_of(bits_, bytes, 3000);
   for (size_t i = 0; i < 3000; ++i) {
     if (i < 1024) {
@@ -155,15 +155,15 @@ TEST_P(VariableBytes, AreNanFromTheGroupThatEndsBehindThem) {
   }
 }
 
-// Two blocks in 36 bytes have 32 for their codes: 8 of a faint block, and 24 of 6 bits. All of it is read, and no more.
+// Two blocks in 36 bytes have 32 bytes for their codes: 8 for a faint block, and 24 for one of 6 bits. All 32 are read.
 TEST(VariableMessage, MayBeFullToItsLastByte) {
   Bytes bytes(36, 0);
   bytes[1] = 0x40;      // The step is 2.
-  bytes[2] = 0x0E;      // That of the faint block is 3 quarters of an octave below,
-  bytes[3] = 0xA8;      // and of the other one 2 eighths.
+  bytes[2] = 0x0E;      // The faint block's step is 3 quarters of an octave below,
+  bytes[3] = 0xA8;      // the other one's 2 eighths.
   bytes[4 + 4] = 2;     // Element 1 of the faint block is 1.
-  bytes[4 + 8] = 1;     // Element 0 of the other one is -32.
-  bytes[4 + 31] = 128;  // Its last one is 1.
+  bytes[4 + 8] = 1;     // Element 0 of the other block is -32.
+  bytes[4 + 31] = 128;  // Its last element is 1.
   const auto expect = [&](const Floats& faint, float least, float greatest, float zero) {
     const Floats out = numbers_of(3, bytes, 64);
     for (size_t i = 0; i < 64; ++i) {
@@ -175,7 +175,7 @@ TEST(VariableMessage, MayBeFullToItsLastByte) {
   bytes[2] = 0x0F;  // The step is negative.
   bytes[3] = 0xA9;
   expect({0, -1.25F}, 56, -1.75F, 0);
-  bytes[2] = 0x2E;  // 16 quarters more.
+  bytes[2] = 0x2E;  // 16 more quarters below.
   bytes[3] = 0xAA;  // With a zero point of 8.
   expect({0, 0x1.4p-4F}, -70, 1.75F * -7, -14);
   bytes[3] = 0xAB;
@@ -187,7 +187,7 @@ TEST(VariableMessage, MayBeFullToItsLastByte) {
   }
 }
 
-// No encoder writes it.
+// No encoder writes this.
 TEST(VariableMessage, HasNoZeroPointWithCodesOf8Bits) {
   Bytes bytes(36, 0);
   bytes[1] = 0x40;
@@ -202,8 +202,8 @@ TEST(VariableMessage, HasNoZeroPointWithCodesOf8Bits) {
   }
 }
 
-// A header may say more than there is of the step, whose bits may be any. Element 0 has the code 1 with a width of 2, 2
-// with one of 3, and 3 less with a zero point.
+// A header may lower the step by more than it has; the step may have any bits. Element 0 has the code 1 with a width of
+// 2, the code 2 with a width of 3, and 3 less with a zero point.
 TEST(VariableMessage, OfAnyStepHasBlocksBelowItAndNotBelowZero) {
   Bytes bytes(36, 0);
   bytes[3 + 4] = 1;

@@ -1,4 +1,4 @@
-// Which headers a step gives blocks, and the codes that then are theirs (ops/codec/variable_headers.h).
+// The headers of blocks for a step, and their codes (ops/codec/variable_headers.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ using test::SidesCase;
 
 float next_bfloat16(float number) { return float_of_bits(float_bits(number) + 0x10000U); }
 
-// Over a step of 1, of blocks whose positive numbers do not reach farther than the others.
+// For a step of 1, and blocks whose positive numbers do not reach farther than the others.
 TEST(StepCodes, HaveTheHeadersOfTheLeastSteps) {
   constexpr SidesCase kCases[] = {
       {2.484375F, 1.4921875F, 0x08U},
@@ -64,8 +64,8 @@ TEST(StepCodes, HaveTheHeadersOfTheLeastSteps) {
   }
 }
 
-// The greatest bfloat16 that both sides may be over such a step, on the side of the larger numbers alone, or on both,
-// has it, and the next a step of a quarter more.
+// A step holds blocks up to the greatest bfloat16 on the side of the larger numbers, or on both sides. The next
+// bfloat16 needs a step that is a quarter of an octave larger.
 TEST(StepCodes, SayHowFarTheStepsOfFaintBlocksAreBelowThem) {
   for (const bool stochastic : {false, true}) {
     for (const uint32_t bits :
@@ -110,8 +110,7 @@ struct RandomBlock {
   ModelSides sides;
 };
 
-// Blocks at random: sides anywhere, or at the limits of a width over a step that a header can say, or a bfloat16
-// beside.
+// Random blocks. Sides lie anywhere, or at the limit of a width for some header's step, or one bfloat16 below.
 class RandomBlocks {
  public:
   template <class Body>
@@ -182,8 +181,8 @@ TEST(StepCodes, HaveTheHeadersOfTheModel) {
   }
 }
 
-// Whatever random word it is rounded with. To nearest the largest number is not lost. Numbers that a 256th of a step
-// more are over it would still have a code: no rounding of products and quotients gets that far.
+// This holds for any random word. To nearest, the largest number does not become 0. Numbers that are a 256th of a step
+// larger still have a code: the rounding error of products and quotients is smaller.
 TEST(StepCodes, GiveNoBlockACodeThatItsWidthDoesNotHold) {
   RandomBlocks().for_each(kRandomBlocks, [&](const RandomBlock& block) {
     const auto& [codes, extent, step, sides] = block;
@@ -217,8 +216,8 @@ TEST(StepCodes, GiveNoBlockACodeThatItsWidthDoesNotHold) {
   });
 }
 
-// With one a quarter or an eighth of an octave less, a number would be less than a 128th below what the codes hold, or
-// beyond, both without a zero point and with one. float64 holds these products.
+// With a step that is a quarter or an eighth of an octave smaller, a number would be beyond the codes or less than a
+// 128th below their limit. This holds with and without a zero point. float64 holds these products.
 TEST(StepCodes, GiveABlockTheLeastStepWithWhichItsNumbersHaveCodesOfItsWidth) {
   RandomBlocks().for_each(kRandomBlocks, [&](const RandomBlock& block) {
     const ModelStep& step = block.step;

@@ -1,4 +1,4 @@
-// What the tests of variable formats encode.
+// Inputs for the tests of variable formats.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ inline const codec::wire::Rounding kAtRandom{true, 0x0123456789ABCDEF, uint64_t{
 
 inline constexpr int64_t kLengths[] = {0, 1, 7, 31, 32, 33, 63, 64, 65, 96, 97, 1023, 1024, 1025, 3000};
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
-inline constexpr float kGreatestMagnitude = 0x1.FAp127F;  // Of messages that are not NaN.
+inline constexpr float kGreatestMagnitude = 0x1.FAp127F;  // Largest one in messages that are not NaN.
 
 inline Floats generate(int64_t n, const auto& value) {
   Floats x;
@@ -30,13 +30,13 @@ inline Floats generate(int64_t n, const auto& value) {
   return x;
 }
 
-// Of blocks of which every ninth is large, and the others are up to 2^80 times smaller.
+// The magnitude of blocks of which every ninth is large, and the others are up to 2^80 times smaller.
 inline float size_of_faint(int64_t block) {
   return block % 9 == 4 ? 1.0F : std::ldexp(1.0F, -static_cast<int>(block * 11 % 80));
 }
 
-// Blocks whose largest elements are whole quarters of an octave or float32 beside them, down to 2^-70 and so to far
-// beyond what a header can say: every eighth is large.
+// Blocks whose largest elements are whole quarters of an octave or float32 next to them, down to 2^-70 and so far below
+// the range of a header. Every eighth block is large.
 inline float about_a_quarter(int64_t i) {
   const int64_t block = i / 32;
   if (block % 8 == 7) return i % 2 == 0 ? 1.0F : -0.3F;
@@ -46,13 +46,13 @@ inline float about_a_quarter(int64_t i) {
   return i % 5 == 0 ? -magnitude : magnitude;
 }
 
-// Blocks from twice the least step down to a quarter of it, and so to below what a faint block can have.
+// Blocks from twice the least step down to a quarter of it, and so below the range of a faint block.
 inline float about_the_least_step(int64_t i) {
   const float largest = std::ldexp(1 + static_cast<float>(i / 32 % 5) / 4, -99 - static_cast<int>(i / 32 % 4));
   return i % 7 == 0 ? largest : -largest / static_cast<float>(1 + i % 3);
 }
 
-// Blocks whose widths are 15, 14 and so on, then a faint block, and zeros. Of a random word.
+// Blocks with widths 15, 14 and so on, then a faint block, and zeros. Numbers depend on a random word.
 inline float of_all_widths(int64_t i, uint32_t random) {
   constexpr int64_t kBlocks = 15;
   const auto block = static_cast<int>(i / 32);
@@ -62,17 +62,18 @@ inline float of_all_widths(int64_t i, uint32_t random) {
   return largest * std::ldexp(static_cast<float>(random % 255) - 127, -7 - static_cast<int>(i % 6));
 }
 
-// The most that the numbers of a block may be over a step if it is to have a header, in bfloat16 or the float32 beside
-// it, on the side of the larger ones and on the other.
+// The largest bfloat16 over a step that gives a block some header, or a float32 next to it, on the side of the larger
+// numbers and on the other side.
 struct HeaderLimit {
   float larger = 0;
   float smaller = 0;
   bool larger_is_positive = false;
 
-  // Those that a message can have behind a largest number that gives it kStep: faint ones, all of 3 to 8 bits, and six.
+  // The headers that a message can have whose largest number gives it kStep: faint ones, all of 3 to 8 bits, and six
+  // others.
   static constexpr int64_t kHeaders = 56 + 160 + 16 + 6;
   static constexpr int64_t kVariations = 2 * 4 * 3;
-  static constexpr float kStep = 0x1.02p-14F;  // Of a message whose largest number is 1: no code is above 16383.
+  static constexpr float kStep = 0x1.02p-14F;  // For a message whose largest number is 1: no code is above 16383.
 
   static uint32_t header(int64_t number) {
     const auto h = static_cast<uint32_t>(number);
@@ -80,8 +81,8 @@ struct HeaderLimit {
     return h < 232 ? 224 + (h - 216) / 2 * 4 + h % 2 : h - 231;
   }
 
-  // To nearest or at random; with both sides at the limit, the larger one with half of the other or nothing on it, or
-  // the smaller one; and the float32 below, it, or the one above.
+  // Rounds to nearest or at random. Both sides are at the limit, or the larger one with half of the other or nothing on
+  // the other side, or the smaller one. Each is the float32 below the limit, the limit, or the float32 above.
   static HeaderLimit of(uint32_t header, int64_t variation) {
     const double reach = (variation % 2 == 0 ? 0.5 : 0) - 1.0 / 128;
     const int64_t kind = variation / 2 % 4;
@@ -103,15 +104,15 @@ struct HeaderLimit {
     return codec::float_of_bits(codec::float_bits(kStep) - (eighths << 20));
   }
 
-  // The bfloat16 that is not above the number, or the float32 below or above it.
+  // The greatest bfloat16 that is at most the number, or the float32 below or above it.
   static float beside_bfloat16(double number, uint32_t beside) {
     const uint32_t bits = codec::float_bits(static_cast<float>(number)) & 0xFFFF0000U;
     return codec::float_of_bits(bits == 0 ? 0 : bits + beside - 1);
   }
 };
 
-// Two of five blocks are about the limits of a header, every time of another; the others are zeros, so that there is
-// room for them also with 3 bits an element.
+// Two of five blocks are near the limits of a header, each time of a different one. The others are zeros, so that there
+// is room also with 3 bits per element.
 inline float about_headers(int64_t i, int64_t first) {
   const int64_t block = i / 32;
   const int64_t element = i % 32;
@@ -130,7 +131,7 @@ inline Floats about_all_headers() {
   return generate(32 * kBlocks, [](int64_t i) { return about_headers(i, 0); });
 }
 
-// Blocks that reach to one side, and so far as a fifth of it, two fifths and so on to the other one, made of a number.
+// Blocks that reach to one side, and 0 to 5 fifths as far to the other side, made from one number.
 inline float to_one_side(int64_t i, float number) {
   const int64_t block = i / 32;
   const float part = i % 2 == 0 ? 1.0F : -static_cast<float>(block % 6) / 5;
@@ -138,13 +139,13 @@ inline float to_one_side(int64_t i, float number) {
   return (block % 4 < 2 ? part : -part) * magnitude;
 }
 
-// Blocks that reach as far to either side.
+// Blocks that reach equally far to both sides.
 inline float to_both_sides(int64_t i) {
   const float magnitude = std::ldexp(static_cast<float>(17 + i / 2 % 16), -static_cast<int>(i / 32 * 3 % 8));
   return i % 2 == 0 ? magnitude : -magnitude;
 }
 
-// Arrays of one length, by what is difficult about them.
+// Arrays of one length, named by their difficulty.
 inline std::vector<std::pair<std::string, Floats>> all_variable_inputs(int64_t n) {
   std::mt19937 engine(static_cast<uint32_t>(n) + 1);
   std::normal_distribution<float> normal;
@@ -179,7 +180,7 @@ inline std::vector<std::pair<std::string, Floats>> all_variable_inputs(int64_t n
           {"as far to either side", generate(n, [](int64_t i) { return to_both_sides(i); })}};
 }
 
-// Under sanitizers some of them, others at each call.
+// The same inputs; under sanitizers only some of them, different ones at each call.
 inline std::vector<std::pair<std::string, Floats>> variable_inputs(int64_t n) {
   return some_of(all_variable_inputs(n));
 }

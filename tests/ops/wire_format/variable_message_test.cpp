@@ -1,4 +1,4 @@
-// Messages of the variable formats, written and read in parts, on every instruction set: against the plain codec.
+// Messages of the variable formats, written and read in parts on every instruction set, compared with the plain codec.
 #include "ops/cpu/variable/variable_message.h"
 
 #include <gtest/gtest.h>
@@ -28,10 +28,10 @@ using test::same;
 using test::size_of;
 
 constexpr uint8_t kGuard = 0xA5;
-constexpr int64_t kLong = (int64_t{1} << 18) + 5 * kWireGrain + 77;  // What is decoded goes past the caches.
+constexpr int64_t kLong = (int64_t{1} << 18) + 5 * kWireGrain + 77;  // Decoded numbers are written past the caches.
 const Rounding kToNearest{};
 
-// Calls body(first element, elements) for parts of so many grains, the last one first.
+// Calls body(first element, elements) for parts of `grains` grains, the last part first.
 template <class Body>
 void for_parts(int64_t n, int64_t grains, const Body& body) {
   const int64_t part = grains * kWireGrain;
@@ -178,13 +178,13 @@ TEST_P(VariableMessages, LieAtAnyAddress) {
   });
 }
 
-// Nothing is behind the message that could be read.
+// Memory behind the message is not accessible.
 TEST_P(VariableMessages, OfAnyBytesAreReadAlike) {
   std::mt19937 engine(7);
   for (const int64_t n : test::kLengths) {
     const auto first_code = static_cast<size_t>(codec::wire::variable_layout(bits_, n).first_code);
     test::EndOfPage message(size_of(bits_, n));
-    for (const uint8_t headers : {0xFF, 0xF3, 0x77, 0xF1, 0x12}) {  // From such that do not fit to faint blocks alone.
+    for (const uint8_t headers : {0xFF, 0xF3, 0x77, 0xF1, 0x12}) {  // From headers that do not fit to faint ones.
       for (int round = 0; round < 8; ++round) {
         std::generate_n(message.data(), size_of(bits_, n), [&] { return static_cast<uint8_t>(engine()); });
         for (size_t i = 2; i < first_code; ++i) message.data()[i] &= headers;
@@ -195,8 +195,8 @@ TEST_P(VariableMessages, OfAnyBytesAreReadAlike) {
   }
 }
 
-// One more bit for a block than there is room for, in each of the last blocks: the last group is NaN or, where it has
-// free bytes, something else.
+// In each of the last blocks, one bit more than there is room for. The last group becomes NaN; if it has free bytes, it
+// becomes other numbers.
 TEST_P(VariableMessages, ThatAreAlmostFullAreReadAlike) {
   for (const auto& [name, x] : test::variable_inputs(1500)) {
     SCOPED_TRACE(name);
@@ -213,14 +213,14 @@ TEST_P(VariableMessages, ThatAreAlmostFullAreReadAlike) {
   }
 }
 
-// Messages of some ranks, and the array of one.
+// Messages of several ranks, and the array of one rank.
 struct RankMessages {
   std::vector<Bytes> messages;
   Floats own;
   Floats mean;
 
   RankMessages(int bits, int64_t ranks, int64_t own_rank, int64_t n) : mean(static_cast<size_t>(n)) {
-    constexpr size_t kInputs[] = {0, 1, 12};  // Of one size, of many, and faint.
+    constexpr size_t kInputs[] = {0, 1, 12};  // Blocks of similar magnitude, of different magnitudes, and faint ones.
     for (int64_t r = 0; r < ranks; ++r) {
       const Floats x = test::all_variable_inputs(n)[kInputs[r % 3]].second;
       messages.push_back(r == own_rank ? Bytes() : plain_encode(bits, x, kToNearest));
@@ -266,7 +266,7 @@ TEST_P(VariableMessages, AreAveragedInTheOrderOfRanks) {
 
 INSTANTIATE_TEST_SUITE_P(All, VariableMessages, ::testing::Values(3, 4, 5, 6));
 
-// The same numbers with one of another kind in each of some blocks, of either sign.
+// The same numbers, but some blocks contain a special number of either sign.
 Floats with_all_kinds(Floats x) {
   constexpr uint32_t kKinds[] = {0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF,
                                  0x7F7F0001, 0xFF7FFFFF, 0x80000000, 0x00000001, 0x80000001, 0x7F800001};
@@ -294,7 +294,7 @@ TEST(VariableExtents, AreThoseOfThePlainCodec) {
   }
 }
 
-// What is counted and said of blocks with these extents, whole grains of them.
+// Checks the counts and headers of blocks with these extents, in whole grains.
 void expect_counts(const std::vector<BlockExtent>& extents, int64_t blocks, const codec::wire::StepCodes& step) {
   Bytes headers;
   int64_t bytes = 0;

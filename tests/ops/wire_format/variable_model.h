@@ -1,5 +1,5 @@
-// What docs/wire_format.md says of blocks of the variable formats, once more: in float64 and in its own terms, to
-// compare the plain codec with.
+// An independent model of blocks of the variable formats, from docs/wire_format.md and in float64. The plain codec is
+// compared with it.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace narrowcast::test {
 
-// Where a magnitude is among the powers of two, which are the whole numbers: between two of them it goes on evenly.
+// The position of a magnitude among the powers of two, which are the integers; linear between two of them.
 inline double octaves(double magnitude) {
   if (magnitude == 0) return -std::numeric_limits<double>::infinity();
   const int exponent = std::ilogb(magnitude);
@@ -25,11 +25,11 @@ inline double at_octaves(double octaves) {
   return std::ldexp(1 + octaves - exponent, static_cast<int>(exponent));
 }
 
-inline constexpr double kLeastOctaves = -101;  // Blocks below it are zeros.
-inline constexpr int kMostQuarters = 27;       // That a header can say.
+inline constexpr double kLeastOctaves = -101;  // Blocks below this are zeros.
+inline constexpr int kMostQuarters = 27;       // The limit of a header.
 inline constexpr int kMostEighths = 7;
 
-// The least bfloat16 that is not below a magnitude; they have 8 binary digits.
+// The least bfloat16, with 8 binary digits, that is not below a magnitude.
 inline double bfloat16_up(double magnitude) {
   if (magnitude == 0 || std::isinf(magnitude)) return magnitude;
   const double unit = std::ldexp(1, std::max(std::ilogb(magnitude), -126) - 7);
@@ -42,7 +42,7 @@ inline float over(double number, double step) {
   return static_cast<float>(number * inverse);
 }
 
-// The code of such a number, which is element i of its message.
+// The code of a number over the step; the number is element i of its message.
 inline double model_code(float y, const codec::wire::Rounding& rounding, int64_t i) {
   if (!rounding.stochastic) return std::nearbyint(double{y}) + 0.0;  // No negative zero.
   const double below = std::floor(double{y});
@@ -50,12 +50,12 @@ inline double model_code(float y, const codec::wire::Rounding& rounding, int64_t
   return below + std::floor((part + (codec::wire::random_word(rounding, i) >> 8)) * 0x1p-24);
 }
 
-// What a header says.
+// The content of a header.
 struct ModelHeader {
   int width = 0;
-  double octaves_below = 0;  // The message's step.
+  double octaves_below = 0;  // Below the message's step.
   int zero_point = 0;
-  bool is_negative = false;  // The step.
+  bool is_negative = false;  // Sign of the step.
 
   static ModelHeader of(int header) {
     if (header == 0) return {};
@@ -74,7 +74,7 @@ struct ModelHeader {
            (is_negative ? 1 : 0);
   }
 
-  // The codes that the width has, before the zero point is added: with a step of the message one less.
+  // The codes of the width, before the zero point is added. With the message's step there is one code less.
   int least_code() const { return -(1 << (width - 1)) - zero_point + (has_own_step() ? 0 : 1); }
   int greatest_code() const { return (1 << (width - 1)) - 1 - zero_point; }
 };
@@ -107,21 +107,21 @@ struct ModelStep {
   double step;
   bool stochastic;
 
-  // How far beyond its outermost codes a width holds numbers: a 128th less than what is rounded to them.
+  // How far beyond its outermost codes a width holds numbers: 1/128 less than the range that rounds to them.
   double reach() const { return (stochastic ? 0 : 0.5) - 1.0 / 128; }
 
   double least_octaves() const {
     return stochastic ? kLeastOctaves : std::max(kLeastOctaves, octaves(step) - kMostQuarters / 4.0);
   }
 
-  // Whether the codes from -most on and up to it hold the numbers of either side. As below, each operation is rounded
-  // to float32.
+  // Whether the codes from -most to most hold the numbers of either side. Here and below, each operation is rounded to
+  // float32.
   bool holds_on_either_side(double largest, double most) const {
     return static_cast<float>(over(largest, step) + (1 - reach())) <= most + 1;
   }
   bool has_code(double largest) const { return holds_on_either_side(largest, 16383); }
 
-  // Whether the codes of a width hold both sides, the larger one on that of the negative codes.
+  // Whether the codes of a width hold both sides, if the larger side has the negative codes.
   bool holds(const ModelSides& sides, int width, bool has_zero_point) const {
     const double half = std::ldexp(1, width - 1);
     const auto larger = static_cast<float>(over(sides.larger, step) - reach());
@@ -142,7 +142,7 @@ struct ModelStep {
   }
 };
 
-// A block, or what there is of it.
+// A block, which may be partial.
 struct ModelBlock : ModelHeader {
   ModelSides sides;
   bool is_farthest = false;  // As far below the message's step as a block of its width can be.
@@ -165,7 +165,7 @@ struct ModelBlock : ModelHeader {
   bool is_faint() const { return width == 2; }
   int64_t bytes() const { return int64_t{4} * width; }
 
-  // What the numbers on a side may be over the block's step.
+  // The largest quotients of the two sides and the block's step.
   double most_larger(int zero, double reach) const { return std::ldexp(1, width - 1) + zero + reach; }
   double most_smaller(int zero, double reach) const { return std::ldexp(1, width - 1) - 1 - zero + reach; }
 
@@ -176,8 +176,8 @@ struct ModelBlock : ModelHeader {
  private:
   static double below(double parts, const ModelStep& step) { return at_octaves(octaves(step.step) - parts); }
 
-  // Steps and sides are bfloat16, so that float64 holds the products; and no two of them that differ are so near each
-  // other that float32 would take one for the other.
+  // Steps and sides are bfloat16, so float64 holds the products. Two products that differ are never so near each other
+  // that they are equal in float32.
   bool holds_both(double parts, const ModelStep& step) const {
     const double own = below(parts, step);
     return own >= std::ldexp(1, -101) && sides.larger <= own * most_larger(zero_point, step.reach()) &&

@@ -1,5 +1,5 @@
-// Messages of the variable formats of elements that are dealt out in an array, on every instruction set: as those of an
-// array in which they lie in that order.
+// Messages of the variable formats for permuted elements of an array, on every instruction set. They must equal the
+// messages of an array that is stored in that order.
 #include <gtest/gtest.h>
 #include <hwy/aligned_allocator.h>
 
@@ -16,11 +16,11 @@ namespace {
 using test::Bytes;
 using test::Floats;
 
-constexpr int64_t kRest = 77;          // Behind the last whole grain.
-constexpr int64_t kFirstPlace = 2048;  // Elements before it are not the segment's.
+constexpr int64_t kRest = 77;          // Elements after the last whole grain.
+constexpr int64_t kFirstPlace = 2048;  // The segment begins here.
 constexpr float kNotOfSegment = 4711;
 
-// A segment of an array of so many grains and a rest, which is all but its first places.
+// A segment of an array of `grains` grains and a rest; it has all except the first places.
 struct Dealt {
   int64_t numel;
   GrainOrder order;
@@ -29,7 +29,7 @@ struct Dealt {
 
   int64_t length() const { return numel - kFirstPlace; }
 
-  // By number of the segment's element, where it lies in the array.
+  // The array index of the segment's element i.
   int64_t index(int64_t i) const {
     return order.element((kFirstPlace + i) / kWireGrain * kWireGrain) + (kFirstPlace + i) % kWireGrain;
   }
@@ -46,8 +46,8 @@ struct Dealt {
   }
 };
 
-// Of a few grains, and of more than caches hold, which is asked for ahead of time and written past them. All have an
-// odd number of grains, which the stride has no divisor in common with.
+// A few grains, and more than caches hold, which are prefetched and written past the caches. Both numbers are odd, so
+// that the stride has no divisor in common with them.
 constexpr int64_t kGrains[] = {7, 261};
 
 TEST(WireElements, HaveAnUpcomingGrainAsLongAsThereIsOne) {
@@ -109,7 +109,7 @@ TEST_P(DealtElements, AreDecodedToTheirPlaces) {
   }
 }
 
-// By three ranks, so that no quotient is a product, in place and with the extents of the mean's blocks.
+// With three ranks no quotient is an exact product; in place, and with the extents of the mean's blocks.
 TEST_P(DealtElements, AreAveragedInPlace) {
   for (const int64_t grains : kGrains) {
     const Dealt dealt(grains);

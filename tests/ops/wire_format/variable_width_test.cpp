@@ -1,5 +1,5 @@
-// The plain codec of the variable formats against what docs/wire_format.md says of messages that it writes: sizes,
-// headers, the least step that fits, codes, and the error of every element.
+// The plain codec of the variable formats, compared with docs/wire_format.md: sizes, headers, the least step that fits,
+// codes, and the error of every element.
 #include "ops/codec/variable_width.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ Floats decode(int bits, const Bytes& bytes, int64_t n) {
 
 uint16_t step_of(const Bytes& bytes) { return static_cast<uint16_t>(bytes[0] | bytes[1] << 8); }
 
-// Whether a message has room for all codes, and there is one for the largest element.
+// Whether a message has room for all codes, and the largest element has a code.
 bool fits(const Floats& x, const ModelStep& step, const VariableLayout& layout) {
   const double largest = ModelSides::of(x).larger;
   return step.has_code(largest) && test::model_bytes(x, step) <= layout.code_bytes;
@@ -55,7 +55,7 @@ class VariableWidth : public ::testing::TestWithParam<int> {
     return {scale_value(static_cast<uint16_t>(step)), stochastic};
   }
 
-  // Of codes that expect_codes() has seen, with their zero points.
+  // Extremes of the codes that expect_codes() has seen, including their zero points.
   int least_stored_[16] = {};
   int greatest_stored_[16] = {};
 
@@ -137,7 +137,7 @@ TEST_P(VariableWidth, SaysTheHeadersOfBlocksAndEndsWithZeros) {
   });
 }
 
-// Of each block the largest number of either sign, and zeros.
+// For each block the largest number of either sign, and zeros.
 Floats without_all_but_the_largest(const Floats& x) {
   Floats largest(x.size());
   for (size_t begin = 0; begin < x.size(); begin += 32) {
@@ -159,7 +159,7 @@ TEST_P(VariableWidth, HasAStepAndHeadersOfTheLargestElementsOfEitherSignAlone) {
   });
 }
 
-// Every one is among the codes of its block's width, so that none is taken for another.
+// Every code lies within its block's width, so that no two codes are confused.
 TEST_P(VariableWidth, HasTheCodesOfEveryElementOverItsBlocksStep) {
   for_each_input([&](const Floats& x, bool stochastic, const Rounding& rounding) {
     if (x.empty()) return;
@@ -168,7 +168,7 @@ TEST_P(VariableWidth, HasTheCodesOfEveryElementOverItsBlocksStep) {
   });
 }
 
-// Codes go from -2^(width - 1) to 2^(width - 1) - 1, of blocks with a step of their own: all of them are used.
+// Codes of blocks with their own step range from -2^(width - 1) to 2^(width - 1) - 1. All of them are used.
 TEST_P(VariableWidth, HasAllHeadersWithTheirOutermostCodes) {
   const Floats x = test::about_all_headers();
   for (const bool stochastic : {false, true}) {
@@ -191,13 +191,14 @@ TEST_P(VariableWidth, HasAllHeadersWithTheirOutermostCodes) {
   }
 }
 
-// What a number over a step is off by, relative to itself: two roundings of 2^-24 of it. The inverse of a step above
-// 2^126 is subnormal, and itself off by up to 2^-22.
+// The relative error of a number over a step: two rounding errors of 2^-24. The inverse of a step above 2^126 is
+// subnormal and has an error of up to 2^-22.
 double error_over(double step) { return step > 0x1p126 ? 0x1.4p-22 : 0x1.000001p-23; }
 
-// Half of the block's own step, which is not above that of the message, a whole one at random; and what x over it is
-// off by. What is lost is below half of the least step, or to nearest 27 quarters of an octave below the step: at
-// most 1.25 * 2^-7 of it, as they go on evenly from 1.25 * 2^-7 to 2^-6 and to 1.25 * 2^-6.
+// The error is half of the block's step, which is at most the message's step; at random it is a whole step. The error
+// of x over the step is added. Elements that become 0 are below half of the least step or, to nearest, below a step 27
+// quarters of an octave below the message's. That is at most 1.25 * 2^-7 of the message's step: for steps from 1 to 2
+// it grows linearly from 1.25 * 2^-7 to 2^-6, and from there to 1.25 * 2^-6.
 TEST_P(VariableWidth, IsWithinHalfAStepOfEveryElement) {
   for_each_input([&](const Floats& x, bool stochastic, const Rounding& rounding) {
     const Bytes bytes = encode(bits_, x, rounding);
@@ -222,9 +223,9 @@ TEST_P(VariableWidth, IsWithinHalfAStepOfEveryElement) {
   });
 }
 
-// Each has the least step that its header could say: a quarter of an octave less, an eighth for those with more bits,
-// is a factor of at least 0.8 or 8/9, and would be too little for a side. To nearest the largest element of a faint
-// block is not lost.
+// Each block has the least step of its headers. A step that is a quarter of an octave smaller (an eighth with more
+// bits) is smaller by a factor of at least 0.8 (8/9), and would be too small for one side. To nearest, the largest
+// element of a faint block does not become 0.
 TEST_P(VariableWidth, HasBlocksWithTheLeastStepsOfTheirWidth) {
   int64_t own_steps = 0;
   int64_t of_the_message = 0;
@@ -301,8 +302,8 @@ TEST_P(VariableWidth, HasAStepForTheGreatestMagnitudesOnBothSides) {
   }
 }
 
-// To nearest its step is half of the least, and the code -1. At random, too: with 2 quarters of an octave less it would
-// be kept, but there is none.
+// To nearest its step is half of the least step, and the code -1. The same holds at random: a step 2 quarters of an
+// octave smaller would hold it, but does not exist.
 TEST_P(VariableWidth, KeepsHalfOfTheLeastStep) {
   for (const float sign : {1.0F, -1.0F}) {
     const Floats x(70, sign * 0x1p-101F);
@@ -315,12 +316,12 @@ TEST_P(VariableWidth, KeepsHalfOfTheLeastStep) {
   }
 }
 
-// The mean of independent numbers in an interval of one step of their block: Hoeffding's inequality, for but one case
-// in 10^9.
+// The mean of independent numbers in an interval of one step of their block, by Hoeffding's inequality, except in one
+// of 10^9 cases.
 TEST_P(VariableWidth, HasNoBiasAtRandom) {
   constexpr int64_t kSize = 200;
   constexpr int64_t kMessages = test::kSanitized ? 64 : 4096;
-  for (const size_t input : {1, 12, 19}) {  // Of all kinds, mostly faint, and with zero points.
+  for (const size_t input : {1, 12, 19}) {  // All magnitudes, mostly faint, and with zero points.
     const auto [name, x] = test::all_variable_inputs(kSize)[input];
     SCOPED_TRACE(name);
     std::vector<double> sum(x.size());
@@ -336,7 +337,7 @@ TEST_P(VariableWidth, HasNoBiasAtRandom) {
     for (size_t k = 0; k < x.size(); ++k) {
       if (blocks[k / 32].width == 0) continue;
       const double bias = (sum[k] / kMessages - x[k]) / std::abs(blocks[k / 32].own_step);
-      EXPECT_LE(std::abs(bias), hoeffding(kMessages, kSize) + 0x1p-9) << k;  // Rounding the greatest codes' numbers.
+      EXPECT_LE(std::abs(bias), hoeffding(kMessages, kSize) + 0x1p-9) << k;  // The largest numbers' rounding.
       mean += bias / kSize;
     }
     EXPECT_LE(std::abs(mean), hoeffding(kMessages * kSize, 1) + 0x1p-9);

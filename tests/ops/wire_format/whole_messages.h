@@ -1,4 +1,4 @@
-// Whole messages in any format, on the calling thread, as the operators and collectives write and read them in parts.
+// Whole messages in any format, on the calling thread; operators and collectives write and read them in parts.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// What the tests of wire formats have in common: inputs, the plain codec, and
-// how far decoded values may be from what was encoded.
+// Shared code of the tests of wire formats: inputs, the plain codec, and bounds of the error of decoded values.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +22,7 @@ using codec::wire::Rounding;
 inline const Rounding kNearest{};
 inline const Rounding kStochastic{true, 0x0123456789ABCDEF, uint64_t{1} << 40, 0xFFFFFFFFFE};
 
-// Arrays of one size, by what is difficult about them; first the usual numbers.
+// Arrays of one size, named by their difficulty; the first one has usual numbers.
 inline std::vector<std::pair<std::string, Floats>> all_wire_inputs(int64_t size) {
   std::vector<std::pair<std::string, Floats>> result;
   for (const auto& [name, x] : all_inputs(at::kFloat, size)) {
@@ -45,10 +44,10 @@ inline std::vector<std::pair<std::string, Floats>> all_wire_inputs(int64_t size)
   return result;
 }
 
-// Under sanitizers some of them, others at each call.
+// The same inputs; under sanitizers only some of them, different ones at each call.
 inline std::vector<std::pair<std::string, Floats>> wire_inputs(int64_t size) { return some_of(all_wire_inputs(size)); }
 
-// Numbers without anything difficult about them.
+// Numbers without any difficulty.
 inline Floats usual_numbers(int64_t size) { return all_wire_inputs(size)[0].second; }
 
 // Calls body(Format()) for the format's type.
@@ -57,7 +56,7 @@ decltype(auto) with_format(WireFormat format, Body&& body) {
   return codec::wire::visit(format, std::forward<Body>(body));
 }
 
-// The formats of which a part that begins at a block is a message of its own.
+// The formats in which a part that begins at a block is a separate message.
 inline std::vector<WireFormat> fixed_formats() {
   std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
   std::erase_if(formats, codec::wire::is_variable);
@@ -92,15 +91,17 @@ inline bool same(const Floats& a, const Floats& b) {
                     [](float x, float y) { return codec::float_bits(x) == codec::float_bits(y); });
 }
 
-// How far rounding to nearest may move x, whose block's largest magnitude is `largest`. Both finite.
+// The largest error of rounding x to nearest, if the largest magnitude of its block is `largest`. Both are finite.
 //
-// Block formats: scale <= largest / greatest * (1 + 2^-7), as the next bfloat16 is no farther; the quotient that is
-// rounded has a relative error of 2^-23 (the inverse's and the product's 2^-24), at most greatest * 2^-23. Integers
-// round by half a scale; E4M3 by 2^-4 of a number, which has 4 digits, and by half of 2^-9 scales below its normal
-// range. A block whose scale would be below 2^-100 becomes 0. bfloat16 has 8 digits down to 2^-126 and halves units of
-// 2^-133 below, binary16 11 digits down to 2^-14 and halves units of 2^-24.
+// Block formats: scale <= largest / greatest * (1 + 2^-7), because the next bfloat16 is at most that far. The rounded
+// quotient has a relative error of 2^-23 (2^-24 each of the inverse and the product), at most greatest * 2^-23.
+// Integers round by half a scale. E4M3 rounds by 2^-4 of a number, which has 4 digits, and by half of 2^-9 scales below
+// its normal range. A block whose scale would be below 2^-100 becomes 0.
 //
-// Variable formats have a step that the whole message determines: variable_bound.
+// Formats without blocks: bfloat16 has 8 digits down to 2^-126 and rounds by half of 2^-133 below. binary16 has 11
+// digits down to 2^-14 and rounds by half of 2^-24 below.
+//
+// Variable formats: the step depends on the whole message; see variable_bound.
 inline double rounding_bound(WireFormat format, double x, double largest) {
   const auto block_bound = [&](double greatest, double relative, double absolute) {
     const double scale = largest / greatest * (1 + 0x1p-7);
@@ -133,13 +134,13 @@ inline double rounding_bound(WireFormat format, double x, double largest) {
   return std::nan("");
 }
 
-// The same of x in a message of a variable format: half its step, and what rounding the product with the inverse adds.
+// The same for x in a message of a variable format: half its step, plus the rounding of the product with the inverse.
 inline double variable_bound(const Bytes& message, double x) {
   const auto step = static_cast<uint16_t>(message[0] | message[1] << 8);
   return 0.5 * codec::wire::scale_value(step) + std::abs(x) * 0x1p-22;
 }
 
-// From where on a finite number may decode as Inf: half a step below what the format cannot say any more.
+// From here on a finite number may decode as Inf: half a step below the first number beyond the format's range.
 inline double overflow_threshold(WireFormat format) {
   return format == WireFormat::kFp16 ? 65504.0 : std::numeric_limits<float>::max() * (1 - 0x1p-4);
 }

@@ -73,7 +73,7 @@ void AllReduceJob::start(engine::Transport& transport) {
   guard_.run([&] {
     exact_.take_from(call_.array);
     if (call_.residuals.carried.defined()) {
-      exact_.clear_in(call_.residuals.carried);  // Nothing is carried to them.
+      exact_.clear_in(call_.residuals.carried);  // Exact elements have no carried residual.
     }
     if (exact_exchange_ != nullptr) {
       exact_exchange_->post_receives(transport);

@@ -18,7 +18,7 @@
 
 namespace narrowcast::collectives {
 
-// Shared by all jobs of one engine that one user makes.
+// Message buffers. One user shares them among all the jobs that it makes for one engine.
 struct JobMemory {
   std::shared_ptr<MessageMemory> narrow = std::make_shared<MessageMemory>();
   std::shared_ptr<MessageMemory> exact = std::make_shared<MessageMemory>();
@@ -30,19 +30,20 @@ struct AllReduceJobOptions {
   int64_t world_size = 1;
   int64_t numel = 0;  // The array's.
   WireFormat format = WireFormat::kFp32;
-  // It takes the place of `format`: then the array goes in one shot, also with a single rank.
+  // If set, the codec replaces `format`: the array is then averaged in one shot, also with a single rank.
   AllReduceCodecFactory codec = nullptr;
-  // What errors call one shot's all-gather on a stream; "all-gather of messages of NAME" if this is empty.
+  // Name of the one-shot all-gather in errors on a stream; "all-gather of messages of NAME" if this is empty.
   std::string all_gather = {};
   std::vector<Segment> exact = {};  // See ExactElements.
   LinkCost link = {};
-  // On a stream: from twice so many bytes of its messages on an array goes in chunks (shard_messages.h).
+  // On a stream: an array whose message has at least twice this number of bytes is sent in chunks (shard_messages.h).
   int64_t least_chunk_bytes = int64_t{4} << 20;
   // Null, or without memory: one level.
   std::shared_ptr<const node::FoundNodes> nodes = nullptr;
 };
 
-// Replaces a 1-D array by its mean over the ranks. With one rank it stays as it is, but for what a codec makes of it.
+// Replaces a 1-D array by its mean over the ranks. With one rank the array changes only if there is a codec, which
+// encodes and decodes it.
 class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
  public:
   AllReduceJob(AllReduceJobOptions options, const JobMemory& memory);
@@ -50,7 +51,7 @@ class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
   AllReduceJob(const AllReduceJob&) = delete;
   AllReduceJob& operator=(const AllReduceJob&) = delete;
 
-  // What the next submission averages, in place.
+  // The array that the next submission averages, in place.
   void set_call(AllReduceCall call) { call_ = std::move(call); }
 
   int64_t numel() const { return options_.numel; }

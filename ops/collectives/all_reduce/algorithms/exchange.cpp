@@ -13,7 +13,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-// The exchange of a single rank, whose array is the mean itself.
+// The exchange of a single rank: the mean is the array itself.
 class NoExchange final : public AllReduceExchange {
  public:
   int64_t payload_bytes() const override { return 0; }
@@ -37,7 +37,7 @@ std::unique_ptr<AllReduceExchange> make_exchange(Route route, const AllReduceOpt
     case Route::kTwoShot:
       return make_two_shot(options, std::move(memory));
   }
-  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is no Route");
+  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is not a valid Route");
 }
 
 std::vector<Segment> result_segments(Route route, const AllReduceOptions& options) {
@@ -49,7 +49,7 @@ std::vector<Segment> result_segments(Route route, const AllReduceOptions& option
     case Route::kTwoShot:
       return two_shot_result_segments(options);
   }
-  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is no Route");
+  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is not a valid Route");
 }
 
 }  // namespace narrowcast::collectives

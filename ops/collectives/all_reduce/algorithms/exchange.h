@@ -1,5 +1,6 @@
-// How ranks replace an array by its mean over them: in one hop (one_shot.cpp) or in two (two_shot.cpp), between all
-// ranks or, once those of a node have summed in its memory (two_levels.cpp), between nodes.
+// How ranks replace an array by its mean over them, in one hop (one_shot.cpp) or in two (two_shot.cpp). All ranks
+// exchange messages. In two levels (two_levels.cpp) the ranks of a node first average in its shared memory, and only
+// nodes exchange messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,29 +24,29 @@
 
 namespace narrowcast::collectives {
 
-// Messages of one array share a rank's channels with those of no other array of the same job.
+// Number of channels of one array; no other array of the same job uses them.
 inline constexpr int64_t kChannelsPerArray = engine::Transport::kChannels / 2;
 
 struct AllReduceOptions {
-  int64_t rank = 0;        // This rank's place among those that exchange,
-  int64_t world_size = 1;  // which are so many.
+  int64_t rank = 0;        // This rank's place among the ranks that exchange messages.
+  int64_t world_size = 1;  // The number of these ranks.
   int64_t numel = 0;
   WireFormat format = WireFormat::kFp32;
-  int64_t first_channel = 0;              // The first of this array's own kChannelsPerArray.
-  std::vector<int64_t> group_ranks = {};  // By place, the ranks in the group; empty: they are the places.
-  ElementOrder order = {};                // In which the array travels: its segments are of elements in that order.
+  int64_t first_channel = 0;              // The first of this array's kChannelsPerArray channels.
+  std::vector<int64_t> group_ranks = {};  // Group rank of each place; empty: places are group ranks.
+  ElementOrder order = {};                // Elements are sent in this order, and segments count in it.
 
-  // The places that are `distance`, 1 to world_size - 1, before and after this one in a ring. The receiver at a
-  // distance before is the sender at that distance after.
+  // The places at `distance`, 1 to world_size - 1, before and after this one in a ring. If p = before(d), then p's
+  // after(d) is this place.
   int64_t before(int64_t distance) const { return (rank + world_size - distance) % world_size; }
   int64_t after(int64_t distance) const { return (rank + distance) % world_size; }
 
   int64_t group_rank(int64_t place) const { return group_ranks.empty() ? place : group_ranks.at(place); }
 };
 
-// The part of an engine::Job that concerns one array, on the CPU: post_receives and start are called in Job's start,
-// advances, is_ready, advance and finish as Job's are, and all again when finish has returned. Afterwards every rank
-// holds the same bits.
+// One array's part of an engine::Job, on the CPU. Job's start calls post_receives and start; advances, is_ready,
+// advance and finish are called as Job's are. The sequence may be repeated once finish has returned. Afterwards every
+// rank holds the same bits.
 class AllReduceExchange {
  public:
   virtual ~AllReduceExchange() = default;
@@ -63,12 +64,12 @@ class AllReduceExchange {
   virtual void finish(engine::Transport& transport) = 0;
 };
 
-// The exchange that goes `route`; its messages lie in `memory`.
+// Makes the exchange for `route`. Its messages lie in `memory`.
 std::unique_ptr<AllReduceExchange> make_exchange(Route route, const AllReduceOptions& options,
                                                  std::shared_ptr<MessageMemory> memory);
 
-// The segments of the array whose means that exchange's finish writes one after the other, in their order. Some may be
-// empty, of which SegmentCallbacks tell nothing.
+// The segments of the array in the order in which that exchange's finish writes their means. Some may be empty;
+// SegmentCallbacks are not called for those.
 NARROWCAST_EXPORT std::vector<Segment> result_segments(Route route, const AllReduceOptions& options);
 
 }  // namespace narrowcast::collectives

@@ -1,4 +1,4 @@
-// The mean in one hop.
+// The one-shot mean.
 #include <algorithm>
 #include <utility>
 
@@ -8,8 +8,8 @@
 namespace narrowcast::collectives {
 namespace {
 
-// Elements of a chunk: while one is encoded or decoded, the others are on their way. Smaller ones cost more per message
-// than they hide.
+// Elements of a chunk. While one chunk is encoded or decoded, the others are being sent. A smaller chunk costs more per
+// message than the overlap saves.
 constexpr int64_t kChunkNumel = int64_t{1} << 20;
 
 class OneShot final : public AllReduceExchange {
@@ -91,8 +91,8 @@ class OneShot final : public AllReduceExchange {
   const std::shared_ptr<MessageMemory> memory_;
   const std::vector<Segment> chunks_;
   MessageLayout layout_;
-  std::vector<size_t> messages_;  // By chunk, then by rank; this rank's own are what it sends.
-  // These are the call's in progress:
+  std::vector<size_t> messages_;  // By chunk, then by rank; this rank's own entry is the message that it sends.
+  // State of the call in progress:
   AllReduceCall call_;
   std::vector<at::Tensor> placed_;
   std::vector<int64_t> receives_;  // By chunk, then by distance of the peer.

@@ -1,4 +1,4 @@
-// One-shot all-reduce: an all-gather of codes, which every rank averages.
+// One-shot all-reduce: an all-gather of encoded arrays. Every rank averages all of them.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 namespace narrowcast::collectives {
 
 // Before: rank r holds its own array, cut into the same chunks on every rank.
-// start:  with a receive posted for every chunk from every peer, rank r encodes
+// start:  rank r has posted a receive for every chunk from every peer. It encodes
 //         chunk after chunk and sends each to ranks r+1, r+2, ..., r-1.
-// finish: chunk after chunk, rank r waits for the messages of all peers and
-//         averages those of ranks 0, 1, ..., W-1. Its own part goes through its
-//         own message like any other, also where it is alone.
+// finish: for each chunk, rank r waits for the messages of all peers and averages
+//         the messages of ranks 0, 1, ..., W-1. Its own part also goes through its
+//         own message, even with a single rank.
 // After:  every rank has computed the same mean from the same bytes.
-// The codec says what the messages are, not options.format.
+// The codec defines the messages; options.format is not read.
 std::unique_ptr<AllReduceExchange> make_one_shot(const AllReduceOptions& options, std::unique_ptr<AllReduceCodec> codec,
                                                  std::shared_ptr<MessageMemory> memory);
 
-// As result_segments, of a codec with that grain.
+// The result_segments of a one-shot exchange whose codec has that grain.
 std::vector<Segment> one_shot_result_segments(int64_t numel, int64_t grain);
 
 }  // namespace narrowcast::collectives

@@ -1,5 +1,5 @@
-// Which algorithm an array takes: over few ranks, or where it is small, an all-gather of codes; else reduce-scatter and
-// all-gather.
+// Choice of the all-reduce algorithm for an array. Few ranks or small arrays use an all-gather of encoded arrays,
+// others a reduce-scatter and an all-gather.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,18 @@
 namespace narrowcast::collectives {
 
 enum class Route {
-  kNowhere,  // One rank: there is nothing to send, and nothing is rounded.
-  kOneShot,  // Every rank sends its whole message to every other.
-  kTwoShot,  // Every rank sums one shard of the array, and sends the result to every other.
+  kNowhere,  // One rank: nothing is sent and nothing is rounded.
+  kOneShot,  // Every rank sends its whole message to every other rank.
+  kTwoShot,  // Every rank averages one shard and sends the mean to every other rank.
 };
 
-// How an array of `numel` elements in `format`, whose message has S bytes, goes over W ranks:
+// Chooses the cheaper algorithm for an array of `numel` elements in `format` and W ranks. The message of the array has
+// S bytes.
 //   one shot:  1 hop, (W - 1) S bytes
 //   two shots: 2 hops, 2 (W - 1) / W S bytes
-// With two ranks both send S bytes, and one shot is a hop shorter at any size. From three ranks on one shot is cheaper
-// for small arrays: at the default cost below 93,750 bytes for W = 3, 41,666 for W = 4, 11,904 for W = 8.
-// Depends on nothing that differs between ranks.
+// With two ranks both send S bytes, and one shot saves a hop at any size. With three or more ranks one shot is cheaper
+// for small arrays: at the default cost below 93,750 bytes for W = 3, 41,666 for W = 4, 11,904 for W = 8. The result
+// depends only on values that are the same on all ranks.
 inline Route choose_route(int64_t numel, int64_t world_size, WireFormat format, const LinkCost& cost = {}) {
   if (world_size == 1) {
     return Route::kNowhere;
@@ -32,7 +33,7 @@ inline Route choose_route(int64_t numel, int64_t world_size, WireFormat format, 
   return one_shot <= two_shot ? Route::kOneShot : Route::kTwoShot;
 }
 
-// Hops of an array on that route.
+// Number of hops on that route.
 constexpr int64_t hops_of(Route route) { return route == Route::kNowhere ? 0 : route == Route::kOneShot ? 1 : 2; }
 
 }  // namespace narrowcast::collectives

@@ -21,7 +21,8 @@ using node::NodeMemory;
 using node::Phase;
 using node::SlotUse;
 
-// A mean that stays in the node is told to the others in chunks: of so many elements at least, and so many at most.
+// With a single node, the owner of a segment publishes its mean in chunks of at least kNodeChunkNumel elements, and in
+// at most kMostNodeChunks of them.
 constexpr int64_t kNodeChunkNumel = int64_t{1} << 18;
 constexpr int64_t kMostNodeChunks = 16;
 
@@ -91,7 +92,7 @@ class TwoLevels final : public AllReduceExchange {
   int64_t own() const { return memory_->local_rank(); }
   bool owns_elements() const { return own() < owners() && segments_[own()].numel > 0; }
 
-  // The options of the exchange between the owners of the nodes' segments, of which this is one.
+  // The options of the exchange between the owners of this segment on all nodes, this rank included.
   static AllReduceOptions across_options(const TwoLevelOptions& options, int64_t owner, int64_t numel) {
     const NodeLayout& layout = options.nodes->layout;
     AllReduceOptions across = options.mean;
@@ -99,7 +100,7 @@ class TwoLevels final : public AllReduceExchange {
     across.world_size = layout.nodes();
     across.numel = numel;
     across.group_ranks = layout.owners_of(owner);
-    across.order = {};  // That of the staging buffers.
+    across.order = {};  // The order of the staging buffers.
     return across;
   }
 
@@ -107,7 +108,7 @@ class TwoLevels final : public AllReduceExchange {
     return choose_route(across.numel, across.world_size, across.format, options.link);
   }
 
-  // By owner, the parts of its segment in the order in which their means are there.
+  // For each owner, the parts of its segment in the order in which their means are complete.
   std::vector<std::vector<Segment>> chunks_of_all(const TwoLevelOptions& options) const {
     std::vector<std::vector<Segment>> chunks;
     for (int64_t owner = 0; owner < owners(); ++owner) {
@@ -123,12 +124,12 @@ class TwoLevels final : public AllReduceExchange {
       }
       std::erase_if(chunks.back(), [](const Segment& chunk) { return chunk.numel == 0; });
       TORCH_CHECK_VALUE(chunks.back().size() <= node::kAllSteps, "a mean over ", options.nodes->layout.nodes(),
-                        " nodes comes in ", chunks.back().size(), " parts; there can be ", node::kAllSteps);
+                        " nodes comes in ", chunks.back().size(), " parts; the most is ", node::kAllSteps);
     }
     return chunks;
   }
 
-  // Null for ranks without a segment, and where there is one node.
+  // Null for a rank without a segment, and with one node.
   std::unique_ptr<AllReduceExchange> make_across(const TwoLevelOptions& options,
                                                  std::shared_ptr<MessageMemory> memory) const {
     if (!owns_elements() || options.nodes->layout.nodes() == 1) {
@@ -138,7 +139,7 @@ class TwoLevels final : public AllReduceExchange {
     return make_exchange(route_of(options, across), across, std::move(memory));
   }
 
-  // The step of kPublished at which that chunk of its owner's is there.
+  // The step of kPublished that signals this chunk of this owner.
   uint32_t step_of(int64_t owner, int64_t chunk) const {
     return chunk + 1 == std::ssize(chunks_[owner]) ? node::kAllSteps : static_cast<uint32_t>(chunk + 1);
   }
@@ -151,19 +152,19 @@ class TwoLevels final : public AllReduceExchange {
 
   at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
 
-  // What the node's memory holds is float32.
+  // The node's memory holds float32.
   static const WireCodec& exact_codec() { return wire_codec(WireFormat::kFp32, at::kCPU); }
 
   // A segment of the array.
   ArraySegment ordered(const Segment& segment) const { return {call_.array, segment, nullptr, order_}; }
 
-  // Nobody else reads what this rank has of its own segment before the mean is there: unless it is changed on its way
-  // to the staging buffer, or its elements are no neighbours, it stays in the array.
+  // This rank's own segment can stay in the array, because no other rank reads it before the mean is complete. It is
+  // staged if copying changes its values or its elements are not contiguous.
   bool stages_own() const {
     return call_.array.scalar_type() != at::kFloat || call_.residuals.carried.defined() || !order_.is_identity();
   }
 
-  // Where the node's mean of this rank's own segment becomes that of all nodes.
+  // The buffer in which the node's mean of this rank's own segment becomes the mean over all nodes.
   at::Tensor averaged(const Segment& segment) const {
     return stages_own() ? staged(own(), segment) : of_array(segment);
   }
@@ -228,7 +229,7 @@ class TwoLevels final : public AllReduceExchange {
                                 [this](const Segment&) { publish_next(); }}});
   }
 
-  // Averages the node's ranks.
+  // Averages the chunk over the node's ranks.
   void average_chunk(const Segment& chunk) {
     RankMessages parts;
     for (int64_t local_rank = 0; local_rank < memory_->local_size(); ++local_rank) {
@@ -241,8 +242,8 @@ class TwoLevels final : public AllReduceExchange {
     }
   }
 
-  // The mean of the next of this rank's chunks is there. As long as the one behind it is on its way, what others have
-  // published can be taken.
+  // Publishes the mean of this rank's next chunk. While the chunk after it is being exchanged, this rank copies chunks
+  // that other ranks have published.
   void publish_next() {
     const int64_t index = gathered_[own()]++;
     const Segment& chunk = chunks_[own()][index];
@@ -255,8 +256,8 @@ class TwoLevels final : public AllReduceExchange {
     gather_published();
   }
 
-  // From the owners' staging buffers, without waiting. Each rank begins with another owner, so that not all read the
-  // same memory at once.
+  // Copies published chunks from the owners' staging buffers, without waiting. Each rank begins with a different owner,
+  // so that not all of them read the same memory at once.
   void gather_published() {
     for (int64_t i = 0; i < owners(); ++i) {
       const int64_t owner = (own() + i) % owners();
@@ -271,18 +272,18 @@ class TwoLevels final : public AllReduceExchange {
 
   const int64_t numel_;
   const int64_t array_;
-  const ElementOrder order_;  // All segments count in it.
+  const ElementOrder order_;  // All segments count in this order.
   const std::shared_ptr<NodeMemory> memory_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;
   const std::vector<std::vector<Segment>> chunks_;
   const std::unique_ptr<AllReduceExchange> across_;
-  // These are the call's in progress:
+  // State of the call in progress:
   AllReduceCall call_;
   SlotUse use_;
   int64_t advanced_ = 0;
   bool is_staged_ = false;
-  std::vector<int64_t> gathered_;  // By owner, how many of its chunks are in the array.
+  std::vector<int64_t> gathered_;  // Number of each owner's chunks that are in the array.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The mean where ranks share nodes: in the memory of each node first, then between nodes.
+// The hierarchical mean for ranks that share nodes: first in the memory of each node, then between nodes.
 #pragma once
 
 #include <algorithm>
@@ -14,19 +14,19 @@
 
 namespace narrowcast::collectives {
 
-// The elements of an array whose codes a rank sends; empty for ranks that own no segment. Of one level, all elements
-// and the rank's shard of them.
+// The elements of an array that a rank encodes and sends. Empty for a rank that owns no segment. With one level: all
+// elements, and the rank's shard.
 struct SentParts {
-  Segment own;   // It is sent in the first hop: of this rank's numbers or, in two levels, of its node's.
-  Segment mean;  // It is sent in the second hop, if there is one.
+  Segment own;   // Sent in the first hop: this rank's values or, in two levels, the node's mean.
+  Segment mean;  // Sent in the second hop, if there is one.
 };
 
-// The segment with that index of an array of `numel` elements.
+// Segment number `index` of an array of `numel` elements.
 inline Segment segment_of(const node::NodeLayout& layout, int64_t index, int64_t numel) {
   return part_of({0, numel}, index, layout.segments(), cpu::kWireGrain);
 }
 
-// Elements of the largest segment.
+// Number of elements of the largest segment.
 inline int64_t largest_segment(const node::NodeLayout& layout, int64_t numel) {
   int64_t largest = 0;
   for (int64_t index = 0; index < layout.segments(); ++index) {
@@ -45,32 +45,32 @@ inline SentParts sent_parts(const node::NodeLayout& layout, int64_t rank, int64_
   return {own, {own.begin + shard.begin, shard.numel}};
 }
 
-// What the mean of a node's g ranks is multiplied by, so that the mean over N nodes is that over W ranks: N g / W.
+// Weight of the mean of a node's g ranks: N g / W. With it the mean over N nodes equals the mean over W ranks.
 inline double weight_of_node(const node::NodeLayout& layout, int64_t node) {
   return static_cast<double>(layout.nodes()) * static_cast<double>(layout.ranks_of(node).size()) /
          static_cast<double>(layout.world_size());
 }
 
 struct TwoLevelOptions {
-  AllReduceOptions mean;  // What the group exchanges: rank, size, array.
+  AllReduceOptions mean;  // Rank, size and array of the group's mean.
   std::shared_ptr<const node::FoundNodes> nodes;
-  int64_t array = 0;  // The memory's number for this array of a job.
+  int64_t array = 0;  // The array's number in the node's memory.
   LinkCost link = {};
 };
 
 // With N nodes, W ranks, and S segments (NodeLayout):
 // Before:  rank r holds its own array, cut into the same segments on every rank.
-// start:   rank r copies its array, in float32, to its staging buffer in the node's memory, but for its own segment.
-// advance: the owner of a segment waits for its node's ranks, replaces the segment by their mean, summed in float32 in
-//          the order of ranks (where nodes differ in size, times the node's part of N / W: then the mean over nodes is
-//          that over ranks), and exchanges it in one or two shots with the segment's owners on the other nodes: while
-//          one chunk is on its way the next one is averaged. Once a chunk has come back the owner copies it to its
-//          staging buffer and tells the node's ranks; as long as the next one is on its way, it takes theirs.
-// finish:  rank r copies all other chunks from their owners' staging buffers as they come.
-// After:   the owners of a segment have decoded the same bytes, and the ranks of a node copied what they decoded.
-// With one node nothing is sent, and nothing rounded but float32 sums.
+// start:   rank r copies its array except its own segment, in float32, to its staging buffer in the node's memory.
+// advance: the owner of a segment waits for the ranks of its node. It replaces the segment by their mean, summed in
+//          float32 in the order of ranks. If nodes differ in size, it multiplies the mean by weight_of_node. It then
+//          exchanges the segment in one or two shots with its owners on the other nodes; while one chunk is being sent
+//          the next one is averaged. The owner copies each finished chunk to its staging buffer and signals the node's
+//          ranks. While the next chunk is being sent, it copies the chunks that other owners have finished.
+// finish:  rank r copies all other chunks from their owners' staging buffers as they are published.
+// After:   the owners of a segment have decoded the same bytes, and the ranks of a node have copied the decoded values.
+// With one node nothing is sent, and only the float32 sums are rounded.
 //
-// Residuals: own ones are of the owner's segment, and belong to the node's mean.
+// Residuals: an own residual covers the owner's segment and belongs to the node's mean.
 std::unique_ptr<AllReduceExchange> make_two_levels(const TwoLevelOptions& options,
                                                    std::shared_ptr<MessageMemory> memory);
 

@@ -1,4 +1,4 @@
-// The mean in two hops.
+// The two-shot mean.
 #include <algorithm>
 #include <utility>
 
@@ -10,8 +10,8 @@
 namespace narrowcast::collectives {
 namespace {
 
-// While one chunk of a shard is summed, the next one is on its way. Smaller messages cost more than they hide, and more
-// chunks take processors from the ranks that share a machine.
+// While one chunk of a shard is summed, the next one is being sent. Smaller messages cost more than the overlap saves,
+// and more chunks take processors from the ranks that share a machine.
 constexpr int64_t kLeastMessageBytes = int64_t{256} << 10;
 constexpr int64_t kMostMessagesOfAShard = 2;
 
@@ -35,11 +35,11 @@ class TwoShot final : public AllReduceExchange {
   void finish(engine::Transport& transport) override;
 
  private:
-  // Messages of one chunk, by rank: indices into layout_. What concerns this rank itself is unused.
+  // Messages of one chunk, by rank: indices into layout_. Entries for this rank itself are unused.
   struct ChunkMessages {
     std::vector<size_t> parts_sent;      // This rank's part of rank r's shard.
     std::vector<size_t> parts_received;  // Rank r's part of this rank's shard.
-    std::vector<size_t> means;           // Rank r's mean; this rank's own is what it sends.
+    std::vector<size_t> means;           // Rank r's mean; this rank's own entry is the message that it sends.
   };
   int64_t channel(int64_t hop, size_t chunk) const;
   const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
@@ -53,10 +53,10 @@ class TwoShot final : public AllReduceExchange {
   const AllReduceOptions options_;
   const WireCodec& codec_;
   const std::shared_ptr<MessageMemory> memory_;
-  const std::vector<std::vector<Segment>> chunks_;  // By rank, whose shards they make up.
+  const std::vector<std::vector<Segment>> chunks_;  // By rank: the chunks of its shard.
   MessageLayout layout_;
   std::vector<ChunkMessages> messages_;  // By chunk.
-  // These are the call's in progress:
+  // State of the call in progress:
   AllReduceCall call_;
   std::vector<at::Tensor> placed_;
   std::vector<int64_t> part_receives_;  // By chunk, then by distance of the peer.

@@ -1,6 +1,6 @@
-// Two-shot all-reduce: a reduce-scatter of codes and an all-gather of the means' codes, as in R. Rabenseifner,
-// "Optimization of Collective Reduction Operations", 2004, but with every message sent directly to the rank that needs
-// it: codes that other ranks added up on the way would be rounded at each of them.
+// Two-shot all-reduce: a reduce-scatter of encoded shards and an all-gather of encoded means, as in R. Rabenseifner,
+// "Optimization of Collective Reduction Operations", 2004. Unlike there, every message is sent directly to the rank
+// that needs it: a partial sum that passes through other ranks would be rounded at each of them.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@ namespace narrowcast::collectives {
 
 // Before:  rank r holds its own array, cut into the same W shards on every rank,
 //          and each shard into the same chunks.
-// start:   with the receives of both hops posted, chunk after chunk, rank r
-//          encodes its part of the shards of ranks r+1, r+2, ..., r-1 and sends
-//          each to its owner. Of its own shard nothing is encoded.
-// advance: chunk after chunk, rank r waits for all parts of its own shard, sums
-//          them with its own in the order of ranks 0, 1, ..., W-1 in float32,
-//          divides by W, and sends the encoded mean to all others.
-// finish:  chunk after chunk, rank r decodes the W means as they come: its own,
-//          too, from the message that the others get.
+// start:   the receives of both hops are posted. For each chunk, rank r encodes its
+//          part of the shards of ranks r+1, r+2, ..., r-1 and sends each to its
+//          owner. It does not encode its own shard.
+// advance: for each chunk, rank r waits for the parts that other ranks sent of its
+//          shard. It sums them with its own part in float32 in the order of
+//          ranks 0, 1, ..., W-1, divides by W, and sends the encoded mean to all.
+// finish:  for each chunk, rank r decodes the W means as they arrive. It decodes its
+//          own mean from the message that it sent to the others.
 // After:   every rank has decoded the same bytes.
 std::unique_ptr<AllReduceExchange> make_two_shot(const AllReduceOptions& options,
                                                  std::shared_ptr<MessageMemory> memory);
 
-// Into how many chunks each of those shards is cut. In variable formats, whose messages have steps of their own,
-// whoever wants the same bits cuts them alike.
+// Number of chunks into which each shard is cut. In variable formats each message has a separate step, so another
+// implementation gets the same bits only if it cuts shards the same way.
 int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format);
 
-// As result_segments.
+// The result_segments of a two-shot exchange.
 std::vector<Segment> two_shot_result_segments(const AllReduceOptions& options);
 
 }  // namespace narrowcast::collectives

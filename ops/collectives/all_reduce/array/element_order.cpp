@@ -16,7 +16,7 @@ namespace {
 
 using cpu::kWireGrain;
 
-// Next to grains / golden ratio, and without a common divisor with `grains`.
+// The first integer from grains / golden ratio on that has no common divisor with `grains`.
 int64_t stride_of(int64_t grains) {
   auto stride = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(grains) / std::numbers::phi));
   while (std::gcd(stride, grains) != 1) {
@@ -42,12 +42,12 @@ ElementOrder::Parts ElementOrder::parts_of(const Segment& places) const {
   return {{places.begin / kWireGrain, (dealt_end - places.begin) / kWireGrain}, {dealt_end, end - dealt_end}};
 }
 
-// The array's grains that are dealt out, a row each.
+// The grains of the array that are reordered, one row each.
 at::Tensor ElementOrder::grains_of(const at::Tensor& array) const {
   return array.narrow(0, 0, order_.grains * kWireGrain).view({order_.grains, kWireGrain});
 }
 
-// By place, which of the array's grains they are.
+// The index of the array's grain at each place.
 at::Tensor ElementOrder::grain_indices(const Segment& grains, at::Device device) const {
   const auto options = at::TensorOptions(at::kLong).device(device);
   return at::arange(grains.begin, grains.begin + grains.numel, options).mul_(order_.stride).remainder_(order_.grains);

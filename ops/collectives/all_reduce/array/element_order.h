@@ -1,4 +1,4 @@
-// In which order the elements of an array travel.
+// The order in which the elements of an array are sent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,45 +13,44 @@
 
 namespace narrowcast::collectives {
 
-// Most formats take an array as it lies. A variable one has one step for a message, and loses least where each message
-// of an array has its share of all that is in it: of tensors with large gradients and of those with small ones, while
-// neighbours belong to one or two tensors. So the array's grains, of cpu::kWireGrain elements, are dealt out: place p
-// is grain p * stride mod grains, with a stride that has no divisor in common with the number of grains and is next to
-// that number over the golden ratio. Then the grains of any run of places lie evenly over the array, however long it is
-// (V. Sos, "On the theory of diophantine approximations I", 1957), and so however an exchange cuts the array into
-// segments, shards and chunks. Elements behind the last whole grain stay last.
+// Most formats send an array in its own order. A variable format has one step per message and loses least if each
+// message has its share of the array's large and small gradients; neighbouring elements belong to one or two tensors.
+// So the array's grains of cpu::kWireGrain elements are permuted: place p holds grain p * stride mod grains. The stride
+// has no divisor in common with the number of grains and is next to that number divided by the golden ratio. The grains
+// of any run of places are then spread evenly over the array (V. Sos, "On the theory of diophantine approximations I",
+// 1957). This holds for any cut into segments, shards and chunks. Elements after the last whole grain stay last.
 //
-// All of an exchange counts in this order, residuals and random numbers as well; what reads or writes the array asks
-// where the elements lie.
+// Everything in an exchange counts in this order, including residuals and random numbers. Code that reads or writes the
+// array looks up where the elements lie.
 class NARROWCAST_EXPORT ElementOrder {
  public:
-  // The array's own.
+  // The array's own order.
   ElementOrder() = default;
 
-  // In which an array of so many elements travels in that format.
+  // The order of an array of `numel` elements in that format.
   static ElementOrder of(WireFormat format, int64_t numel);
 
   bool is_identity() const { return order_.grains == 0; }
 
-  // As kernels take it.
+  // The form that kernels take.
   const cpu::GrainOrder& grain_order() const { return order_; }
 
-  // Where the element lies that has that place, a multiple of cpu::kWireGrain. The rest of its grain follows it.
+  // The index of the element at `place`, a multiple of cpu::kWireGrain. The rest of its grain follows it.
   int64_t element(int64_t place) const { return order_.element(place); }
 
-  // The numbers at these places of an array, in this order: a view where that is the array's own. Places begin at such
-  // a multiple, here and below, and end at one or with the array, which may be on any device.
+  // The array's values at these places, in this order; a view if the order is the array's own. Here and below, places
+  // begin at a multiple of cpu::kWireGrain, and end at one or at the array's end. The array may be on any device.
   at::Tensor take(const at::Tensor& array, const Segment& places) const;
 
-  // Writes numbers that have these places to an array, or adds `weight` times them to what is there.
+  // `put` writes `numbers` to the array at these places; `add` adds `weight` times `numbers` to the values there.
   void put(const at::Tensor& numbers, const Segment& places, const at::Tensor& array) const;
   void add(const at::Tensor& numbers, double weight, const Segment& places, const at::Tensor& array) const;
 
-  // The places of such segments of the array, in order; neighbours are one segment.
+  // The places of these segments of the array, in ascending order; adjacent ones are joined.
   std::vector<Segment> offsets_of(const std::vector<Segment>& elements) const;
 
  private:
-  // Of some places those that are dealt out, and the rest, which has elements of the same numbers.
+  // A run of places: the permuted grains, then the rest, whose places are element indices.
   struct Parts {
     Segment grains;
     Segment rest;

@@ -17,7 +17,7 @@ using cpu::AffineQparams;
 
 constexpr auto kQparamsBytes = static_cast<int64_t>(sizeof(AffineQparams));
 
-// From this many elements on, encoding and decoding are worth a second thread.
+// Encoding and decoding use a second thread from this number of elements on.
 constexpr int64_t kParallelGrain = 65'536;
 
 template <class T>
@@ -30,10 +30,10 @@ AffineQparams choose_array_qparams(const T* x, int64_t n) {
       codec::merge));
 }
 
-// Message of the first chunk: the array's AffineQparams, then a code per element. Of the others: a code per element.
+// The first chunk's message is the array's AffineQparams, then a code per element. Other messages have only the codes.
 class PerTensorCodec final : public AllReduceCodec {
  public:
-  int64_t grain() const override { return 64; }  // Lines of the cache.
+  int64_t grain() const override { return 64; }  // Cache lines.
 
   int64_t message_bytes(const Segment& chunk) const override { return header_bytes(chunk) + chunk.numel; }
 
@@ -82,7 +82,7 @@ class PerTensorCodec final : public AllReduceCodec {
   std::vector<AffineQparams> qparams_;  // By rank.
 };
 
-// Asked for once: a channel may have a single element.
+// Fetches the pointers once per call, because a channel may have a single element.
 std::vector<const uint8_t*> bytes_of(const std::vector<at::Tensor>& messages) {
   std::vector<const uint8_t*> bytes;
   for (const at::Tensor& message : messages) {
@@ -91,9 +91,8 @@ std::vector<const uint8_t*> bytes_of(const std::vector<at::Tensor>& messages) {
   return bytes;
 }
 
-// A chunk of `chunk_numel` elements in channels of `size`, its last one maybe shorter. The reference pads that with
-// zeros. They need no place in the message: the range of every channel includes zero anyway, and their own mean is cut
-// off.
+// A chunk of `chunk_numel` elements in channels of `size`; the last channel may be shorter. PyTorch's reference hook
+// pads it with zeros. The zeros are not sent: every channel's range includes zero anyway, and their mean is cut off.
 struct Channels {
   int64_t chunk_numel;
   int64_t size;

@@ -1,4 +1,4 @@
-// What PyTorch's reference hooks send: 8-bit codes with scales and zero points.
+// The codec of PyTorch's reference hooks: 8-bit codes with scales and zero points.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace narrowcast::collectives {
 
-// Codes of one byte with a scale and zero point for each channel of `channel_size` >= 1 elements, of which the last may
-// have fewer; without a channel size one for the whole array. An array becomes
-//   (((+0 + what rank 0 sent) + what rank 1 sent) + ...) / W
-// in float32, rounded once to its dtype, with the bits that PyTorch's hooks have on its device.
+// One-byte codes with a scale and zero point for each channel of `channel_size` >= 1 elements; the last channel may
+// have fewer. Without a channel size there is one scale and zero point for the whole array. The result, with x_r the
+// decoded message of rank r, is
+//   (((+0 + x_0) + x_1) + ...) / W
+// in float32, rounded once to the array's dtype. It has the bits of PyTorch's hooks on the same device.
 //
-// Messages have numel + 8 bytes, or numel + 8 for each channel; none of an empty array: the channels'
-// codec::AffineQparams, then a code per element. Of the chunks of a whole array, which there are on the CPU, only the
-// first has qparams.
+// A message has the codec::AffineQparams of the channels, 8 bytes each, then a code per element; an empty array has an
+// empty message. Without a channel size a CPU array may be sent in several chunks; only the first has qparams.
 NARROWCAST_EXPORT AllReduceCodecFactory affine_codec(std::optional<int64_t> channel_size);
 
-// The size of the message of `numel` elements in channels.
+// Message size in bytes of `numel` elements in channels.
 NARROWCAST_EXPORT int64_t affine_message_bytes(int64_t numel, int64_t channel_size);
 
-// The codec of CUDA tensors: one kernel encodes, or two where channels have more than 8192 elements, and one averages.
-// In a build without CUDA there are no such tensors, and it throws.
+// The codec of CUDA tensors. One kernel encodes (two if channels have more than 8192 elements), and one averages. In a
+// build without CUDA it throws c10::Error.
 namespace gpu {
 std::unique_ptr<AllReduceCodec> affine_codec(std::optional<int64_t> channel_size);
 }

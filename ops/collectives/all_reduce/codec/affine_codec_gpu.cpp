@@ -1,4 +1,4 @@
-// The reference hooks' messages of CUDA tensors, on the current stream of their device.
+// The reference hooks' messages for CUDA tensors, on the current stream of their device.
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -57,13 +57,13 @@ class AffineCodec final : public AllReduceCodec {
     return static_cast<uint8_t*>(call.array.mutable_data_ptr()) + chunk.begin * call.array.element_size();
   }
 
-  // A StreamAllReduce has the messages side by side.
+  // The distance between messages, which a StreamAllReduce places side by side.
   static int64_t stride_of(const std::vector<at::Tensor>& messages) {
     const auto byte_of = [&](size_t rank) { return messages[rank].const_data_ptr<uint8_t>(); };
     const int64_t stride = messages.size() > 1 ? byte_of(1) - byte_of(0) : 0;
     for (size_t rank = 2; rank < messages.size(); ++rank) {
       TORCH_CHECK_VALUE(byte_of(rank) - byte_of(rank - 1) == stride, "the message of rank ", rank, " of ",
-                        messages.size(), " lies elsewhere than those before it say");
+                        messages.size(), " is not as far from the one before as the first two are");
     }
     return stride;
   }

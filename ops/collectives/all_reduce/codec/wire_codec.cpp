@@ -13,7 +13,7 @@ namespace {
 
 using codec::wire::Rounding;
 
-// Calls body(shard, the bytes between its message and the first one).
+// Calls body(shard, offset of its message in bytes from the first one).
 template <class Body>
 void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) {
   int64_t slot = 0;
@@ -25,7 +25,7 @@ void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) 
   }
 }
 
-// The residual `elements` after the first one, or null.
+// The residual, advanced by `elements`, or null.
 float* residual_at(float* residual, int64_t elements) { return residual == nullptr ? nullptr : residual + elements; }
 
 ArraySegment own_part(const SentSegment& sent, const AllReduceCall& call) {
@@ -101,7 +101,7 @@ void encode_mean(const WireCodec& codec, const SentSegment& sent, const AllReduc
 }
 
 Rounding rounding_of(Rounding rounding, int64_t rank, int64_t hop) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio: products of small numbers lie far apart.
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio: multiples by small numbers lie far apart.
   rounding.seed += kOdd * static_cast<uint64_t>(2 * rank + hop);
   return rounding;
 }

@@ -26,7 +26,7 @@ static_assert(cuda::kShardGrain == kWireGrain, "shards must begin at the same el
 
 using Tile = std::array<float, kWireGrain>;
 
-// Calls body(first element, elements) for every grain by itself: what is made of it stays in the first cache.
+// Calls body(first element, elements) for each grain, so that a grain's intermediate values stay in the L1 cache.
 template <class Body>
 void for_grains(int64_t n, const Body& body) {
   for_wire_parts(n, [&](int64_t part, int64_t part_numel) {
@@ -36,8 +36,9 @@ void for_grains(int64_t n, const Body& body) {
   });
 }
 
-// Calls body(first element, elements) for parts of the segment that a kernel of the format takes. Where those need
-// neighbours, and elements are dealt out, the ranks of a node exchange arrays of other dtypes than float32 so.
+// Calls body(first element, elements) for parts of the segment that a kernel of the format can take. Kernels that need
+// contiguous elements get one grain at a time if the order is permuted. Only the ranks of a node do this, for arrays
+// that are not float32.
 template <class Messages, class Body>
 void for_segment_parts(const ArraySegment& segment, const Body& body) {
   if (Messages::kTakesAnyOrder || segment.order.is_identity()) {
@@ -54,13 +55,13 @@ cpu::WireElements<T> elements_of(const ArraySegment& segment, int64_t first, int
   return {array, n, segment.order.grain_order(), segment.range.begin + first};
 }
 
-// Where element `first` is, and the rest of its grain.
+// Pointer to element `first` and the rest of its grain.
 template <class T>
 T* grain_of(const ArraySegment& segment, int64_t first) {
   return elements_of<T>(segment, first, 0).grain(0);
 }
 
-// Asks for a later grain of an array that is dealt out. In another the processor sees a stream.
+// Prefetches a later grain of a permuted array. In any other array the processor detects the stream itself.
 template <class T>
 void prefetch_next(const ArraySegment& segment, int64_t first) {
   if (segment.order.is_identity()) {
@@ -73,7 +74,7 @@ void prefetch_next(const ArraySegment& segment, int64_t first) {
   }
 }
 
-// Elements `first` and on with their residuals, unless those are null, as float32: where they are, or in `tile`.
+// Elements from `first` on, plus their residuals if not null, as float32: in place, or in `tile`.
 template <class T>
 const float* load(const ArraySegment& segment, int64_t first, const float* residual, int64_t n, Tile& tile) {
   prefetch_next<T>(segment, first);
@@ -84,7 +85,7 @@ const float* load(const ArraySegment& segment, int64_t first, const float* resid
     }
   }
   for (int64_t i = 0; i < n; ++i) {
-    tile[i] = static_cast<float>(x[i]) + (residual == nullptr ? -0.0F : residual[i]);  // -0 changes no number.
+    tile[i] = static_cast<float>(x[i]) + (residual == nullptr ? -0.0F : residual[i]);  // Adding -0 changes no value.
   }
   return tile.data();
 }
@@ -98,16 +99,16 @@ void store(const Tile& tile, int64_t n, T* x) {
 
 float* from(float* residual, int64_t first) { return residual == nullptr ? nullptr : residual + first; }
 
-// The residuals that are in the elements of a message. Where the message is not finite they stay.
+// The residuals of the elements of a message. If the message is not finite they stay unchanged.
 struct SentResiduals {
-  float* kept = nullptr;   // Null, or replaced by what the message lacks.
+  float* kept = nullptr;   // Null, or replaced by the rounding error.
   float* spent = nullptr;  // Null, or replaced by 0.
 
   bool are_none() const { return kept == nullptr && spent == nullptr; }
   SentResiduals at(int64_t first) const { return {from(kept, first), from(spent, first)}; }
 };
 
-// Writes a grain that begins at element `first`, and then its residuals.
+// Encodes a grain that begins at element `first`, then updates its residuals.
 template <class Writer>
 void write_grain(const Writer& writer, int64_t first, const float* sent, int64_t n, const SentResiduals& residuals) {
   writer.write(first, cpu::WireInput<float>{sent, n});
@@ -148,8 +149,8 @@ void encode_with_residual(typename Messages::Writer& writer, const ArraySegment&
   });
 }
 
-// The mean of a grain, of its own part with the segment's residual, and `mean_residual` where that is not null: to
-// `sum`.
+// Writes the mean of a grain to `sum`. The own part includes the segment's residual; `mean_residual` is added to the
+// mean if it is not null.
 template <class T, class Ranks>
 void average_grain(const Ranks& ranks, const ArraySegment& segment, const float* mean_residual, int64_t first,
                    int64_t n, float* sum) {
@@ -170,7 +171,7 @@ void average_and_encode_grains(const cpu::FixedWriter& writer, const cpu::FixedR
   });
 }
 
-// For a message that must be measured first: the means wait in an array.
+// For a message whose step is computed first: the means wait in an array.
 template <class T>
 void average_and_measure(cpu::VariableWriter& writer, const cpu::VariableRankReader& ranks, const ArraySegment& segment,
                          float* mean_residual, float* sums) {
@@ -199,7 +200,7 @@ void write_sums(const cpu::VariableWriter& writer, const float* sums, int64_t nu
              [&](int64_t first, int64_t n) { write_grain(writer, first, sums + first, n, residuals.at(first)); });
 }
 
-// The codec of the formats of one kind: Messages is FixedMessages or VariableMessages.
+// The codec of one kind of format: Messages is FixedMessages or VariableMessages.
 template <class Messages>
 class CpuCodec final : public WireCodec {
  public:
@@ -278,7 +279,7 @@ class CpuCodec final : public WireCodec {
   }
 
  private:
-  // Made anew for each message: kernels follow the instruction set that is in use.
+  // Created for each message, because kernels depend on the instruction set in use.
   Messages messages() const { return Messages(format()); }
 };
 

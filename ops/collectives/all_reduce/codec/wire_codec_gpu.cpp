@@ -1,4 +1,4 @@
-// Codecs of CUDA tensors: tensors to pointers, on the current stream of their device.
+// Codecs of CUDA tensors: they pass pointers to kernels on the current stream of the tensors' device.
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -34,7 +34,7 @@ cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segme
 
 int bits_of(WireFormat format) { return static_cast<int>(codec::wire::code_bits(format)); }
 
-// Memory that is given away when it is destroyed: only to what is enqueued on the current stream later.
+// Scratch memory. Once it is destroyed, the allocator reuses it only for work enqueued later on the current stream.
 at::Tensor scratch_of(const ArraySegment& segment, int64_t numel, at::ScalarType dtype = at::kByte) {
   return at::empty({numel}, segment.array.options().dtype(dtype));
 }
@@ -47,7 +47,7 @@ void encode_variable(WireFormat format, const ArraySegment& segment, cuda::Varia
   cuda::variable_encode(arguments, c10::cuda::getCurrentCUDAStream());
 }
 
-// To `mean`, of that type.
+// Writes the mean to `mean`, of that type.
 void average_variable(WireFormat format, const cuda::RankParts& parts, const ArraySegment& segment,
                       cuda::FloatType type, void* mean) {
   const at::Tensor scratch = scratch_of(segment, cuda::variable_average_scratch(parts.n, parts.ranks));
@@ -87,7 +87,7 @@ class FixedGpuCodec final : public WireCodec {
         c10::cuda::getCurrentCUDAStream());
   }
 
-  // One kernel serves all shards.
+  // One kernel encodes all shards.
   void encode_shards(const Rounding& rounding, const ArraySegment& segment, const ShardSlots& slots,
                      uint8_t* messages) const override {
     const c10::cuda::CUDAGuard guard(segment.array.device());
@@ -114,7 +114,7 @@ class FixedGpuCodec final : public WireCodec {
   }
 };
 
-// Shard after shard: each message has a step of its own to be found.
+// Encodes shard after shard, because each message needs a separate step.
 class VariableGpuCodec final : public WireCodec {
  public:
   using WireCodec::WireCodec;
@@ -145,7 +145,7 @@ class VariableGpuCodec final : public WireCodec {
     const c10::cuda::CUDAGuard guard(segment.array.device());
     cuda::RankParts parts = parts_of(messages, segment);
     parts.own_residual = segment.residual;
-    // All means are there before the first of them can be written.
+    // All means must exist before the first one can be encoded.
     const at::Tensor means = scratch_of(segment, segment.range.numel, at::kFloat);
     average_variable(format(), parts, segment, cuda::FloatType::kFloat32, means.mutable_data_ptr());
     encode_variable(format(), segment,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kStreams = 2;
 
-// Calls on_stream(chunk, step) in the order that `run` states.
+// Calls on_stream(chunk, step) in the order that `run` documents.
 template <class OnStream>
 void for_pairs(int64_t chunks, const std::vector<ChunkStreams::Step>& steps, const OnStream& on_stream) {
   for (int64_t first = 0; first < chunks; first += kStreams) {
@@ -24,7 +24,7 @@ void for_pairs(int64_t chunks, const std::vector<ChunkStreams::Step>& steps, con
   }
 }
 
-// Work enqueued on `later` from here on begins when that on `earlier` so far is done.
+// Work enqueued later on `later` begins once the work enqueued so far on `earlier` is done.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   c10::Event event(earlier.device_type());
   event.record(earlier);
@@ -56,13 +56,13 @@ void ChunkStreams::run(c10::Device device, int64_t chunks, const std::vector<Ste
   join(first, error);
 }
 
-// This is no destructor, which must not throw: if a step has failed by an error that the device keeps, ordering the
-// streams fails, too.
+// Not a destructor, because it can throw: if a step failed with a sticky device error, ordering the streams fails as
+// well.
 void ChunkStreams::join(const c10::Stream& first, const std::exception_ptr& error) const {
   try {
     order(*second_, first);
   } catch (...) {
-    if (error == nullptr) throw;  // Else the step's error is the cause.
+    if (error == nullptr) throw;  // Otherwise the step's error is the cause.
   }
   if (error != nullptr) std::rethrow_exception(error);
 }

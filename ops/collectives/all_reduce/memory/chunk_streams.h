@@ -1,4 +1,4 @@
-// Chunks of an array on two streams in turn: one is encoded or decoded while the messages of another are on their way.
+// Chunks of an array on two streams in turn: one is encoded or decoded while the messages of another are being sent.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,20 +12,20 @@
 
 namespace narrowcast::collectives {
 
-// The second of the two streams; the first is the caller's current one.
+// Owns the second of the two streams. The first one is the caller's current stream.
 class ChunkStreams {
  public:
-  // A part of what is to be enqueued of a chunk on the current stream: kernels, a collective, kernels that need it.
+  // A part of a chunk's work, enqueued on the current stream: kernels, a collective, or kernels that need its result.
   using Step = std::function<void(int64_t chunk)>;
 
-  // Calls every step for each of the chunks, those of a chunk in order and on one stream, on that of the chunk before
-  // last: for two chunks the first step, then for both the next one, and so on, and then for the next two. So every
-  // rank issues the same collectives in the same order; and where these follow each other (CollectiveOrder), one
-  // chunk's are under way while the stream of the other one computes.
+  // Calls every step for each chunk. The chunks alternate between the two streams; the steps of a chunk are called in
+  // order and on one stream. Chunks are taken in pairs: the first step for both, then the next step for both, and so
+  // on. So every rank issues the same collectives in the same order. If CollectiveOrder serialises them, the
+  // collectives of one chunk run while the stream of the other chunk computes.
   //
-  // What is enqueued on the current stream before this call comes before all of it, and what is enqueued there after it
-  // comes after all of it, also if a step throws. On the CPU, and for a single chunk, there is no other stream. Throws
-  // what a step throws, or c10::Error where the device orders no streams any more.
+  // Work enqueued on the current stream before this call runs before all steps. Work enqueued there afterwards runs
+  // after all of them, even if a step throws. On the CPU, and for a single chunk, there is no second stream. Throws the
+  // exception of a step, or c10::Error if the device can no longer order streams.
   void run(c10::Device device, int64_t chunks, const std::vector<Step>& steps);
 
  private:

@@ -19,7 +19,7 @@ at::Tensor allocate_message_buffer(int64_t bytes) {
   const auto address = reinterpret_cast<intptr_t>(memory.mutable_data_ptr());
   const int64_t offset = (kHugePage - address % kHugePage) % kHugePage;
   const at::Tensor buffer = memory.narrow(0, offset, bytes);
-  // Only advice: whether the kernel takes it changes nothing but time.
+  // Only advice to the kernel: it affects speed, not results.
   static_cast<void>(::madvise(buffer.mutable_data_ptr(), static_cast<size_t>(bytes), MADV_HUGEPAGE));
   return buffer;
 }
@@ -30,7 +30,7 @@ MessageMemory::Buffer MessageMemory::take(int64_t bytes) {
   largest_ = std::max(largest_, bytes);
   at::Tensor& buffer = buffers_[place];
   if (!buffer.defined() || buffer.numel() < bytes) {
-    buffer.reset();  // Before the new one is allocated.
+    buffer.reset();  // Frees the old buffer before the new one is allocated.
     buffer = allocate_message_buffer(largest_);
   }
   return {place, buffer};

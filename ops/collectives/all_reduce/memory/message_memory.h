@@ -1,4 +1,4 @@
-// Where the messages of exchanges lie.
+// Buffers for the messages of exchanges.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,26 +14,26 @@
 
 namespace narrowcast::collectives {
 
-// `bytes` of uninitialised uint8 from LibTorch's CPU allocator, 1-D, aligned to 64 bytes at least. A large buffer is
-// aligned to, and asks the kernel for, huge pages: encoder, network and decoder all walk through it, and with small
-// pages a virtual machine spent 8% of a quantised step on address translation. To be kept from step to step: fresh
-// pages cost more than the network.
+// `bytes` of uninitialised uint8 from LibTorch's CPU allocator, 1-D, aligned to at least 64 bytes. A large buffer is
+// aligned to huge pages and requests them from the kernel. Encoder, network and decoder all walk through it, and with
+// small pages a virtual machine spent 8% of a quantised step on address translation. Keep the buffer from step to step:
+// fresh pages cost more than the network.
 at::Tensor allocate_message_buffer(int64_t bytes);
 
-// Memory for the messages of all exchanges of one engine that share this object. An engine has
-// engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them, so that as many
-// buffers, taken in turn, suffice, however many buckets a model has. Used on the engine's thread.
+// Buffers for the messages of all exchanges of one engine that share this object. An engine has at most
+// engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them. So that number of
+// buffers, taken in turn, suffices for any number of buckets. Used on the engine's thread.
 class MessageMemory {
  public:
   struct Buffer {
-    size_t place = 0;  // Which of the buffers it is.
+    size_t place = 0;  // Index of the buffer.
     at::Tensor bytes;
   };
 
-  // `in_flight`: how many exchanges are in flight at most, if fewer than an engine allows; at least 1.
+  // `in_flight`: most exchanges in flight, 1 to engine::kMaxInFlight.
   explicit MessageMemory(size_t in_flight = engine::kMaxInFlight) : in_flight_(in_flight) {}
 
-  // The next buffer, with at least `bytes` bytes. What it held before is lost.
+  // The next buffer, with at least `bytes` bytes. Its former content is lost.
   Buffer take(int64_t bytes);
 
  private:
@@ -51,7 +51,7 @@ class MessageLayout {
 
   int64_t total_bytes() const { return total_; }
 
-  // The messages by index, as views of the buffer. The views stay from step to step.
+  // The messages by index, as views of the buffer. The views are kept from step to step.
   const std::vector<at::Tensor>& place_in(const MessageMemory::Buffer& buffer);
 
  private:
@@ -68,15 +68,15 @@ class MessageLayout {
   std::array<Views, engine::kMaxInFlight> views_;
 };
 
-// What exchanges share that follow each other on a stream of a device: what one leaves there is done with before the
-// next one is enqueued, so that there is as much as the largest of them needs.
+// Workspace of exchanges that follow each other on one stream of a device. Each one is finished with it before the next
+// one runs, so its size is the maximum over the exchanges.
 class StreamWorkspace {
  public:
-  // uint8 [bytes] on the device, for what is enqueued on its current stream, always the same one, until this is called
-  // again. It holds anything, and begins where the allocator begins: on a GPU at a multiple of 512 bytes.
+  // uint8 [bytes] on the device, for work on its current stream until the next call. All calls must use the same
+  // stream. The content is undefined. It begins where the allocator begins: on a GPU at a multiple of 512 bytes.
   at::Tensor take(int64_t bytes, at::Device device) {
     if (!memory_.defined() || memory_.numel() < bytes || memory_.device() != device) {
-      memory_.reset();  // Before another one is allocated.
+      memory_.reset();  // Frees the old memory before the new one is allocated.
       memory_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
     }
     return memory_.narrow(0, 0, bytes);
@@ -84,7 +84,7 @@ class StreamWorkspace {
 
   int64_t bytes() const { return memory_.defined() ? memory_.numel() : 0; }
 
-  // The other stream of exchanges that go in chunks.
+  // The second stream of exchanges that are sent in chunks.
   ChunkStreams& chunk_streams() { return chunk_streams_; }
 
  private:

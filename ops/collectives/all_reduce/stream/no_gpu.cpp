@@ -1,4 +1,4 @@
-// A build without CUDA has no kernels for CUDA tensors, and nothing that moves them.
+// Stubs for a build without CUDA: no kernels for CUDA tensors and no collectives on them.
 #include <c10/util/Exception.h>
 
 #include "ops/collectives/all_reduce/codec/affine_codec.h"

@@ -16,7 +16,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-// Memory, cut into regions that begin where slots do.
+// Memory that is cut into regions, each beginning at a multiple of kSlotBytes.
 class Regions {
  public:
   explicit Regions(at::Tensor memory) : memory_(std::move(memory)) {}
@@ -32,8 +32,9 @@ class Regions {
   int64_t next_ = 0;
 };
 
-// The same numbers in the same places as TwoLevels on the engine. In the node all elements are float32: only where the
-// owners of a segment narrow its mean are exact ones taken out of it. Their means follow the segment's in its message.
+// The same values in the same places as TwoLevels on the engine. Within the node all elements are float32. The owners
+// of a segment take exact elements out only when they encode its mean; the exact means follow the segment's mean in its
+// message.
 class TwoLevelStreamExchange final : public StreamExchange {
  public:
   TwoLevelStreamExchange(std::shared_ptr<const StreamGroups> groups, AllReduceJobOptions options,
@@ -55,8 +56,8 @@ class TwoLevelStreamExchange final : public StreamExchange {
 
   int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
 
-  // Of the array in float32, all parts of the own segment, its mean in float32, that which is sent, those
-  // of all segments, and what the exchange between nodes needs.
+  // The array in float32, all parts of the own segment, its mean in float32, the message of the mean, the messages of
+  // all segments, and the workspace of the exchange between nodes.
   int64_t workspace_bytes() const override {
     const int64_t own = owns_elements() ? slot_numel(own_segment().numel) : 0;
     return (slot_numel(options_.numel) + own * (local_size() + 1)) * kFloatBytes + longest_mean_ * (local_size() + 1) +
@@ -76,8 +77,9 @@ class TwoLevelStreamExchange final : public StreamExchange {
  private:
   static constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 
-  // How the mean of a segment travels in the node: as the codes of it that its owners exchange in two shots, which hold
-  // the exact elements, too; else as float32 with the exact elements in the next slot.
+  // The form in which the mean of a segment is sent in the node. If its owners use two shots, it is the encoded
+  // messages that they exchange, which include the exact elements. Otherwise it is float32, with the exact elements in
+  // the next slot.
   class SegmentMean {
    public:
     SegmentMean(const StreamGroups& groups, const AllReduceJobOptions& options, const Segment& segment)
@@ -94,12 +96,12 @@ class TwoLevelStreamExchange final : public StreamExchange {
     bool is_codes() const { return codes_.has_value(); }
     int64_t exact_numel() const { return exact_numel_; }
 
-    // Of the message with what is behind it.
+    // Size of the message with its padding.
     int64_t bytes() const {
       return is_codes() ? codes_->bytes() : slot_bytes(numel_ * kFloatBytes) + slot_bytes(exact_numel_ * kFloatBytes);
     }
 
-    // Where the codes lie in the message, or both kinds of float32.
+    // The place of the encoded messages in `message`, or of both kinds of float32.
     at::Tensor codes_in(const at::Tensor& message) const { return message.narrow(0, 0, codes_->bytes()); }
     at::Tensor mean_in(const at::Tensor& message) const {
       return message.narrow(0, 0, numel_ * kFloatBytes).view(at::kFloat);
@@ -108,7 +110,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
       return message.narrow(0, slot_bytes(numel_ * kFloatBytes), exact_numel_ * kFloatBytes).view(at::kFloat);
     }
 
-    // Writes what the message says.
+    // Decodes the message.
     void decode(const at::Tensor& message, const at::Tensor& elements, const at::Tensor& exact) const {
       if (is_codes()) {
         codes_->decode(message, elements);
@@ -142,11 +144,11 @@ class TwoLevelStreamExchange final : public StreamExchange {
                                                     collectives_);
   }
 
-  // A segment as it travels as float32 in the node: as many elements as fill whole slots.
+  // Elements of a segment as float32 in the node, rounded up to fill whole slots.
   static int64_t slot_numel(int64_t numel) { return slot_bytes(numel * kFloatBytes) / kFloatBytes; }
 
-  // [slot_numel of the array's]: segments but for the last one fill their slots. The array's own memory, or `floats`
-  // with 0 behind the array. Nothing is carried to exact elements.
+  // Returns [slot_numel of the array's numel]; all segments except the last one fill their slots. It is the array
+  // itself, or `floats` with 0 behind the array. The carried residual is not added to exact elements.
   static at::Tensor as_float32(const AllReduceCall& call, ExactElements& exact, const at::Tensor& floats) {
     const int64_t numel = call.array.numel();
     if (call.array.scalar_type() == at::kFloat && !call.residuals.carried.defined() && floats.numel() == numel) {
@@ -164,7 +166,8 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return floats;
   }
 
-  // Every rank's part of this rank's segment, by local rank: float32 [ranks of the node * slot_numel of the segment].
+  // Returns every rank's part of this rank's segment, by local rank: float32 [ranks of the node * slot_numel of the
+  // segment].
   at::Tensor send_parts(at::Tensor array, Regions& regions) const {
     std::vector<int64_t> sent(local_size(), 0);
     for (int64_t owner = 0; owner < owners(); ++owner) {
@@ -177,7 +180,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return parts;
   }
 
-  // What this rank sends in the node: anything, if it owns no elements.
+  // The message that this rank sends in the node; undefined content if it owns no elements.
   at::Tensor message_of_own_mean(const AllReduceCall& call, const at::Tensor& parts, Regions& regions,
                                  ChunkStreams& streams) {
     at::Tensor message = regions.bytes(longest_mean_);
@@ -187,7 +190,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return message;
   }
 
-  // Averages this rank's segment: over its node, then over all of them.
+  // Averages this rank's segment over its node, then over all nodes.
   void average(const AllReduceCall& call, const at::Tensor& parts, const at::Tensor& message, Regions& regions,
                ChunkStreams& streams) {
     const Segment& segment = own_segment();
@@ -221,7 +224,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
     }
   }
 
-  // By local rank.
+  // Returns the messages of all means, by local rank.
   at::Tensor gather(at::Tensor& own_mean, Regions& regions) const {
     at::Tensor gathered = regions.bytes(longest_mean_ * local_size());
     collectives_.call("all-gather of means in the node, of " + options_.name,
@@ -229,7 +232,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return gathered;
   }
 
-  // `exact`: the array's, which lie in the order of segments.
+  // `exact`: exact elements of the whole array, in the order of segments.
   void take_means(const at::Tensor& gathered, const at::Tensor& array, const at::Tensor& exact) const {
     int64_t exact_begin = 0;
     for (int64_t owner = 0; owner < owners(); ++owner) {
@@ -247,10 +250,10 @@ class TwoLevelStreamExchange final : public StreamExchange {
   const int64_t local_rank_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;
-  ExactElements own_exact_;                               // Of the own segment.
-  const std::unique_ptr<OneLevelStreamExchange> across_;  // Null for ranks without a segment, and with one node.
+  ExactElements own_exact_;                               // In this rank's segment.
+  const std::unique_ptr<OneLevelStreamExchange> across_;  // Null for a rank without a segment, and with one node.
   std::vector<SegmentMean> means_;                        // By owner.
-  int64_t longest_mean_ = 0;                              // In bytes: the message of every rank of a node.
+  int64_t longest_mean_ = 0;  // In bytes; every rank of a node sends a message of this size.
 };
 
 int64_t numel_of(const std::vector<Segment>& segments) {
@@ -265,7 +268,7 @@ ElementOrder order_of(const AllReduceJobOptions& options) {
   return options.codec ? ElementOrder() : ElementOrder::of(options.format, options.numel);
 }
 
-// The options of an exchange of the array in that order.
+// The options with the exact segments counted in the order in which the array is sent.
 AllReduceJobOptions ordered(AllReduceJobOptions options) {
   options.exact = order_of(options).offsets_of(options.exact);
   return options;
@@ -294,7 +297,8 @@ StreamAllReduce::~StreamAllReduce() = default;
 
 int64_t StreamAllReduce::payload_bytes() const { return exchange_->payload_bytes(); }
 
-// What is dealt out is copied before and after: two more ways through memory, of the format's own kernels three.
+// A permuted array is copied before and after: two more passes over memory, compared with three of the format's
+// kernels.
 void StreamAllReduce::enqueue(const AllReduceCall& call) {
   if (order_.is_identity()) {
     return enqueue_ordered(call);

@@ -1,5 +1,5 @@
-// The quantised all-reduce where the hardware keeps the order: kernels and collectives are enqueued on a stream, and
-// the host waits for none of them. For GPUs; ops/comm/engine has the CPU's way.
+// The quantised all-reduce on a stream: the host enqueues kernels and collectives and does not wait for them. For GPUs;
+// CPUs use ops/comm/engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,22 +18,23 @@
 
 namespace narrowcast::collectives {
 
-class StreamExchange;  // What a StreamAllReduce enqueues.
+class StreamExchange;  // The work that a StreamAllReduce enqueues.
 
-// Replaces a 1-D array on `device` by its mean over the ranks: by the same routes, messages and arithmetic as
-// AllReduceJob, and so with the same bits, but by collectives of the group's backend for the device. (A NaN may
-// have other bits.) In one level, or in the two of `groups`:
+// Replaces a 1-D array on `device` by its mean over the ranks. It uses the same routes, messages and arithmetic as
+// AllReduceJob and so produces the same bits, except for the bits of a NaN. It calls collectives of the group's backend
+// for the device. In one level, or in the two levels of `groups`:
 //
 // 1. In the node, float32: all-to-all of segments; their owners average them in the order of ranks.
-// 2. Between nodes: a segment's owners exchange codes as the ranks do in one level.
-// 3. In the node: all-gather of the segments' means, as codes where the owners had codes of them, else float32.
+// 2. Between nodes: a segment's owners exchange encoded messages, like the ranks in one level.
+// 3. In the node: all-gather of the segments' means, encoded if the owners have encoded means, else float32.
 //
-// Where a collective returns before it is done, as NCCL's do, all that is enqueued after it on the same stream comes
-// after it. (Gloo's are waited for: on the CPU this is for tests.)
+// If a collective returns before it is done, as NCCL's do, work enqueued later on the same stream runs after it. Gloo's
+// collectives block; the CPU is supported for tests.
 class NARROWCAST_EXPORT StreamAllReduce {
  public:
-  // What it keeps is allocated for the device's current stream, on which `enqueue` must be called. There is always one
-  // level for a codec. options.nodes is not read. `workspace` is shared with others on the same stream; null: its own.
+  // Buffers are allocated for the device's current stream, on which `enqueue` must be called. With a codec there is
+  // always one level. options.nodes is not read. `workspace` is shared with other exchanges on the same stream; null: a
+  // new one is created.
   StreamAllReduce(const StreamRanks& ranks, const AllReduceJobOptions& options, at::Device device,
                   std::shared_ptr<StreamWorkspace> workspace = nullptr);
   ~StreamAllReduce();
@@ -42,11 +43,11 @@ class NARROWCAST_EXPORT StreamAllReduce {
 
   const std::vector<Segment>& exact() const { return exact_segments_; }
 
-  // Bytes that this rank sends per call, to all peers together; of two levels, between nodes.
+  // Bytes that this rank sends per call, to all peers together. In two levels, only bytes between nodes count.
   int64_t payload_bytes() const;
 
   // Averages call.array, [numel] on the device, in place. All ranks make the same calls in the same order. Throws
-  // c10::DistBackendError naming rank and exchange if the backend says at once that a collective failed.
+  // c10::DistBackendError naming rank and exchange if the backend reports at once that a collective failed.
   void enqueue(const AllReduceCall& call);
 
  private:
@@ -55,7 +56,7 @@ class NARROWCAST_EXPORT StreamAllReduce {
   const std::shared_ptr<StreamWorkspace> workspace_;
   const std::vector<Segment> exact_segments_;
   const ElementOrder order_;
-  ExactElements exact_;  // Of the array in that order, as all of the exchange.
+  ExactElements exact_;  // Counted in that order, like all of the exchange.
   const std::unique_ptr<StreamExchange> exchange_;
 };
 

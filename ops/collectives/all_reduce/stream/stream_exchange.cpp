@@ -37,7 +37,7 @@ OneLevelStreamExchange::OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessG
   }
 }
 
-// A codec of its own may need the whole array for its first element. Messages of variable formats are the engine's.
+// A custom codec may need the whole array for its first element. In variable formats messages equal the engine's.
 std::vector<Segment> OneLevelStreamExchange::ranges_of_one_shot() const {
   if (!options_.codec && codec::wire::is_variable(options_.format)) {
     return one_shot_result_segments(options_.numel, codec_->grain());
@@ -80,12 +80,12 @@ int64_t OneLevelStreamExchange::payload_bytes() const {
       return bytes;
     }
   }
-  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route_), " is no Route");
+  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route_), " is not a valid Route");
 }
 
-// One shot:  of each chunk the message that is sent, those of all ranks.
-// Two shots: of all chunks what is sent in the first hop and then all means; and what is received in the first hop, of
-//            each chunk before the own mean.
+// One shot:  for each chunk, the message that is sent and the messages of all ranks.
+// Two shots: for all chunks, the messages of the first hop, later of all means; then, for each chunk before its mean,
+//            the messages received in the first hop.
 int64_t OneLevelStreamExchange::workspace_bytes() const {
   if (options_.numel == 0 || route_ == Route::kNowhere) {
     return 0;
@@ -154,13 +154,13 @@ void OneLevelStreamExchange::one_shot(const Call& call, int64_t chunk) const {
   }
 }
 
-// Where the other ranks' parts of the own shard lie, by rank.
+// The other ranks' parts of the own shard, by rank.
 at::Tensor OneLevelStreamExchange::received_parts(const Call& call, int64_t chunk) const {
   return call.workspace.narrow(0, shard_messages_.bytes() + shard_messages_.begin(chunk),
                                shard_messages_.slot_bytes(chunk) * (world_size() - 1));
 }
 
-// Every rank sends whole slots: what is behind a shorter message is anything.
+// Every rank sends whole slots; the padding of a shorter message is undefined.
 void OneLevelStreamExchange::exchange_parts(const Call& call, int64_t chunk) const {
   const int64_t slot = shard_messages_.slot_bytes(chunk);
   at::Tensor sent = call.workspace.narrow(0, shard_messages_.begin(chunk), slot * (world_size() - 1));

@@ -1,4 +1,4 @@
-// The mean of one array where the hardware keeps the order: kernels and collectives are enqueued on a stream.
+// The mean of one array on a stream: the host enqueues kernels and collectives.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,43 +24,43 @@ namespace narrowcast::collectives {
 
 // How the exchanges of a StreamAllReduce call collectives.
 struct CollectiveCalls {
-  int64_t rank = 0;  // As errors name it.
+  int64_t rank = 0;  // Rank in errors.
   at::Device device = at::kCPU;
-  std::shared_ptr<CollectiveOrder> order = nullptr;  // Null where one stream calls all.
+  std::shared_ptr<CollectiveOrder> order = nullptr;  // Null if one stream calls all collectives.
 
-  // Calls body(), which is collective `what`. c10::DistBackendError if that throws.
+  // Calls body(), which runs the collective named `what`. c10::DistBackendError if body throws.
   void call(const std::string& what, const std::function<void()>& body) const;
 };
 
-// What a call needs for as long as it is enqueued.
+// Memory of a call while it is enqueued.
 struct StreamMemory {
-  at::Tensor bytes;  // uint8, at least workspace_bytes(), on the device, which begins where a slot may.
+  at::Tensor bytes;  // uint8, at least workspace_bytes(), on the device; begins at a multiple of kSlotBytes.
   ChunkStreams& streams;
 };
 
-// What a StreamAllReduce enqueues.
+// The work that a StreamAllReduce enqueues.
 class StreamExchange {
  public:
   virtual ~StreamExchange() = default;
 
-  // As StreamAllReduce's.
+  // See StreamAllReduce::payload_bytes.
   virtual int64_t payload_bytes() const = 0;
 
   virtual int64_t workspace_bytes() const = 0;
 
-  // As StreamAllReduce's. `exact`: of call.array, of as many elements as the options say.
+  // See StreamAllReduce::enqueue. `exact`: exact elements of call.array, as many as the options have.
   virtual void enqueue(const AllReduceCall& call, ExactElements& exact, const StreamMemory& memory) = 0;
 };
 
-// In one level, between the ranks of `group`:
+// One level, between the ranks of `group`:
 // One shot:  encode the array; all-gather the messages; average them.
-// Two shots: encode all shards but the own; all-to-all; average the parts of the own shard with the own numbers and
-//            encode the mean; all-gather the means; decode them.
-// Large arrays do so chunk by chunk, on two streams in turn. Exact elements are in the messages of the first chunk.
+// Two shots: encode all shards except the own one; all-to-all; average the parts of the own shard with the own
+//            values and encode the mean; all-gather the means; decode them.
+// Large arrays do this chunk by chunk, on two streams in turn. Exact elements are in the messages of the first chunk.
 class OneLevelStreamExchange final : public StreamExchange {
  public:
-  // An exchange of options.numel elements, and of `exact_numel` exact ones. Which rank this is, the group says.
-  // options.exact and options.nodes are not its business.
+  // An exchange of options.numel elements and `exact_numel` exact ones. The rank is the group's. options.exact and
+  // options.nodes are not read.
   OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, AllReduceJobOptions options, int64_t exact_numel,
                          CollectiveCalls collectives);
 
@@ -69,25 +69,25 @@ class OneLevelStreamExchange final : public StreamExchange {
   int64_t workspace_bytes() const override;
   void enqueue(const AllReduceCall& call, ExactElements& exact, const StreamMemory& memory) override;
 
-  // What that is but for the exact elements' way out of the array and back: `exact`, float32 [exact_numel], become
-  // their means, and those in the array should be 0.
+  // As enqueue, but the caller takes exact elements out of the array and puts them back. `exact`, float32
+  // [exact_numel], is replaced by its mean; the exact elements in the array should be 0.
   void enqueue_values(const AllReduceCall& call, const at::Tensor& exact, const StreamMemory& memory);
 
-  // With two shots, instead of that: takes all but the last step. `messages`, uint8 [ShardMessages::bytes], gets the
-  // means, which `exact` need not.
+  // Two shots only, instead of enqueue_values: all steps except decoding. `messages`, uint8 [ShardMessages::bytes],
+  // gets the encoded means; `exact` need not get its mean.
   void enqueue_undecoded(const AllReduceCall& call, const at::Tensor& exact, const StreamMemory& memory,
                          const at::Tensor& messages);
 
  private:
-  // A chunk of one shot: the message that is sent lies before those of all ranks.
+  // A chunk of one shot. The message that is sent lies before the messages of all ranks.
   struct WholeChunk {
     Segment range;
-    int64_t begin = 0;  // In the workspace.
+    int64_t begin = 0;  // Offset in the workspace.
     int64_t message_bytes = 0;
     int64_t slot = 0;
-    int64_t exact_begin = 0;  // In the slot.
+    int64_t exact_begin = 0;  // Offset in the slot.
   };
-  // What a call is, for the steps of its chunks.
+  // A call, as the steps of its chunks need it.
   struct Call {
     const AllReduceCall& mean;
     AllReduceCall exact;
@@ -115,7 +115,7 @@ class OneLevelStreamExchange final : public StreamExchange {
   const WireCodec& exact_codec_;
   const std::unique_ptr<AllReduceCodec> codec_;  // For one shot.
   const std::vector<WholeChunk> whole_chunks_;   // For one shot.
-  const ShardMessages shard_messages_;           // For two.
+  const ShardMessages shard_messages_;           // For two shots.
 };
 
 }  // namespace narrowcast::collectives

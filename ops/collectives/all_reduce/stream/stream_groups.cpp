@@ -17,7 +17,7 @@ namespace {
 
 using Group = StreamGroups::Group;
 
-// The same on all ranks, and another one each time: rank 0 counts.
+// A number that is the same on all ranks and differs between calls: rank 0 counts.
 int64_t next_number(const Group& group) {
   int64_t number = 0;
   if (group->getRank() == 0) {

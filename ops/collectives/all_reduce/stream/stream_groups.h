@@ -1,4 +1,4 @@
-// Groups of a part of the ranks, over which a mean on a GPU's stream goes where ranks share nodes.
+// Groups of some of the ranks, for a hierarchical mean on a GPU's stream.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,18 +20,18 @@
 
 namespace narrowcast::collectives {
 
-// Makes the group of `size` ranks that find each other in `store`, of which this one is number `place`.
+// Makes a group of `size` ranks, which find each other in `store`. This rank is number `place`.
 using MakeGroup =
     std::function<c10::intrusive_ptr<c10d::ProcessGroup>(c10::intrusive_ptr<c10d::Store> store, int place, int size)>;
 
-// Two groups split off from another one, of ranks in ascending order. They end with this object as SplitGroup says, and
-// are broken off with the other one.
+// Two groups split off from another group, with ranks in ascending order. They end with this object, as SplitGroup
+// describes, and are aborted together with the other group.
 class NARROWCAST_EXPORT StreamGroups {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  // A collective of the group's ranks, whose nodes are `layout`. They find each other in the group's store, each time
-  // under names of their own. c10::DistBackendError naming this rank if a peer or the network fails.
+  // A collective of the group's ranks, whose nodes are `layout`. The ranks find each other in the group's store, each
+  // time under new keys. c10::DistBackendError naming this rank if a peer or the network fails.
   StreamGroups(const Group& group, node::NodeLayout layout, const MakeGroup& make);
   StreamGroups(const StreamGroups&) = delete;
   StreamGroups& operator=(const StreamGroups&) = delete;
@@ -41,7 +41,7 @@ class NARROWCAST_EXPORT StreamGroups {
   // The ranks of this rank's node.
   const Group& node() const { return node_.group(); }
 
-  // The owners of this rank's segment, by node. Null if it owns none, and with one node.
+  // The owners of this rank's segment, by node. Null if this rank owns none, and with one node.
   const Group& owners() const { return owners_.group(); }
 
  private:
@@ -50,13 +50,13 @@ class NARROWCAST_EXPORT StreamGroups {
   SplitGroup owners_;
 };
 
-// Collectives that several streams enqueue run one after another, in the order in which the host enqueues them, which
-// is the same on all ranks, on whatever streams and over whatever communicators. Two that ran at once, on each rank in
-// another order, could wait for each other for ever.
+// Serialises the collectives of several streams and communicators, in the order in which the host enqueues them. That
+// order must be the same on all ranks. Two concurrent collectives that start in different orders on different ranks
+// could deadlock.
 class CollectiveOrder {
  public:
-  // Calls body(), which enqueues a collective on the current stream of `device`; it begins when the one before is done.
-  // On the CPU, where body() waits for it, that is all.
+  // Calls body(), which enqueues a collective on the current stream of `device`. The collective begins once the one
+  // before it is done. On the CPU, body() blocks until its collective is done, and nothing else is needed.
   void enqueue(c10::Device device, const std::function<void()>& body) {
     if (device.is_cpu()) {
       body();
@@ -76,20 +76,20 @@ class CollectiveOrder {
 
  private:
   std::optional<c10::Stream> last_stream_;
-  std::optional<c10::Event> last_;  // Behind the last collective, on that stream.
+  std::optional<c10::Event> last_;  // Recorded behind the last collective, on its stream.
 };
 
-// The ranks whose arrays are averaged on a stream.
+// The ranks that average their arrays on a stream.
 struct StreamRanks {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
-  std::shared_ptr<const StreamGroups> groups = nullptr;  // Those of the nodes; null for one level.
-  std::shared_ptr<CollectiveOrder> order = nullptr;      // Of means on several streams; null for one stream.
+  std::shared_ptr<const StreamGroups> groups = nullptr;  // Groups of the nodes; null for one level.
+  std::shared_ptr<CollectiveOrder> order = nullptr;      // For means on several streams; null for one stream.
 };
 
 namespace gpu {
 
-// Makes groups that move CUDA tensors as `group` does: by an NCCL communicator of their own, made at their first
-// collective, on the same GPU, with the same time limit. Null if the group moves them by something else, or not at all.
+// Makes groups that move CUDA tensors as `group` does: with a separate NCCL communicator, created at the first
+// collective, on the same GPU, with the same timeout. Null if the group does not use NCCL for CUDA tensors.
 NARROWCAST_EXPORT MakeGroup group_maker(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 }  // namespace gpu

@@ -1,4 +1,4 @@
-// Built only where CUDA is.
+// Built only with CUDA.
 #include <c10/core/DeviceType.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -12,8 +12,8 @@ namespace narrowcast::collectives::gpu {
 using c10d::ProcessGroup;
 using c10d::ProcessGroupNCCL;
 
-// Not by ProcessGroupNCCL::split: that reads the ranks of its parent where only a process's first group has them, and
-// demands that nothing is under way in the parent's communicator.
+// ProcessGroupNCCL::split is not used: it finds its parent's ranks only if the parent is the process's first group, and
+// it requires that the parent's communicator is idle.
 MakeGroup group_maker(const c10::intrusive_ptr<ProcessGroup>& group) {
   if (!moves_tensors_on(at::kCUDA, group)) {
     return nullptr;
@@ -27,7 +27,7 @@ MakeGroup group_maker(const c10::intrusive_ptr<ProcessGroup>& group) {
     options->timeout = parent->getOptions()->timeout;
     auto backend = c10::make_intrusive<ProcessGroupNCCL>(store, place, size, std::move(options));
     auto made = c10::make_intrusive<ProcessGroup>(store, place, size);
-    made->setBoundDeviceId(parent->getBoundDeviceId());  // Which the backend takes over.
+    made->setBoundDeviceId(parent->getBoundDeviceId());  // The backend reads it.
     made->setBackend(at::kCUDA, ProcessGroup::BackendType::NCCL, std::move(backend));
     made->setDefaultBackend(ProcessGroup::BackendType::NCCL);
     return made;

@@ -1,5 +1,5 @@
-// The kernels' source, run on the CPU, against ATen's operators in the order and with the roundings of PyTorch's CUDA
-// kernels, and against the CPU's own kernel where both divide alike.
+// The kernels' source, run on the CPU. It is compared with ATen's operators in the order and with the rounding of
+// PyTorch's CUDA kernels, and with the CPU kernel where both divide in the same way.
 #include "ops/cuda/affine_uint8/affine_message.h"
 
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@
 #include "tests/ops/affine_uint8/reference.h"
 #include "tests/support/cuda_on_host/cuda_on_host.h"
 
-// After it: it is written in CUDA C++.
+// Must follow cuda_on_host.h, because it is CUDA C++.
 #include "ops/cuda/affine_uint8/affine_message_kernel.cuh"
 
 namespace narrowcast::cuda {
@@ -29,7 +29,7 @@ using narrowcast::test::same_bits;
 
 const std::vector<at::ScalarType> kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
 constexpr int64_t kSizes[] = {0, 1, 7, 127, 128, 129, 255, 256, 257, 1'023, 9'001, 20'011};
-// Of a channel: alone in a warp, in a block, in parts; 0 for all elements in one.
+// Sizes of a channel: for one warp, for one block, in parts; 0 for all elements in one channel.
 constexpr int64_t kChannelSizes[] = {1, 7, 128, 512, 1'000, 1'025, 8'192, 8'193, 0};
 
 AffineChannels channels_of(int64_t numel, int64_t channel_size) {
@@ -37,7 +37,7 @@ AffineChannels channels_of(int64_t numel, int64_t channel_size) {
   return {numel, channel_size == 0 ? whole : std::min(channel_size, whole)};
 }
 
-// As launch_affine_encode.
+// The same as launch_affine_encode.
 template <class T>
 void encode_on_host(const AffineEncodeArguments& arguments, Turns turns) {
   const AffineChannels& channels = arguments.channels;
@@ -58,7 +58,7 @@ void encode_on_host(const AffineEncodeArguments& arguments, Turns turns) {
   }
 }
 
-// The message of x [numel], between bytes that must stay.
+// The message of x [numel], between bytes that must not change.
 at::Tensor message_on_host(const at::Tensor& x, const AffineChannels& channels, Turns turns) {
   constexpr int64_t kMargin = 64;
   const int64_t bytes = channels.header_bytes() + channels.numel;
@@ -84,7 +84,7 @@ codec::AffineQparams qparams_in(const at::Tensor& message, int64_t channel) {
   return qparams;
 }
 
-// Fails where a channel's qparams or codes are not the model's.
+// Fails if a channel's qparams or codes differ from the model's.
 void expect_message_of(const at::Tensor& x, const AffineChannels& channels, const at::Tensor& message) {
   const at::Tensor codes = message.narrow(0, channels.header_bytes(), channels.numel);
   for (int64_t channel = 0; channel < channels.count(); ++channel) {
@@ -105,7 +105,7 @@ TEST(AffineEncodeKernel, EqualsTheModelOfPyTorchOnCuda) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t numel : kSizes) {
       for (const int64_t channel_size : kChannelSizes) {
-        const bool is_long = numel > 300;  // A thread's turn takes time.
+        const bool is_long = numel > 300;  // Simulated threads are slow.
         if (numel > 130 && channel_size != 0 && channel_size < (is_long ? 500 : 100)) continue;
         for (const auto& [name, x] : narrowcast::test::inputs(dtype, numel)) {
           if (is_long && name != "hostile" && name != "nan") continue;
@@ -160,8 +160,8 @@ TEST(AffineEncodeKernel, EncodesAMillionElements) {
   }
 }
 
-// As launch_affine_average: the mean of messages that lie a stride apart, as an array `offset` elements behind an
-// aligned address.
+// The same as launch_affine_average: the mean of messages that are `stride` bytes apart, in an array that begins
+// `offset` elements after an aligned address.
 at::Tensor average_on_host(const at::Tensor& messages, const AffineChannels& channels, at::ScalarType dtype,
                            int64_t offset = 0) {
   const at::Tensor memory = at::full({channels.numel + 32}, 3, dtype);
@@ -185,7 +185,7 @@ at::Tensor average_on_host(const at::Tensor& messages, const AffineChannels& cha
   return mean;
 }
 
-// What PyTorch's hooks do with these messages on CUDA.
+// The result of PyTorch's hooks for these messages on CUDA.
 at::Tensor mean_model(const at::Tensor& messages, const AffineChannels& channels, at::ScalarType dtype) {
   at::Tensor sum = at::zeros({channels.numel});
   for (const at::Tensor& message : messages.unbind()) {
@@ -205,7 +205,7 @@ at::Tensor mean_model(const at::Tensor& messages, const AffineChannels& channels
   return (sum * (1.0F / static_cast<float>(messages.size(0)))).to(dtype);
 }
 
-// The CPU's, of float32.
+// The mean of the CPU kernel, in float32.
 at::Tensor mean_by_cpu(const at::Tensor& messages, const AffineChannels& channels) {
   const at::Tensor mean = at::empty({channels.numel});
   for (int64_t channel = 0; channel < channels.count(); ++channel) {
@@ -222,7 +222,8 @@ at::Tensor mean_by_cpu(const at::Tensor& messages, const AffineChannels& channel
   return mean;
 }
 
-// Messages of so many ranks, random bytes but for most scales: some are Inf, NaN, 0 or huge, as a peer may send them.
+// Messages of `ranks` ranks: random bytes, with mostly usual scales. Some scales are Inf, NaN, 0 or huge, as a faulty
+// peer may send them.
 at::Tensor random_messages(const AffineChannels& channels, int64_t ranks, int64_t stride) {
   at::manual_seed(channels.numel + 31 * ranks);
   const at::Tensor memory = at::randint(0, 256, {ranks, stride}, at::kByte);
@@ -277,7 +278,7 @@ TEST(AffineAverageKernel, WritesToAnyAlignment) {
   }
 }
 
-// As PyTorch does.
+// Like PyTorch.
 TEST(AffineAverageKernel, MultipliesByTheReciprocal) {
   const AffineChannels channels{1, 1};
   const at::Tensor messages = at::zeros({5, 128}, at::kByte);

@@ -1,6 +1,6 @@
-// What PyTorch's reference hooks compute on CUDA, by ATen's operators on the CPU in the order and with the roundings of
-// PyTorch's CUDA kernels: there a division by a number is a multiplication by its reciprocal, and the scale is rounded
-// to x's dtype before x is divided by it.
+// A model of PyTorch's reference hooks on CUDA, from ATen's operators on the CPU, in the order and with the rounding of
+// PyTorch's CUDA kernels. Those multiply by the reciprocal of a number instead of dividing, and round the scale to x's
+// dtype before x is divided by it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@ inline std::pair<at::Tensor, at::Tensor> qparams_model(const at::Tensor& x) {
   return {scale, at::clamp(at::rsub(steps, 0), 0, 255).to(at::kInt)};
 }
 
-// Its codes.
+// The codes of x.
 inline at::Tensor quantized_model(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point) {
   return quantize_backend(x, scale.to(x.scalar_type()), zero_point);
 }

@@ -1,4 +1,4 @@
-// The source of the CUDA kernels, run on the CPU, against ATen's operators in the order and with the roundings of
+// The source of the CUDA kernels, run on the CPU, compared with ATen's operators in the order and with the rounding of
 // PyTorch's CUDA kernels.
 #include "ops/cuda/affine_uint8/affine_uint8_kernel.cuh"
 
@@ -52,7 +52,7 @@ TEST(ChooseQparamsKernel, EqualsTheModelOfPyTorchOnCuda) {
   }
 }
 
-// Some scale is one that division gives another last bit.
+// A range for which a division gives another last bit of the scale.
 TEST(ChooseQparamsKernel, MultipliesByTheReciprocal) {
   const codec::AffineRange range{0, 7};
   EXPECT_EQ(codec::choose_qparams_by_reciprocal(range).scale, 7 * (1.0F / 255.0F));
@@ -108,7 +108,7 @@ QparamsIn qparams_of(const at::Tensor& scales, const at::Tensor& zero_points) {
           ints ? nullptr : zero_points.const_data_ptr<float>()};
 }
 
-// Codes of x [rows, n], which lie `offset` bytes behind an aligned address.
+// Codes of x [rows, n]; they begin `offset` bytes after an aligned address.
 at::Tensor quantize_on_host(const at::Tensor& x, const QparamsIn& qparams, int64_t most, int64_t offset = 0) {
   const at::Tensor memory = at::full({x.numel() + 32}, 99, at::kByte);
   const at::Tensor codes = memory.slice(0, offset, offset + x.numel());
@@ -137,7 +137,7 @@ TEST(QuantizeKernel, EqualsTheModelOfPyTorchOnCuda) {
   }
 }
 
-// All values of the 16-bit types, with scales such as gradients have.
+// All values of the 16-bit types, with typical scales of gradients.
 TEST(QuantizeKernel, EqualsTheModelForEveryValueOfSixteenBits) {
   at::manual_seed(3);
   const at::Tensor scales = at::pow(10.0, at::rand({40}) * 9 - 7).to(at::kFloat);

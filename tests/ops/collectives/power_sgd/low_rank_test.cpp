@@ -21,7 +21,7 @@ std::vector<int64_t> draws_of(uint32_t seed, int64_t count, int64_t before = 0) 
   return seeds;
 }
 
-// numpy 2.4.6.
+// Values from numpy 2.4.6.
 TEST(SeedDraws, AreThoseOfNumpy) {
   EXPECT_THAT(draws_of(0, 6), ElementsAre(209652396, 398764591, 924231285, 404868288, 441365315, 463622907));
   EXPECT_THAT(draws_of(1, 6), ElementsAre(717354021, 946286476, 784077896, 491263, 550290313, 224766667));
@@ -42,7 +42,7 @@ TEST(NormalNumbers, AreThoseOfTheGlobalGenerator) {
   EXPECT_TRUE(at::equal(next, second)) << "small arrays leave a number in the generator";
 }
 
-// From an implementation of the 64-bit Mersenne Twister in Python.
+// Values from an implementation of the 64-bit Mersenne Twister in Python.
 TEST(NormalNumbers, AreTheSameOnEveryCpu) {
   const at::Tensor expected = at::tensor({146126, 115716, 3905, 45938, 39572, -94177}, at::kDouble) / 65536;
   for (const auto dtype : {at::kFloat, at::kDouble}) {
@@ -77,7 +77,7 @@ TEST_P(Orthogonalize, MakesColumnsOrthonormalInTheSameSpan) {
       orthogonalize(columns, 0, GetParam());
       const double unit = dtype == at::kFloat ? 0x1p-23 : 0x1p-52;
       const at::Tensor gram = at::bmm(columns.transpose(1, 2), columns);
-      // 50 products, and the columns' own rounding.
+      // 50 products, and the rounding of the columns.
       EXPECT_LE((gram - at::eye(rank, dtype)).abs().max().item<double>(), 50 * unit);
       const at::Tensor projected = at::bmm(columns, at::bmm(columns.transpose(1, 2), before));
       EXPECT_LE((projected - before).abs().max().item<double>(), 200 * unit);
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Bits, Orthogonalize, ::testing::Values(LowRankBits::kOf
                            return info.param == LowRankBits::kOfPyTorch ? "OfPyTorch" : "OfAnyMachine";
                          });
 
-// One pass of Gram-Schmidt leaves the second column of these up to 1 / sqrt(n) parallel to the first.
+// One pass of Gram-Schmidt leaves the second column up to 1 / sqrt(n) parallel to the first.
 TEST(OrthogonalizeOnAnyMachine, MakesWhatIsRoundingAloneOrthogonal) {
   at::manual_seed(1);
   const at::Tensor u = at::randn({400, 1});
@@ -122,7 +122,7 @@ TEST(OrthogonalizeOnAnyMachine, MakesWhatIsRoundingAloneOrthogonal) {
 
 TEST(OrthogonalizeOnAnyMachine, DropsColumnsThatCannotBe) {
   const at::Tensor columns = at::zeros({1, 3, 3});
-  columns.narrow(1, 0, 2).fill_(1);  // Two rows of zeros but one direction: rank 1.
+  columns.narrow(1, 0, 2).fill_(1);  // Two rows, the rest zeros, and one direction: rank 1.
   orthogonalize(columns, 0, LowRankBits::kOfAnyMachine);
   EXPECT_NEAR(columns[0][0][0].item<double>(), std::sqrt(0.5), 1e-6);
   EXPECT_EQ(columns.narrow(2, 1, 2).abs().max().item<float>(), 0);

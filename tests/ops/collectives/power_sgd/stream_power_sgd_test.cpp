@@ -1,5 +1,4 @@
-// The stream's way must give the means of the engine's, but for roundings. Here on the CPU, where a group's collectives
-// are waited for.
+// The means on a stream must equal the engine's up to rounding. On the CPU, where a group's collectives block.
 #include "ops/collectives/power_sgd/stream_power_sgd.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +24,7 @@ constexpr int64_t kColumns = 30;
 constexpr int64_t kPlain = 33;
 constexpr int64_t kNumel = 2 * kRows * kColumns + kPlain;
 
-// Two equal matrices with a vector between them, or one square.
+// Two equal matrices with a vector between them, or one square matrix.
 CompressionPlan make_plan(int64_t rank, bool batch, bool square) {
   if (square) return plan_of_square(kNumel, rank);
   const int64_t numel = kRows * kColumns;
@@ -57,7 +56,7 @@ std::shared_ptr<const StreamGroups> split(const Group& group, const node::NodeLa
   return layout.has_levels() ? std::make_shared<const StreamGroups>(group, layout, make) : nullptr;
 }
 
-// The same steps in both ways.
+// The same steps on a stream and on the engine.
 struct PowerSgdBothWays {
   std::shared_ptr<LowRankState> stream_state;
   std::shared_ptr<LowRankState> job_state;
@@ -99,7 +98,7 @@ void expect_near(const at::Tensor& actual, const at::Tensor& expected, double re
 
 struct Kind {
   PowerSgdJobOptions options;
-  double tolerance = 1e-3;  // A rounding of float32 grows with each step that begins with it.
+  double tolerance = 1e-3;  // A float32 rounding error grows with each step that begins with it.
 };
 
 std::vector<Kind> stream_kinds() {
@@ -142,7 +141,7 @@ TEST_P(PowerSgdStreams, GiveTheMeansOfTheEngine) {
   });
 }
 
-// What rounding took is in the residuals, as on the engine: nothing gets lost over the steps.
+// The residuals contain the rounding error, as on the engine: no part of a gradient is lost over the steps.
 TEST_P(PowerSgdStreams, KeepWhatFormatsLose) {
   const auto& [world_size, node_size] = GetParam();
   for (const bool alternates : {false, true}) {
@@ -169,7 +168,7 @@ TEST_P(PowerSgdStreams, KeepWhatFormatsLose) {
   }
 }
 
-// Residuals and Q stay what they were.
+// Residuals and Q stay unchanged.
 TEST_P(PowerSgdStreams, ForgetAStepThatIsNotFinite) {
   const auto& [world_size, node_size] = GetParam();
   for (const WireFormat format : {WireFormat::kFp32, WireFormat::kInt8B32}) {
@@ -180,7 +179,7 @@ TEST_P(PowerSgdStreams, ForgetAStepThatIsNotFinite) {
         const PowerSgdBothWays without(group, options, node_size);
         const PowerSgdBothWays with(group, options, node_size);
         for (int64_t step = 0; step < 3; ++step) {
-          for (const int64_t element : {kNumel - 1, kRows * kColumns}) {  // The last of a matrix, and a vector's.
+          for (const int64_t element : {kNumel - 1, kRows * kColumns}) {  // The last of a matrix, and of a vector.
             at::Tensor bad = gradients(rank, step, at::kFloat);
             if (rank == 0) bad[element].fill_(std::numeric_limits<float>::quiet_NaN());
             EXPECT_TRUE(with.by_stream(bad).isnan().all().item<bool>());
@@ -197,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdStreams,
                          ::testing::Values(std::tuple(1, 1), std::tuple(2, 1), std::tuple(3, 1), std::tuple(2, 2),
                                            std::tuple(4, 2), std::tuple(5, 2)));
 
-// The one that alternates goes on from the factor before, and still gives all in the end.
+// An alternating step continues with the former factor, and the sum of the means still reaches the gradients.
 TEST(PowerSgdStream, GoesOnAfterAStepThatIsNotFiniteWhereStepsAlternate) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const PowerSgdBothWays ways(group, {.plan = make_plan(2, false, false), .alternates = true});
@@ -250,8 +249,8 @@ TEST(OrthogonalizeOnStream, MakesColumnsOrthonormalInTheSameSpan) {
   }
 }
 
-// Rounding is all that is left of a column in the span of others: made as long as 1, it would not be orthogonal to
-// them.
+// A column in the span of the others leaves only rounding error. If it were normalised, it would not be orthogonal to
+// the others.
 TEST(OrthogonalizeOnStream, KeepsNoMoreColumnsThanThereAreDirections) {
   constexpr int64_t kSide = 29;
   constexpr int64_t kDirections = 20;

@@ -39,7 +39,7 @@ TEST(VisitFloatType, HasNoFloat64AmongTheNarrowOnes) {
   EXPECT_EQ(visited, FloatType::kFloat16);
 }
 
-// What one launch finds: an error that was there before, and one that it makes.
+// The message of a launch with an error that existed before, and an error that it causes.
 std::string launch_with(const char* before, const char* after, int& launches) {
   const char* error = before;
   try {

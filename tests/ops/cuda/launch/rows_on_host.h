@@ -1,5 +1,5 @@
-// Runs on the CPU what the threads of a kernel do, one thread after the other: the same source that nvcc compiles, with
-// LibTorch's 16-bit types for CUDA's.
+// Runs the threads of a kernel on the CPU, one after the other: the same source that nvcc compiles, with LibTorch's
+// 16-bit types instead of CUDA's.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace narrowcast::cuda::test {
 
-// Threads of a team: a warp's and a block's.
+// Threads of a team: a warp and a block.
 inline constexpr int kTeams[] = {32, 256};
 
-// An elementwise operation on `rows` rows of `row_size` elements, in parts of at most `most`.
+// Runs an elementwise operation on `rows` rows of `row_size` elements, in parts of at most `most`.
 template <class Operation>
 void run_for_each_part(const Operation& operation, int64_t rows, int64_t row_size, int64_t most, int team) {
   const RowParts parts = share_rows(rows, row_size, most);
@@ -21,7 +21,7 @@ void run_for_each_part(const Operation& operation, int64_t rows, int64_t row_siz
   }
 }
 
-// finish(row, all of its elements) for each row.
+// Calls finish(row, reduction of its elements) for each row.
 template <class Partial, class T, class Finish>
 void run_reduce_rows(const T* x, const RowParts& parts, int team, const Finish& finish) {
   std::vector<Partial> of_rows(static_cast<size_t>(parts.rows));

@@ -1,5 +1,5 @@
-// Every element of every row is in one part, and parts begin where wide loads can; of a part, elements before, in and
-// after the aligned packs, for all alignments of both sides.
+// Every element of every row is in one part, and parts begin at addresses for wide loads. Within a part, elements
+// before, in and after the aligned packs are tested for all alignments of both sides.
 #include "ops/cuda/launch/rows.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(RowParts, CountBeyondInt32) {
   const RowParts parts = share_rows(3, int64_t{1} << 40, 4096);
   EXPECT_EQ(parts.count(), 3 * (int64_t{1} << 28));
   EXPECT_EQ(parts.at(parts.count() - 1).first, 3 * (int64_t{1} << 40) - 4096);
-  // Indices on both sides of 2^32, where the division is another one.
+  // Indices on both sides of 2^32, where another division is used.
   const RowParts more = share_rows(3, int64_t{1} << 45, 4096);
   for (const int64_t index : {(int64_t{1} << 32) - 1, int64_t{1} << 32, more.count() - 1}) {
     EXPECT_EQ(more.at(index).row, index / more.per_row);

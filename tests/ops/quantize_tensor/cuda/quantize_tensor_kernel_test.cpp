@@ -1,5 +1,5 @@
-// The source of the CUDA kernels, run on the CPU, against upstream's operators; with quant_loss as PyTorch's CUDA
-// kernels divide.
+// The source of the CUDA kernels, run on the CPU, compared with upstream's operators. With quant_loss the reference
+// divides like PyTorch's CUDA kernels.
 #include "ops/cuda/quantize_tensor/quantize_tensor_kernel.cuh"
 
 #include <ATen/ATen.h>

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRows = 3;
 
-// Hands out the codes in the order in which they were asked for, and checks that it is asked as a ring of stages is.
+// Returns the codes in the order in which they were requested, and checks that requests follow a ring of stages.
 class CodesOnHost {
  public:
   static constexpr int kStages = 4;
@@ -59,7 +59,7 @@ at::Tensor sum_on_host(const at::Tensor& x, const at::Tensor& weight, bool align
   return sums;
 }
 
-// Whole numbers whose products and sums float32 holds exactly.
+// Integers whose products and sums float32 holds exactly.
 at::Tensor whole_numbers(int64_t rows, int64_t inputs, at::ScalarType dtype) {
   return at::randint(-40, 41, {rows, inputs}, at::kFloat).to(dtype);
 }

@@ -1,4 +1,4 @@
-// The matrix units of ops/cuda/weight_only_int8/row_tiles.cu on the CPU, by the same layout.
+// The matrix units of ops/cuda/weight_only_int8/row_tiles.cu on the CPU, with the same layout.
 #pragma once
 
 #include <c10/util/BFloat16.h>

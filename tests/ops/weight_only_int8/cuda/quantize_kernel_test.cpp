@@ -1,5 +1,5 @@
-// The source of the CUDA kernels, run on the CPU, against gpt-fast's expression with the division by
-// (quant_max - quant_min) / 2 as PyTorch's CUDA kernels have it.
+// The source of the CUDA kernels, run on the CPU, compared with gpt-fast's expression. The division by (quant_max -
+// quant_min) / 2 is as in PyTorch's CUDA kernels.
 #include "ops/cuda/weight_only_int8/quantize_kernel.cuh"
 
 #include <ATen/ATen.h>
@@ -32,7 +32,7 @@ std::pair<at::Tensor, at::Tensor> quantize_on_host(const at::Tensor& x, codec::C
   return {codes, scales};
 }
 
-// Division by a number as a multiplication by its reciprocal in float32, rounded to x's dtype.
+// Multiplies by the reciprocal in float32 instead of dividing, and rounds to x's dtype.
 std::pair<at::Tensor, at::Tensor> model(const at::Tensor& x, codec::CodeRange range, at::ScalarType target) {
   const at::Tensor largest = std::get<0>(x.abs().max(1)).to(at::kFloat);
   const float reciprocal = 1.0F / (static_cast<float>(range.max - range.min) / 2);

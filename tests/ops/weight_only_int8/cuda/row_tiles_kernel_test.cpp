@@ -1,4 +1,4 @@
-// The kernel for row tiles, run on the CPU, on whole numbers that float32 sums exactly.
+// The kernel for row tiles, run on the CPU, on integers that float32 sums exactly.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "tests/ops/weight_only_int8/cuda/matrix_units_on_host.h"
 #include "tests/support/cuda_on_host/cuda_on_host.h"
 
-// After it: it is written in CUDA C++.
+// Must follow cuda_on_host.h, because it is CUDA C++.
 #include "ops/cuda/weight_only_int8/row_tiles_kernel.cuh"
 
 namespace narrowcast::cuda_on_host {
@@ -20,7 +20,7 @@ struct Shape {
   int64_t outputs;
 };
 
-// What the kernel makes of x and a layer, whose scales have type S. Its memory holds 99 before.
+// The kernel's result for x and a layer whose scales have type S. Its memory is filled with 99 before.
 template <class T, class S, int kUnits>
 at::Tensor multiply(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scales, const at::Tensor& bias,
                     Turns turns) {
@@ -67,7 +67,7 @@ class RowTilesKernel : public ::testing::Test {
 using RowTypes = ::testing::Types<c10::BFloat16, c10::Half>;
 TYPED_TEST_SUITE(RowTilesKernel, RowTypes);
 
-// Inputs for a part of one warp's step, for all warps, and for the first warps once more.
+// Numbers of inputs for a part of one warp's step, for all warps, and for the first warps a second time.
 TYPED_TEST(RowTilesKernel, MultipliesTilesOfEveryHeight) {
   for (const Turns turns : {Turns::kForward, Turns::kBackward}) {
     for (const int64_t inputs : {16, 80, 512, 656}) {
@@ -92,7 +92,7 @@ TYPED_TEST(RowTilesKernel, WidensEveryCode) {
       (multiply<TypeParam, float, 2>(x, codes, ones, {}, Turns::kForward)).equal(codes.t().to(x.scalar_type())));
 }
 
-// What is past the last input is no part of a sum, not even times zero.
+// Values after the last input are never part of a sum, not even times zero.
 TYPED_TEST(RowTilesKernel, KeepsInfAndNanInTheirRow) {
   at::Tensor x = at::ones({9, 48}).to(TestFixture::kType);
   x[3][47] = std::numeric_limits<float>::infinity();

@@ -1,4 +1,4 @@
-// Every code, every number on the border between two codes, and the neighbours of these.
+// Every code, every number on the border between two codes, and their neighbours.
 #include <ATen/ATen.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
@@ -25,7 +25,7 @@ float number_of(int code) {
   return static_cast<float>(T(static_cast<decltype(T::x)>(code), T::from_bits()));
 }
 
-// Also float32's subnormals and what no T can hold; every number with its neighbours.
+// Includes float32's subnormals and numbers beyond the range of T; every number with its neighbours.
 template <class T>
 std::vector<float> borders() {
   constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -46,7 +46,7 @@ std::vector<float> borders() {
   return numbers;
 }
 
-// NaN are told apart by their being one.
+// Any NaN equals any other NaN.
 template <class T, class Convert>
 void expect_rounds_as(const Convert& bits_of) {
   for (const float x : borders<T>()) {
@@ -83,7 +83,7 @@ TEST(Conversions, RoundFp8AsPyTorchWithinItsRange) {
   }
 }
 
-// The same on a GPU, where the kernels have its instructions: bytes and, but for NaN, numbers as on the CPU.
+// The same on a GPU, where the kernels use its instructions. Bytes and numbers, except NaN, must equal the CPU's.
 class CudaConversions : public ::testing::TestWithParam<WireFormat> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
@@ -92,7 +92,7 @@ class CudaConversions : public ::testing::TestWithParam<WireFormat> {
 TEST_P(CudaConversions, EncodeEveryBorderAsTheCpu) {
   for (const auto& numbers : {borders<c10::Half>(), borders<c10::BFloat16>(), borders<c10::Float8_e4m3fn>()}) {
     const at::Tensor x = at::tensor(numbers);
-    // In blocks of 32 that begin with the greatest code of fp8: their scale is 1.
+    // In blocks of 32 that begin with the greatest code of fp8, so that their scale is 1.
     const at::Tensor in_range = x.index({x.abs() <= 448});
     const at::Tensor blocks = in_range.narrow(0, 0, in_range.numel() / 31 * 31).view({-1, 31});
     const at::Tensor with_greatest = at::cat({at::full({blocks.size(0), 1}, 448.0F), blocks}, 1).view({-1});

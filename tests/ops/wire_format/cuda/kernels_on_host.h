@@ -1,17 +1,17 @@
-// The CUDA kernels of the wire formats, run on the CPU: ops/cuda/wire/wire_kernels.h
-// with an order of turns in the place of a stream.
+// The CUDA kernels of the wire formats, run on the CPU: ops/cuda/wire/wire_kernels.h with an order of turns instead of
+// a stream.
 #pragma once
 
 #include "tests/support/cuda_on_host/cuda_on_host.h"
 
-// After it: they are written in CUDA C++.
+// Must follow cuda_on_host.h, because they are CUDA C++.
 #include "ops/cuda/wire/wire_kernels.cuh"
 
 namespace narrowcast::cuda_on_host {
 
 using cuda::FloatType;
 
-// Calls body(format) with a value of its type in every thread of a launch over n elements.
+// Calls body(format) with a value of the format's type in every thread of a launch over n elements.
 template <class Body>
 void run_over(WireFormat format, int64_t n, Turns turns, const Body& body, const cuda::Shards& shards = {}) {
   if (n == 0 || shards.slots() == 0 || (shards.of_chunk && shards.most_grains() == 0)) return;

@@ -1,4 +1,4 @@
-// Arrays at addresses that kernels find difficult, and what they must not touch.
+// Arrays at addresses that are difficult for kernels, with guard bytes around them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "tests/ops/wire_format/wire_inputs.h"
 
-// AddressSanitizer's runtime has these; null in other builds.
+// Functions of AddressSanitizer's runtime; null in other builds.
 extern "C" {
 __attribute__((weak)) void __asan_poison_memory_region(const volatile void* begin, size_t size);
 __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* begin, size_t size);
@@ -18,11 +18,11 @@ __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* be
 
 namespace narrowcast::test {
 
-// The sizes that each kernel is tried with: parts of blocks, whole ones, a tile of a warp, several.
+// The sizes with which each kernel is tested: parts of blocks, whole blocks, a tile of a warp, several tiles.
 inline const std::vector<int64_t> kTileSizes{0, 1, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1000, 1024, 4097};
 
-// n values that begin `shift` bytes behind a multiple of 64, with bytes around them that must stay; under
-// AddressSanitizer nobody may read them either (but for up to 7 bytes right before the values: it does not see them).
+// n values that begin `shift` bytes after a multiple of 64, between guard bytes that must not change. AddressSanitizer
+// also detects reads of guard bytes, except of up to 7 bytes immediately before the values.
 template <class T>
 class PlacedArray {
  public:
@@ -40,7 +40,7 @@ class PlacedArray {
 
   T* data() { return reinterpret_cast<T*>(bytes_.data() + begin_); }
 
-  // The values; a failure where the bytes around them were written to.
+  // Returns the values; fails if a guard byte was changed.
   std::vector<T> values() {
     const auto untouched = [](uint8_t byte) { return byte == kUntouched; };
     allow_margins();
@@ -71,7 +71,7 @@ class PlacedArray {
   int64_t begin_;
 };
 
-// Equal bits, where any NaN equals any NaN: which one arithmetic gives is a matter of the device.
+// Equal bits; any NaN equals any other NaN, because the NaN of an operation depends on the device.
 inline testing::AssertionResult same_numbers(const Floats& actual, const Floats& expected) {
   if (actual.size() != expected.size()) return testing::AssertionFailure() << actual.size() << " elements";
   for (size_t i = 0; i < actual.size(); ++i) {

@@ -1,5 +1,5 @@
-// Segments of arrays that travel in the variable formats, in any order of their grains: what the kernels write of them,
-// with error feedback, and the mean over ranks; against the CPU's segment codec.
+// Segments of arrays in the variable formats, in any order of their grains: the kernels' messages with error feedback,
+// and the mean over ranks. They are compared with the CPU's segment codec.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -21,7 +21,7 @@ using test::Bytes;
 using test::Floats;
 using test::same_numbers;
 
-// An array in the order in which it travels, a segment of it, and about how large the numbers are.
+// An array in the order in which it is sent, a segment of it, and the typical magnitude of its numbers.
 struct Case {
   int64_t numel;
   Segment segment;
@@ -31,12 +31,12 @@ struct Case {
 
 const std::vector<Case> kCases{{700, {0, 700}},
                                {9300, {0, 9300}},
-                               {3000, {0, 3000}, at::kFloat, 0x1p-102F},  // About the least step.
+                               {3000, {0, 3000}, at::kFloat, 0x1p-102F},  // Around the least step.
                                {9300, {2048, 5120}, at::kBFloat16},
                                {9300, {8192, 1108}, at::kDouble},
                                {5120, {1024, 3072}, at::kHalf}};
 
-// Blocks of different size, some of them faint, and some of numbers of one sign alone; with a NaN the message is one.
+// Blocks of different magnitude; some are faint, some have numbers of one sign only. With a NaN the message is NaN.
 Floats numbers(int64_t n, uint64_t seed, float size) {
   constexpr std::array kExponents{0, 5, -30, 2, -9, 7, 1, -75, -4, 6, -17};
   std::mt19937 engine(static_cast<uint32_t>(seed));
@@ -62,14 +62,14 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
             grains > 1 ? order(c).element(cpu::kWireGrain) / cpu::kWireGrain : 1};
   }
 
-  // The messages of all ranks but `own_rank`, one behind the other.
+  // The messages of all ranks but `own_rank`, one after the other.
   Bytes messages(const Case& c, int64_t ranks) const {
     Bytes all;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       Floats x = numbers(c.segment.numel, static_cast<uint64_t>(10 + rank), c.size);
       if (rank == 2) x[5] = std::nanf("");
       Bytes message = test::plain_encode(format_, x, test::kNearest);
-      // Blocks so wide that the message ends before their tiles do; of the next one all is read.
+      // Blocks so wide that the message ends before their tiles do; the next message is complete.
       constexpr uint8_t kWidest = codec::wire::kMostWidth - codec::wire::kMostOwnWidth;
       if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.segment.numel / 32, kWidest);
       all.insert(all.end(), message.begin(), message.end());
@@ -180,8 +180,8 @@ TEST_P(CudaVariableSegment, BecomesTheMeanInRankOrder) {
   }
 }
 
-// As what is sent in a second hop: the mean is float32 in the order in which it travels, and then written.
-// Residuals stay where that message is NaN.
+// The message of a second hop: the mean is computed in float32, in the order in which it is sent, and then encoded.
+// Residuals stay unchanged where that message is NaN.
 TEST_P(CudaVariableSegment, BecomesAMeanThatIsSent) {
   for (const Case& c : kCases) {
     for (const bool has_nan : {false, true}) ASSERT_NO_FATAL_FAILURE(expect_sent_mean(c, has_nan));

@@ -1,4 +1,4 @@
-// The bytes and floats of the variable formats' kernels, against the plain codec.
+// The bytes and floats of the variable formats' kernels, compared with the plain codec.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
@@ -27,18 +27,18 @@ using test::Bytes;
 using test::Floats;
 using test::same_numbers;
 
-// Parts of blocks, whole ones, tiles and more.
+// Parts of blocks, whole blocks, tiles and more.
 const std::vector<int64_t> kSizes{0, 1, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1000, 1025, 4097, 9001};
 constexpr int64_t kLong = 100003;  // More than kLeastChunk tiles.
 
-// Another one at each call.
+// Different at each call.
 Rounding next_rounding() {
   static int64_t calls = 0;
   const Rounding roundings[] = {{}, test::kAtRandom, {}, {true, 77, 3, uint64_t{1} << 40}, {}};
   return roundings[++calls % 5];
 }
 
-// Where things begin, in bytes, and how a launch goes.
+// Alignments in bytes, and the launch.
 struct Way {
   int64_t array = 0;
   int64_t message = 0;
@@ -46,7 +46,7 @@ struct Way {
   Turns turns = Turns::kForward;
 };
 
-// Another one at each call.
+// Different at each call.
 Way next_way() {
   static int64_t calls = 0;
   ++calls;
@@ -58,8 +58,8 @@ Way next_way() {
           .turns = calls % 2 == 0 ? Turns::kForward : Turns::kBackward};
 }
 
-// Arrays in whose tiles many blocks are faint, and of very different size: far below the step and just about it, from
-// what a header can say on down to nothing, and where the step is one of the least and of the greatest.
+// Arrays in whose tiles many blocks are faint and differ strongly in magnitude. Magnitudes lie far below the step, and
+// around it, from the range of a header down to nothing. The step may be one of the least and of the greatest.
 std::vector<std::pair<std::string, Floats>> faint_inputs(int64_t n) {
   std::mt19937 engine(static_cast<uint32_t>(n) + 7);
   std::normal_distribution<float> normal;
@@ -77,8 +77,8 @@ std::vector<std::pair<std::string, Floats>> faint_inputs(int64_t n) {
           {"about the least step", sizes(-98, about_the_least)}};
 }
 
-// Blocks of all widths, whose numbers reach as far to both sides, farther to one of them, or to that one alone. What is
-// between them is zeros, so that there is room for wide codes.
+// Blocks of all widths, whose numbers reach equally far to both sides, farther to one side, or to one side only. Zeros
+// between them leave room for wide codes.
 Floats sided_input(int64_t n) {
   constexpr float kOtherSides[] = {1, 0.6F, 0.25F, 0};
   std::mt19937 engine(static_cast<uint32_t>(n) + 11);
@@ -95,7 +95,7 @@ Floats sided_input(int64_t n) {
   });
 }
 
-// A header of that width, of those that there are.
+// Any of the headers of that width.
 uint8_t any_header(int64_t width, std::mt19937& engine) {
   using namespace codec::wire;
   if (width == 0 || width > kMostOwnWidth) return static_cast<uint8_t>(width == 0 ? 0 : width - kMostOwnWidth);
@@ -174,7 +174,7 @@ class CudaVariable : public ::testing::TestWithParam<int> {
   }
 };
 
-// Each format half of the inputs at each size, and its neighbour the others.
+// Each format tests half of the inputs at each size; the next format tests the others.
 TEST_P(CudaVariable, GivesTheBytesAndFloatsOfThePlainCodec) {
   int64_t number = bits_;
   for (const int64_t n : kSizes) {
@@ -199,7 +199,7 @@ TEST_P(CudaVariable, TakesFaintBlocks) {
   }
 }
 
-// What the test above is of: otherwise it would say little.
+// Checks that the inputs of the test above have faint blocks as far below the step as possible.
 TEST_P(CudaVariable, HasFaintInputs) {
   constexpr int64_t kSize = 9001;
   constexpr uint8_t kFarthest = codec::wire::kFirstFaint + 2 * codec::wire::kMostFaint;  // With a positive step.
@@ -277,7 +277,7 @@ TEST_P(CudaVariable, TakesTheOtherElementTypes) {
   }
 }
 
-// Wherever it is: in any lane, warp, tile and chunk.
+// Anywhere: in any lane, warp, tile and chunk.
 TEST_P(CudaVariable, MakesNanOfAMessageWithWhatIsNoNumber) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const float kTooGreat = codec::float_of_bits(codec::wire::kGreatestMagnitudeBits + 1);
@@ -293,14 +293,14 @@ TEST_P(CudaVariable, MakesNanOfAMessageWithWhatIsNoNumber) {
   }
 }
 
-// Bytes that no encoder wrote; and widths that reach the message's end early, at it, and behind it.
+// Bytes that no encoder writes, and widths with which the codes end before the message's end, at it, and after it.
 TEST_P(CudaVariable, ReadsAnyBytes) {
   std::mt19937 engine(5);
   for (const int64_t n : {1, 40, 1024, 3001, 9000}) {
     for (size_t turn = 0; turn < 10; ++turn) {
       Bytes message(static_cast<size_t>(size_of(n)));
       for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
-      // The width of most blocks; in later turns all headers are any.
+      // The width of most blocks; later turns have random headers.
       const int64_t most[] = {0, codec::wire::kFaintWidth, 3, 5, 7, 8, 9, bits_ - 1};
       const int64_t first_code = codec::wire::variable_layout(bits_, n).first_code;
       for (int64_t i = codec::wire::kStepBytes; i < first_code && turn < std::size(most); ++i) {
@@ -312,7 +312,7 @@ TEST_P(CudaVariable, ReadsAnyBytes) {
   }
 }
 
-// Headers of many faint blocks and others in any order, whose codes are so many words.
+// Headers of many faint blocks and others in any order, whose codes take `words` words.
 Bytes headers_of(int64_t blocks, int64_t words, std::mt19937& engine) {
   constexpr auto kMost = int64_t{codec::wire::kMostWidth};
   Bytes headers;
@@ -331,8 +331,8 @@ Bytes headers_of(int64_t blocks, int64_t words, std::mt19937& engine) {
   return headers;
 }
 
-// A last tile that ends a word before the last that is whole, with that, and a word behind it. That one begins in the
-// message or with its end: behind the last whole word there are 0, 1, 2 or 3 bytes, by the number of blocks.
+// The last tile ends one word before the last whole word, at it, or one word after it. The word after it begins in the
+// message or at its end: 0, 1, 2 or 3 bytes follow the last whole word, depending on the number of blocks.
 TEST_P(CudaVariable, ReadsATileIfItIsWhole) {
   std::mt19937 engine(6);
   for (const int64_t n : {1000, 1024, 1050, 3001, 3009, 9000}) {
@@ -343,7 +343,7 @@ TEST_P(CudaVariable, ReadsATileIfItIsWhole) {
                                         << " bytes that fill no word, " << missing << " words missing");
       Bytes message(static_cast<size_t>(layout.bytes));
       for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
-      message[1] = 0x3F;  // A step that is a number.
+      message[1] = 0x3F;  // Makes the step a number.
       const Bytes headers = headers_of(layout.blocks, whole_words + missing, engine);
       std::copy(headers.begin(), headers.end(), message.begin() + codec::wire::kStepBytes);
       ASSERT_EQ(std::isnan(plain_decode(message, n).back()), missing > 0);
@@ -367,8 +367,8 @@ TEST(CudaVariableChunks, HaveAllTiles) {
   }
 }
 
-// Below the steps that a search begins with the largest number has no code, and with the last of them all blocks are
-// faint or zeros.
+// Below the range in which a search begins, the largest number has no code. With the greatest step of the range all
+// blocks are faint or zeros.
 TEST(CudaVariableSearch, BeginsWithAllThatIsPossible) {
   using codec::wire::StepCodes;
   for (uint32_t number = 0; number <= codec::wire::kGreatestMagnitudeBits >> 16; ++number) {
@@ -388,7 +388,7 @@ TEST(CudaVariableSearch, BeginsWithAllThatIsPossible) {
   }
 }
 
-// Wherever the first step that fits is, a search ends with it.
+// A search finds the first step that fits, at any place.
 TEST(CudaVariableSearch, FindsEveryStep) {
   for (const uint32_t number : {0U, 0x0D00U, 0x1400U, 0x3F80U, 0x7F00U, 0x7F7DU}) {
     const cuda::StepRange first = cuda::StepRange::of(number << 16);
@@ -405,7 +405,7 @@ TEST(CudaVariableSearch, FindsEveryStep) {
   }
 }
 
-// Launches check it before: a kernel must not go on as if nothing were to be done.
+// Launches check it first: a kernel must not return as if it had no work.
 TEST(CudaVariableKernels, FailForAnUnknownElementType) {
   constexpr auto kUnknown = static_cast<cuda::FloatType>(4);
   Bytes message(36);

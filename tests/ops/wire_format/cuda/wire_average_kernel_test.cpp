@@ -1,4 +1,4 @@
-// The averaging kernels, and error feedback, against the CPU's segment codec.
+// The averaging kernels and error feedback, compared with the CPU's segment codec.
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ struct Case {
   at::ScalarType dtype = at::kFloat;
 };
 
-// What ranks contribute: messages at odd places, and the own part as an array with a residual.
+// The ranks' contributions: messages at odd addresses, and the own part as an array with a residual.
 class Contributions {
  public:
   Contributions(WireFormat format, const Case& c)
@@ -48,7 +48,7 @@ class Contributions {
       const Bytes bytes = test::plain_encode(format, x, test::kNearest);
       std::copy(bytes.begin(), bytes.end(), message);
       pointers.push_back(rank == c.own_rank ? nullptr : message);
-      // There may be a place for the message of the own rank, or none.
+      // There may or may not be a place for the message of the own rank.
       message += rank == c.own_rank && c.n % 2 == 0 ? 0 : test::size_of(format, c.n) + kGap;
     }
   }
@@ -121,7 +121,7 @@ TEST_P(CudaWireAverage, KeepsTheSignOfZeros) {
   }
 }
 
-// Also numbers whose products with their scales overflow.
+// Includes numbers whose products with their scales overflow.
 TEST_P(CudaWireAverage, SumsHostileMessagesAsTheCpu) {
   for (const auto& [name, x] : test::wire_inputs(1000)) {
     SCOPED_TRACE(name);

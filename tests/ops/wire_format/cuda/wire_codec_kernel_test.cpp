@@ -1,4 +1,4 @@
-// The encoding kernels' bytes and the decoding kernels' floats, against the plain codec.
+// The encoding kernels' bytes and the decoding kernels' floats, compared with the plain codec.
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ using test::Bytes;
 using test::Floats;
 using test::same_numbers;
 
-// Rounding at random from an array position on: with test::kStochastic a lane's random words come from two quads of the
-// generator, from a multiple of 4 on from one.
+// Stochastic rounding from an array position on. From a multiple of 4 on, a lane's random words come from one quad of
+// the generator; with test::kStochastic they come from two.
 Rounding from_position(uint64_t position) { return {true, 77, 3, position}; }
 
 const std::vector<Rounding> kRoundings{test::kNearest, test::kStochastic, from_position(uint64_t{1} << 40)};
@@ -42,7 +42,7 @@ struct Cut {
   int64_t chunk = 0;
   int64_t chunks = 1;
 
-  // That chunk of each.
+  // The chunk of each shard.
   std::vector<collectives::Segment> shards() const {
     std::vector<collectives::Segment> parts;
     for (const auto& shard : collectives::cut(n, count)) {
@@ -142,7 +142,7 @@ TEST_P(CudaWireEncode, WritesToAnyAddress) {
   }
 }
 
-// More tiles than a block of threads has warps.
+// More tiles than a thread block has warps.
 TEST_P(CudaWireEncode, TakesLongArrays) {
   const Floats x = test::usual_numbers(20000);
   EXPECT_EQ(encode(FloatType::kFloat32, x, test::kStochastic, Turns::kBackward),
@@ -178,7 +178,7 @@ TEST_P(CudaWireEncode, TakesTheOtherElementTypesAsFloat32) {
   }
 }
 
-// At each position: every lane, row and block, and what is left behind the last whole one.
+// At each position: every lane, row and block, and the remainder after the last whole block.
 TEST_P(CudaWireEncode, NeverMakesANumberOfANan) {
   constexpr size_t kSize = 1024 + 70;
   for (size_t at = 0; at < kSize; at += test::kSanitized ? 55 : 5) {
@@ -226,7 +226,7 @@ TEST_P(CudaWireDecode, GivesTheFloatsOfThePlainCodec) {
   }
 }
 
-// Bytes that no encoder wrote, as a damaged message holds them, at any address.
+// Bytes that no encoder writes, as in a damaged message, at any address.
 TEST_P(CudaWireDecode, TakesAnyBytesAtAnyAddress) {
   for (const int64_t size : {5, 1024, 3001}) {
     for (int64_t shift = 0; shift < 16; ++shift) {
@@ -276,7 +276,7 @@ TEST_P(CudaWireDecode, RoundsToTheOtherElementTypes) {
 INSTANTIATE_TEST_SUITE_P(All, CudaWireDecode, ::testing::ValuesIn(test::fixed_formats()),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
-// Launches check it before: a kernel must not go on as if nothing were to be done.
+// Launches check it first: a kernel must not return as if it had no work.
 TEST(CudaWireKernels, FailForAnUnknownElementType) {
   constexpr auto kUnknown = static_cast<FloatType>(4);
   test::PlacedArray<uint8_t> message(4, 0);

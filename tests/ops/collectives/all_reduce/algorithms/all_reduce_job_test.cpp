@@ -22,7 +22,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kSizes[] = {0, 1, 7, 127, 128, 129, 255, 256, 257, 1'000'003};
 
-// Gradients of very different sizes from block to block, and some zeros.
+// Gradients whose magnitude varies strongly from block to block, with some zeros.
 std::vector<at::Tensor> make_arrays(int64_t world_size, int64_t numel, at::ScalarType dtype = at::kFloat) {
   at::manual_seed(7);
   std::vector<at::Tensor> arrays;
@@ -34,7 +34,7 @@ std::vector<at::Tensor> make_arrays(int64_t world_size, int64_t numel, at::Scala
   return arrays;
 }
 
-// What each rank holds after `job`s made from `options` on a copy of its array, `steps` times over.
+// The result of each rank for a job made from `options`, on a copy of its array.
 std::vector<at::Tensor> average(const AllReduceJobOptions& options, const std::vector<at::Tensor>& arrays,
                                 codec::wire::Rounding rounding = {}) {
   std::vector<at::Tensor> results(arrays.size());
@@ -113,9 +113,9 @@ TEST(AllReduceJob, ANonFiniteElementIsNonFiniteOnEveryRank) {
   for (const WireFormat format : kWireFormats) {
     auto arrays = make_arrays(3, 4000);
     arrays[0][1024] = kInf;                                  // In rank 1's shard.
-    arrays[1][3999] = -kInf;                                 // In rank 2's.
-    arrays[2][0] = std::numeric_limits<float>::quiet_NaN();  // In rank 0's.
-    arrays[1][2048] = kInf;                                  // In its own shard: two shots add this part unencoded.
+    arrays[1][3999] = -kInf;                                 // In rank 2's shard.
+    arrays[2][0] = std::numeric_limits<float>::quiet_NaN();  // In rank 0's shard.
+    arrays[1][2048] = kInf;  // In rank 1's own shard: two shots add this part unencoded.
     for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
       for (const at::Tensor& result : average({.format = format, .link = link}, arrays)) {
         for (const int64_t place : {0, 1024, 2048, 3999}) {
@@ -143,10 +143,10 @@ TEST(AllReduceJob, ExactElementsAreAveragedInFloat32) {
   expect_all_equal(results, expected);
 }
 
-// Every step sends something else of a constant gradient, until nothing is missing in the sum.
+// Every step sends a constant gradient with a different rounding, until the sum has no error.
 class ResidualsOfFormats : public ::testing::TestWithParam<WireFormat> {};
 
-// A rank sends no message of its own shard: what was carried over to it from other buckets goes into the mean.
+// A rank sends no message for its own shard, so a residual that other buckets have carried over is added to the mean.
 TEST_P(ResidualsOfFormats, StayInTheOwnShardWhereTheMeanIsNotFinite) {
   constexpr int64_t kRanks = 3;
   constexpr int64_t kNumel = 9000;
@@ -205,8 +205,8 @@ TEST(AllReduceJob, ErrorFeedbackSendsLaterWhatIsMissingNow) {
         future->waitAndThrow();
         sum += future->value().toTensor();
       }
-      // What is missing after all steps is what residuals hold: less than a step of a code on either hop, however many
-      // steps there were. Without feedback the same error comes back in every step.
+      // The error after all steps equals the residuals: less than a step of a code on either hop, for any number of
+      // steps. Without feedback every step repeats the same error.
       const at::Tensor missing = (sum - mean.to(at::kDouble) * kSteps).abs();
       const at::Tensor step = 2 * at::stack(arrays).abs().amax() / 7;
       if (with_feedback) {

@@ -1,4 +1,4 @@
-// One shot in a codec of its own; in wire formats exchange_test.cpp.
+// One shot with a custom codec; exchange_test.cpp tests it in wire formats.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@ namespace {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Sends one byte per chunk: ten times the array's first element plus the number of the chunk. Decodes to the byte of
-// rank 0, of rank 1, ... as decimal digits, and notes what it was asked.
+// Sends one byte per chunk: ten times the array's first element plus the number of the chunk. Decodes to the bytes of
+// rank 0, rank 1, ... as decimal digits, and records the calls.
 class OneByteCodec final : public AllReduceCodec {
  public:
   explicit OneByteCodec(std::vector<Segment>* encoded, int64_t grain = 1) : encoded_(encoded), grain_(grain) {}
@@ -81,7 +81,7 @@ TEST(OneShot, GoesThroughItsCodecWhereARankIsAlone) {
   });
 }
 
-// At one byte each, the payload for a single peer is the number of chunks.
+// Each chunk has one byte, so the payload for a single peer is the number of chunks.
 int64_t chunks_of(int64_t numel, int64_t grain) {
   std::vector<Segment> encoded;
   return make_one_shot({.rank = 0, .world_size = 2, .numel = numel}, std::make_unique<OneByteCodec>(&encoded, grain),

@@ -1,4 +1,4 @@
-// What the quantised all-reduce computes, element by element, from encode and decode alone.
+// A reference of the quantised all-reduce, from encode and decode only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@
 namespace narrowcast::collectives {
 
 inline constexpr int64_t kWorlds[] = {1, 2, 3, 4, 5, 8};
-// Costs that force a route wherever there are three ranks or more.
+// Costs that force a route if there are at least three ranks.
 inline constexpr LinkCost kOneShotPays{1, 0};
 inline constexpr LinkCost kTwoShotPays{0, 1};
 
@@ -25,7 +25,7 @@ struct Reference {
   codec::wire::Rounding rounding = {};
 };
 
-// The part of `rank`, 1-D, as what the others decode.
+// The part of `rank`, 1-D, as the other ranks decode it.
 inline at::Tensor passed_on(const Reference& how, const at::Tensor& part, int64_t begin, int64_t rank, int64_t hop) {
   const codec::wire::Rounding rounding = rounding_of(how.rounding, rank, hop);
   EncodeOptions options;
@@ -36,14 +36,14 @@ inline at::Tensor passed_on(const Reference& how, const at::Tensor& part, int64_
   return decode(encode(part, how.format, options), how.format, part.numel());
 }
 
-// A quotient on GPUs too: there PyTorch multiplies with the reciprocal of a number, but divides by a tensor.
+// Divides by a tensor, because on GPUs PyTorch multiplies with the reciprocal of a number.
 inline at::Tensor mean_in_rank_order(const std::vector<at::Tensor>& parts) {
   at::Tensor sum = parts[0].to(at::kFloat).clone();
   for (size_t rank = 1; rank < parts.size(); ++rank) sum.add_(parts[rank].to(at::kFloat));
   return sum.div_(at::full({}, static_cast<int64_t>(parts.size()), sum.options()));
 }
 
-// The segments that are messages of their own.
+// The segments that are separate messages.
 inline std::vector<Segment> messages_of(const Reference& how, const std::vector<at::Tensor>& arrays, Route route) {
   const auto world_size = static_cast<int64_t>(arrays.size());
   std::vector<Segment> messages =
@@ -52,7 +52,7 @@ inline std::vector<Segment> messages_of(const Reference& how, const std::vector<
   return messages;
 }
 
-// Of arrays that lie in the order in which they travel; so the others of this name.
+// For arrays in the order in which they are sent, like all functions with this suffix.
 inline at::Tensor one_shot_mean_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays) {
   at::Tensor result = at::empty_like(arrays[0]);
   for (const Segment& message : messages_of(how, arrays, Route::kOneShot)) {
@@ -66,7 +66,7 @@ inline at::Tensor one_shot_mean_as_it_lies(const Reference& how, const std::vect
   return result;
 }
 
-// The rank whose shard has the element.
+// The rank whose shard contains the element.
 inline int64_t owner_of(int64_t element, int64_t world_size, int64_t numel) {
   int64_t owner = 0;
   for (int64_t rank = 0; rank < world_size; ++rank) {
@@ -106,7 +106,7 @@ inline at::Tensor mean_by_route_as_it_lies(const Reference& how, const std::vect
   return {};
 }
 
-// A node gives its ranks' mean in float32 and, where nodes differ in size, times N g / W.
+// The mean of a node's ranks in float32; if nodes differ in size, times N g / W.
 inline at::Tensor mean_of_node(const node::NodeLayout& layout, int64_t node, const std::vector<at::Tensor>& arrays) {
   std::vector<at::Tensor> local;
   for (const int64_t rank : layout.ranks_of(node)) local.push_back(arrays[rank].to(at::kFloat));
@@ -115,7 +115,7 @@ inline at::Tensor mean_of_node(const node::NodeLayout& layout, int64_t node, con
   return mean_in_rank_order(local).mul(weight);
 }
 
-// In one level where every rank is a node.
+// One level if every rank is a node.
 inline at::Tensor mean_over_nodes_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays,
                                              const node::NodeLayout& layout, const LinkCost& link) {
   if (!layout.has_levels()) return mean_by_route_as_it_lies(how, arrays, link);
@@ -132,7 +132,7 @@ inline at::Tensor mean_over_nodes_as_it_lies(const Reference& how, const std::ve
   return at::cat(means).to(arrays[0].scalar_type());
 }
 
-// Calls mean() with the arrays in the order in which they travel, and puts the elements of what it returns back.
+// Calls mean() with the arrays in the order in which they are sent, and restores the order of the result's elements.
 template <class Mean>
 at::Tensor mean_in_order(WireFormat format, const std::vector<at::Tensor>& arrays, const Mean& mean) {
   const int64_t numel = arrays[0].numel();

@@ -42,7 +42,7 @@ std::shared_ptr<AllReduceJob> make_job(const Group& group, AllReduceJobOptions o
   return std::make_shared<AllReduceJob>(std::move(options), JobMemory{});
 }
 
-// What each rank holds afterwards.
+// The result of each rank.
 std::vector<at::Tensor> averaged_over_nodes(const AllReduceJobOptions& options, const std::vector<at::Tensor>& arrays,
                                             int64_t node_size, codec::wire::Rounding rounding = {}) {
   std::vector<at::Tensor> results(arrays.size());
@@ -66,7 +66,7 @@ void expect_equal_to(const std::vector<at::Tensor>& results, const at::Tensor& e
   }
 }
 
-// Ranks, ranks of a node, elements.
+// Number of ranks, ranks per node, elements.
 class TwoLevelsOf : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
 TEST_P(TwoLevelsOf, MatchTheirDefinitionBitForBit) {
@@ -118,7 +118,7 @@ TEST(TwoLevels, ANonFiniteElementReachesAllRanks) {
   }
 }
 
-// What a rank carries over from elsewhere is added again where the mean was not finite.
+// A rank adds its carried residual again in the next step where the mean was not finite.
 TEST(TwoLevels, WhatIsCarriedStaysWhereTheMeanIsNotFinite) {
   auto arrays = arrays_of(4, 9000);
   arrays[3][300] = std::numeric_limits<float>::quiet_NaN();
@@ -163,8 +163,7 @@ TEST(TwoLevels, OnlyOwnersSendAndOnlyToTheirCounterparts) {
   EXPECT_EQ(sent_parts(NodeLayout::flat(2), 1, 4096).mean, (Segment{2048, 2048}));
 }
 
-// Arrays of different sizes use the same memory in uses, while one rank is ahead of the others by as much as it can
-// be.
+// Arrays of different sizes use the same memory in turn, while one rank is as far ahead of the others as possible.
 TEST(TwoLevels, ManyExchangesInARowDoNotMeetInMemory) {
   constexpr int64_t kRanks = 4;
   constexpr int64_t kSizes[] = {100'000, 3, 70'000, 2048, 150'001, 1024};
@@ -179,7 +178,7 @@ TEST(TwoLevels, ManyExchangesInARowDoNotMeetInMemory) {
         const auto job = make_job(group, {.numel = by_rank[0].numel(), .format = WireFormat::kFp32}, 2);
         job->set_call({by_rank[rank].clone(), {}, {}});
         futures.push_back(engine->submit(job));
-        if (rank == round % kRanks) futures.back()->waitAndThrow();  // The others run ahead.
+        if (rank == round % kRanks) futures.back()->waitAndThrow();  // The other ranks run ahead.
       }
     }
     for (size_t i = 0; i < futures.size(); ++i) {
@@ -192,10 +191,10 @@ TEST(TwoLevels, ManyExchangesInARowDoNotMeetInMemory) {
   });
 }
 
-// A word that stays behind use after use would seem to be ahead at last (NodeMemory), so none may, however few
-// elements there are.
+// Every counter must advance in each use, for any number of elements. A counter that fell behind use after use would
+// finally seem to be ahead (NodeMemory).
 TEST(TwoLevels, EveryRankReachesEveryMomentOfATurn) {
-  constexpr int64_t kRanks = 5;  // With nodes of 3 the last one has fewer ranks.
+  constexpr int64_t kRanks = 5;  // With nodes of 3 the last node has fewer ranks.
   constexpr int64_t kExact = 4;
   for (const int64_t node_size : {2, 3, 5}) {
     for (const int64_t numel : {8, 3000, 20'000}) {
@@ -206,7 +205,7 @@ TEST(TwoLevels, EveryRankReachesEveryMomentOfATurn) {
         engine::Engine::for_group(group)->submit(job)->waitAndThrow();
         wait_for_ranks(group);
         const auto memory = find_nodes(group, node_size)->memory;
-        if (memory == nullptr) return;  // This rank is a node by itself.
+        if (memory == nullptr) return;  // This rank is the only one of its node.
         for (const int64_t array : {0, 1}) {
           const node::SlotUse first{array, 0, 1};
           for (const auto phase : {node::Phase::kStaged, node::Phase::kPublished, node::Phase::kFinished}) {
@@ -224,7 +223,7 @@ TEST(TwoLevels, EveryRankReachesEveryMomentOfATurn) {
 TEST(TwoLevels, ASilentRankFailsTheExchangeAfterTheTimeout) {
   const auto body = [](int64_t rank, const Group& group) {
     const auto job = make_job(group, {.numel = 1000, .format = WireFormat::kFp32}, 2);
-    if (rank == 1) return;  // Its group lives on, silent, until all ranks have returned.
+    if (rank == 1) return;  // Its group lives on and sends nothing until all ranks have returned.
     job->set_call({at::ones({1000}), {}, {}});
     const auto engine = engine::Engine::for_group(group);
     const auto future = engine->submit(job);
@@ -234,7 +233,7 @@ TEST(TwoLevels, ASilentRankFailsTheExchangeAfterTheTimeout) {
   run_ranks(2, body, {.timeout = std::chrono::milliseconds(500)});
 }
 
-// Its process lives on, but what it began will never be done.
+// Its process lives on, but will never finish what it began.
 TEST(TwoLevels, ARankThatGivesUpFailsTheExchangeAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   run_ranks(3, [](int64_t rank, const Group& group) {
@@ -255,7 +254,7 @@ TEST(TwoLevels, ARankThatGivesUpFailsTheExchangeAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
 }
 
-// Also with a new engine and new jobs, as where a caller goes on after the error.
+// Also with a new engine and new jobs, as if a caller continued after the error.
 TEST(TwoLevels, AGroupOfWhichARankGaveUpSaysThatItCannotBeUsed) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto nodes = find_nodes(group, 2);

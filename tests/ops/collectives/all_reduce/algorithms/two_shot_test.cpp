@@ -1,4 +1,4 @@
-// What two shots send; what they compute is in all_reduce_job_test.cpp.
+// Bytes of two shots; all_reduce_job_test.cpp tests the result.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -29,7 +29,7 @@ TEST(TwoShot, SendsNoMeanOfAnEmptyShard) {
   EXPECT_EQ(two_shot_bytes(0, 4, 0, WireFormat::kFp32), 0);
 }
 
-// However large the array is, and however it is cut, a rank sends 2 (W - 1) / W of a message.
+// For any size and number of chunks, a rank sends 2 (W - 1) / W of a message.
 TEST(TwoShot, SendsTheSameShareOfLargeArrays) {
   const int64_t numel = int64_t{5} << 22;
   EXPECT_EQ(two_shot_bytes(3, 5, numel, WireFormat::kInt4B32), 8 * encoded_size(numel / 5, WireFormat::kInt4B32));

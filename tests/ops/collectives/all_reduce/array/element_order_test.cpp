@@ -81,8 +81,8 @@ TEST_P(DealtArray, KnowsThePlacesOfSegments) {
 INSTANTIATE_TEST_SUITE_P(Sizes, DealtArray,
                          ::testing::Values(0, 1, 1023, 1024, 1025, 2 * 1024, 3 * 1024 + 7, 100'000, 1'000'003));
 
-// How many more grains than their share of parts lie in an interval of the array: with the golden ratio a few, however
-// long both are, where it would be a quarter of the part's if neighbours stayed together.
+// Counts the grains of each part in intervals of the array, beyond the part's share. With the golden ratio the excess
+// is a few grains for any lengths. If neighbours stayed together it would be a quarter of the part's grains.
 TEST(ElementOrder, DealsEveryPartOutOverTheWholeArray) {
   for (const int64_t grains : {7, 97, 110, 1024, 6400, 6401, 25'600}) {
     const ElementOrder order = ElementOrder::of(WireFormat::kVar5, grains * kGrain);

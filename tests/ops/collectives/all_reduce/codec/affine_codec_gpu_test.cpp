@@ -1,4 +1,4 @@
-// The reference hooks' codec on a GPU against the operators there, which are PyTorch's functions: where there is a GPU.
+// The reference hooks' codec on a GPU, compared with the operators there, which are PyTorch's functions. Needs a GPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using test::same_bits;
 
-// The mean of what the operators make of the ranks' arrays, as the reference hooks compute it.
+// The mean of the ranks' arrays after the operators quantised them, computed like the reference hooks.
 at::Tensor mean_by_operators(const std::vector<at::Tensor>& arrays, std::optional<int64_t> channel_size) {
   const int64_t numel = arrays[0].numel();
   at::Tensor sum = at::zeros({numel}, arrays[0].options().dtype(at::kFloat));
@@ -40,7 +40,7 @@ class CudaAffineCodec : public ::testing::TestWithParam<at::ScalarType> {
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 };
 
-// The mean of messages that the codec has written, and reads.
+// The mean of messages that the codec wrote and read.
 at::Tensor mean_by_codec(const std::vector<at::Tensor>& arrays, std::optional<int64_t> channel_size) {
   const auto codec = affine_codec(channel_size)(at::kCUDA);
   const Segment whole{0, arrays[0].numel()};

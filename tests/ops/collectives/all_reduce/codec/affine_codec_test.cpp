@@ -1,5 +1,5 @@
-// What the reference hooks send, in one chunk on a stream. Here on the CPU, where it must have the bits that PyTorch's
-// hooks have there.
+// Messages of the reference hooks, in one chunk on a stream. This runs on the CPU, where the bits must equal those of
+// PyTorch's hooks.
 #include "ops/collectives/all_reduce/codec/affine_codec.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
-// Segments of CUDA tensors that are difficult, against the CPU's: numbers that are not usual, addresses that are not
-// aligned, and more elements than 32 bits count.
+// Difficult segments of CUDA tensors, compared with the CPU: unusual numbers, unaligned addresses, and more elements
+// than 32 bits can count.
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ at::Tensor moved_to(const at::Tensor& x, c10::Device device, int64_t begin) {
   return memory.narrow(0, begin, x.numel());
 }
 
-// What a call reads and writes, on one device, each beginning `begin` elements behind an aligned address.
+// The inputs and outputs of a call on one device; each begins `begin` elements after an aligned address.
 struct Operands {
   Operands(const std::vector<at::Tensor>& sent, const at::Tensor& own, c10::Device device, int64_t begin)
       : array(moved_to(own, device, begin)),
@@ -56,14 +56,14 @@ class CudaHostileSegments : public ::testing::TestWithParam<WireFormat> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 
-  // Each rank has the same numbers in another order.
+  // Each rank has the same numbers in a different order.
   std::vector<at::Tensor> messages_of(const at::Tensor& x) const {
     std::vector<at::Tensor> messages;
     for (int64_t rank = 0; rank < kHostileRanks; ++rank) messages.push_back(encode(at::roll(x, 5 * rank), format_));
     return messages;
   }
 
-  // Calls both on both devices and compares all that they wrote.
+  // Calls both functions on both devices and compares all outputs.
   void expect_as_on_the_cpu(const std::vector<at::Tensor>& messages, const at::Tensor& own, int64_t begin) const {
     const Operands cpu(messages, own, at::kCPU, begin);
     const Operands gpu(messages, own, at::kCUDA, begin);
@@ -76,7 +76,7 @@ class CudaHostileSegments : public ::testing::TestWithParam<WireFormat> {
     EXPECT_TRUE(same_bits(gpu.array.cpu(), cpu.array));
     EXPECT_TRUE(same_bits(gpu.residual.cpu(), cpu.residual));
     EXPECT_TRUE(same_bits(gpu.mean_residual.cpu(), cpu.mean_residual));
-    // But for the bits of NaN.
+    // Except for the bits of NaN.
     EXPECT_TRUE(same_bits(decode(gpu.written.cpu(), format_, own.numel()), decode(cpu.written, format_, own.numel())));
   }
 
@@ -96,7 +96,7 @@ TEST_P(CudaHostileSegments, AreAveragedAsOnTheCpu) {
   }
 }
 
-// Arrays, messages and residuals, none of which begins where a vector of bytes could be read.
+// Arrays, messages and residuals that do not begin at an address for vector loads.
 TEST_P(CudaHostileSegments, AreAveragedAtAnyAddress) {
   at::manual_seed(1);
   for (const int64_t begin : {1, 2, 3, 5, 8}) {
@@ -123,7 +123,7 @@ TEST_P(CudaHostileSegments, AreAveragedFromAnyBytes) {
 INSTANTIATE_TEST_SUITE_P(All, CudaHostileSegments, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
-// More than 32 bits count. What is made of all of them must be what is made of each chunk.
+// More elements than 32 bits can count. The result for all of them must equal the results for the chunks.
 constexpr int64_t kBillions = (int64_t{1} << 31) + 5;
 constexpr int64_t kBillionsChunk = int64_t{1} << 28;
 constexpr WireFormat kBillionsFormat = WireFormat::kInt8B128;

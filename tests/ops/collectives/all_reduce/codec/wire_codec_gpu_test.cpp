@@ -1,4 +1,4 @@
-// Segments of CUDA tensors, against the CPU's: where there is a GPU.
+// Segments of CUDA tensors, compared with the CPU. Needs a GPU.
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 
 #include <ATen/ATen.h>
@@ -18,14 +18,14 @@ using test::same_bits;
 
 const std::vector<at::ScalarType> kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
 
-// The same call with tensors on the CPU and on a GPU. Messages of ranks are encoded random numbers.
+// The same call with tensors on the CPU and on a GPU. The ranks' messages are encoded random numbers.
 struct Side {
   c10::Device device;
-  at::Tensor array;  // Of which the segment is all but the first 1024 elements.
+  at::Tensor array;  // The segment is all but the first 1024 elements.
   at::Tensor residual;
   at::Tensor mean_residual;
   at::Tensor messages;  // [ranks, bytes]
-  at::Tensor message;   // What is written.
+  at::Tensor message;   // The output.
 
   ArraySegment segment(bool feedback) const {
     return {array, {1024, array.numel() - 1024}, feedback ? residual.mutable_data_ptr<float>() : nullptr};

@@ -1,4 +1,4 @@
-// What a rank sends, as encode says it; the exchanges' own tests compare what all ranks make of it.
+// A rank's messages, compared with encode. The tests of the exchanges compare the results of all ranks.
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 
 #include <ATen/ATen.h>
@@ -18,12 +18,12 @@ namespace narrowcast::collectives {
 namespace {
 
 constexpr int64_t kNumel = 2 * cpu::kWireGrain + 100;
-// It has one grain, and begins behind the first one.
+// One grain, after the first one.
 constexpr Segment kSecondGrain{cpu::kWireGrain, cpu::kWireGrain};
 
 at::Tensor in_second_grain(const at::Tensor& array) { return array.narrow(0, kSecondGrain.begin, kSecondGrain.numel); }
 
-// One whose parts are messages, and one that is written in two passes.
+// One format whose messages can be split, and one that is written in two passes.
 class WireCodecOf : public ::testing::TestWithParam<WireFormat> {
  protected:
   at::Tensor message_of(const Segment& segment) const {
@@ -57,7 +57,7 @@ TEST_P(WireCodecOf, OwnElementsAddsAndKeepsTheResidualOfItsPlace) {
   EXPECT_TRUE(at::equal(residual.narrow(0, 0, kSecondGrain.begin), before.narrow(0, 0, kSecondGrain.begin)));
 }
 
-// On several threads, each of which has a part of the shard, which lies all over the array.
+// On several threads: each takes a part of the shard, whose elements are spread over the array.
 TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
   const test::UseThreads threads(3);
   constexpr int64_t kLong = 300 * cpu::kWireGrain + 33;
@@ -99,7 +99,7 @@ TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
   }
 }
 
-// Rank 1 of two owns what begins at the second grain.
+// Rank 1 of two owns the shard that begins at the second grain.
 TEST_P(WireCodecOf, TheMeanKeepsTheResidualFromTheBeginningOfTheShard) {
   at::manual_seed(3);
   const Segment shard = shard_of(1, 2, kNumel);
@@ -116,7 +116,7 @@ TEST_P(WireCodecOf, TheMeanKeepsTheResidualFromTheBeginningOfTheShard) {
   EXPECT_TRUE(at::equal(residual.narrow(0, 0, kSecondGrain.numel), mean - decoded(message)));
 }
 
-// Of the own elements nothing is lost that the mean is made of.
+// The own elements of the mean are not rounded.
 TEST_P(WireCodecOf, TheMeanTakesTheOwnResidualWithIt) {
   at::manual_seed(4);
   const at::Tensor own = at::randn({kNumel});
@@ -131,7 +131,7 @@ TEST_P(WireCodecOf, TheMeanTakesTheOwnResidualWithIt) {
   EXPECT_EQ(in_second_grain(own).count_nonzero().item<int64_t>(), 0);
 }
 
-// They are added again in the next step: what carries over from other buckets is in the own residual.
+// The residuals are added again in the next step: the own residual contains values carried over from other buckets.
 TEST_P(WireCodecOf, AMeanThatIsNotFiniteLeavesTheResidualsInItAlone) {
   at::manual_seed(5);
   const Segment shard = shard_of(1, 2, kNumel);

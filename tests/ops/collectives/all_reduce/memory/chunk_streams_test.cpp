@@ -17,7 +17,7 @@ using testing::SimulatedStreams;
 
 std::string named(const std::string& work, int64_t chunk) { return work + " " + std::to_string(chunk); }
 
-// Enqueues an exchange in two hops, as two shots are, on the device that computes nothing.
+// Enqueues an exchange in two hops, like two shots, on a device that computes nothing.
 class TwoHops {
  public:
   explicit TwoHops(int64_t chunks) {
@@ -54,7 +54,7 @@ TEST(ChunkStreams, OverlapEncodingAndDecodingWithTheCollectivesOfOtherChunks) {
   const TwoHops exchange(5);
   EXPECT_THAT(exchange.collectives(), ::testing::ElementsAre("parts 0", "parts 1", "means 0", "means 1", "parts 2",
                                                              "parts 3", "means 2", "means 3", "parts 4", "means 4"));
-  // While a collective is under way, what does not need it waits for none of it.
+  // Work that does not depend on a collective does not wait for it.
   EXPECT_FALSE(precedes("parts 0", "encode 1"));
   EXPECT_FALSE(precedes("parts 1", "average 0"));
   EXPECT_FALSE(precedes("means 0", "average 1"));
@@ -83,7 +83,7 @@ TEST(ChunkStreams, HaveHighPriorityBesideTheCallersStream) {
   EXPECT_TRUE(SimulatedStreams::has_high_priority("encode 1"));
 }
 
-// What is under way on the other stream is done with before its memory is used for something else.
+// Work in flight on the other stream is done before its memory is reused.
 TEST(ChunkStreams, JoinWhenAStepThrows) {
   SimulatedStreams::reset();
   ChunkStreams streams;
@@ -96,7 +96,7 @@ TEST(ChunkStreams, JoinWhenAStepThrows) {
   EXPECT_TRUE(precedes("chunk 1", "after"));
 }
 
-// An error that the device keeps fails what joins the streams, too. The error of the step is the one that comes out.
+// A sticky device error also fails the join of the streams. The step's error is thrown.
 TEST(ChunkStreams, ThrowTheErrorOfTheStepWhereTheyCannotBeJoined) {
   SimulatedStreams::reset();
   const auto step = [](int64_t chunk) {

@@ -15,7 +15,7 @@ TEST_P(MessageBuffer, HasTheSizeAskedForAndIsAligned) {
   EXPECT_TRUE(buffer.is_contiguous());
   const auto address = reinterpret_cast<uintptr_t>(buffer.const_data_ptr());
   EXPECT_EQ(address % (bytes >= 1 << 21 ? 1 << 21 : 64), 0) << "the start of a huge page";
-  buffer.fill_(7);  // Writes all of it; AddressSanitizer watches the ends.
+  buffer.fill_(7);  // Writes all of it; AddressSanitizer checks the ends.
   EXPECT_EQ(buffer.sum().item<int64_t>(), 7 * bytes);
 }
 

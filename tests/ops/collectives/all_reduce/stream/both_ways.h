@@ -1,5 +1,5 @@
-// The mean on a stream beside that on the engine, whose bits it must have. On the CPU, where a group's collectives are
-// waited for.
+// The mean on a stream next to the mean on the engine; both must have the same bits. On the CPU, where a group's
+// collectives block.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,18 +30,18 @@ inline std::vector<at::Tensor> make_stream_arrays(int64_t world_size, int64_t nu
   return arrays;
 }
 
-// Null for one level. What its groups are called with is added to `record`, if there is one.
+// Null for one level. The calls of its groups are added to `record`, if there is one.
 inline std::shared_ptr<const StreamGroups> split_over_gloo(
     const Group& group, const node::NodeLayout& layout, const std::shared_ptr<testing::CollectiveRecord>& record = {}) {
   const auto make = [&](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
-    // By itself one that is done at once ends others that connect.
+    // join_ranks waits for all ranks. Otherwise a rank that is done at once would end ranks that still connect.
     const Group made = testing::join_ranks(store, place, size, {});
     return record == nullptr ? made : testing::recorded(made, record);
   };
   return layout.has_levels() ? std::make_shared<const StreamGroups>(group, layout, make) : nullptr;
 }
 
-// What both ways make of the same calls, step after step.
+// The results of stream and engine for the same calls, step after step.
 struct BothWays {
   std::unique_ptr<StreamAllReduce> stream;
   std::shared_ptr<AllReduceJob> job;
@@ -49,7 +49,7 @@ struct BothWays {
   at::Tensor stream_residuals[2];
   at::Tensor engine_residuals[2];
   bool error_feedback = false;
-  at::Tensor carried;  // Of the next step; each way has a copy.
+  at::Tensor carried;  // For the next step; stream and engine each have a copy.
 
   // Every `node_size` consecutive ranks are a node.
   BothWays(const Group& group, AllReduceJobOptions options, bool with_error_feedback, int64_t node_size = 1)

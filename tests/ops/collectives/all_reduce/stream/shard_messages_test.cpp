@@ -22,7 +22,7 @@ TEST(ChunkCount, IsOfLargeArraysAndBounded) {
 
 class ShardMessagesOf : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
 
-// Nothing has another owner than without chunks, everything is sent once, and slots begin at lines.
+// Chunks do not change the owner of an element, everything is sent once, and slots begin at cache lines.
 TEST_P(ShardMessagesOf, CutShardsIntoChunks) {
   const auto [world_size, numel] = GetParam();
   for (const WireFormat format : {WireFormat::kInt4B32, WireFormat::kFp32}) {

@@ -1,4 +1,4 @@
-// The stream's way must give the bits of the engine's. Here on the CPU, where a group's collectives are waited for.
+// The mean on a stream must have the bits of the engine's. On the CPU, where a group's collectives block.
 #include "ops/collectives/all_reduce/stream/stream_all_reduce.h"
 
 #include <ATen/ATen.h>
@@ -67,7 +67,7 @@ TEST_P(StreamAllReduceOfFormats, HasTheBitsOfTheEngineInEveryStepOfEveryKind) {
 INSTANTIATE_TEST_SUITE_P(Stream, StreamAllReduceOfFormats, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
-// Ranks, ranks of a node, elements.
+// Number of ranks, ranks per node, elements.
 class StreamAllReduceOverNodes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
 TEST_P(StreamAllReduceOverNodes, HasTheBitsOfTheEngine) {
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Stream, StreamAllReduceOverNodes,
 
 TEST_P(StreamAllReduceOfFormats, HasTheBitsOfTheEngineOverNodesInEveryStepOfEveryKind) {
   constexpr int64_t kNumel = 20'001;
-  // Two segments; one, on nodes of 2 + 2 + 1 ranks.
+  // Two segments; one segment on nodes of 2 + 2 + 1 ranks.
   for (const auto& [world_size, dtype] : {std::pair(4, at::kFloat), std::pair(5, at::kBFloat16)}) {
     const auto arrays = make_stream_arrays(world_size, kNumel, dtype);
     run_ranks(world_size, [&](int64_t rank, const Group& group) {
@@ -135,8 +135,8 @@ TEST(StreamAllReduce, ANonFiniteElementReachesAllRanksOfAllNodes) {
   });
 }
 
-// NCCL copies byte by byte what begins elsewhere; and from a stream of its own it would wait for this one, and this one
-// for it.
+// NCCL copies byte by byte if a buffer is unaligned. An asynchronous collective would use NCCL's internal stream, which
+// waits for the current one and makes it wait.
 void expect_for_gpus(const testing::CollectiveRecord& record) {
   constexpr int64_t kSlot = 128;
   for (const testing::RecordedCollective& collective : record) {
@@ -168,7 +168,7 @@ TEST_P(StreamAllReduceOfFormats, SendsMessagesAsGpusSendThemFast) {
   }
 }
 
-// Two arrays of each size take turns: what one leaves in the memory is nothing to the other.
+// Two arrays of each size take turns: content that one leaves in the memory must not affect the other.
 TEST_P(StreamAllReduceOfFormats, SharesTheMemoryOfTheLargestArray) {
   constexpr int64_t kSizes[] = {5'000, 40'000, 40'000, 300};
   for (const auto& [world_size, node_size] : {std::pair(3, 1), std::pair(4, 2)}) {
@@ -198,7 +198,7 @@ TEST_P(StreamAllReduceOfFormats, SharesTheMemoryOfTheLargestArray) {
         EXPECT_EQ(memory->bytes(), alone->bytes());
         if (node_size == 1 && !(link == kOneShotPays)) {
           const int64_t message = encoded_size(40'000, GetParam());
-          const int64_t exact = world_size * slot_bytes(200 * 4);  // They are less than a grain: one rank's shard.
+          const int64_t exact = world_size * slot_bytes(200 * 4);  // Fewer than a grain: all are in one rank's shard.
           EXPECT_LE(memory->bytes(), 2 * (message * 11 / 10 + exact)) << "shards are of whole grains, slots of lines";
         }
       }
@@ -223,7 +223,7 @@ TEST(StreamAllReduce, AFailedCollectiveNamesRankAndExchange) {
     const auto body = [&](int64_t rank, const Group& group) {
       StreamAllReduce mean({group}, options, at::kCPU);
       if (rank == 1) {
-        return;  // and gives up its group.
+        return;  // This destroys its group.
       }
       const std::string message = testing::error_message<c10::DistBackendError>([&] {
         mean.enqueue({at::ones({100}), {}, {}});

@@ -1,5 +1,5 @@
-// Chunks of a mean on a stream change no bit, where parts of messages are messages, no order of collectives, and not
-// the memory. Here on the CPU; chunk_streams_test.cpp shows what overlaps where there are streams.
+// Chunks of a mean on a stream do not change the bits (in formats whose messages can be split), the order of
+// collectives, or the memory. On the CPU; chunk_streams_test.cpp tests the overlap of streams.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -23,12 +23,12 @@ namespace {
 using node::NodeLayout;
 using testing::run_ranks;
 
-constexpr int64_t kSmallChunk = 1'024;  // Bytes: arrays of some grains go in chunks.
+constexpr int64_t kSmallChunk = 1'024;  // In bytes, so that arrays of a few grains are sent in chunks.
 const std::vector<Segment> kExact{{5, 900}, {1'020, 9}, {1'900, 1}};
 
 class StreamChunks : public ::testing::TestWithParam<WireFormat> {};
 
-// Around the borders of grains, shards and chunks.
+// Sizes around the borders of grains, shards and chunks.
 TEST_P(StreamChunks, HaveTheBitsOfTheEngine) {
   const int64_t sizes[] = {2'047, 2'048, 2'049, 6'145, 16'383, 16'385, 40'961, 65'536};
   for (const int64_t world_size : kWorlds) {
@@ -71,8 +71,8 @@ TEST_P(StreamChunks, HaveTheBitsOfTheEngineInEveryStepOfEveryKind) {
 INSTANTIATE_TEST_SUITE_P(Stream, StreamChunks, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
-// In variable formats each chunk has a step of its own: as many elements as the engine sends in two messages of each
-// shard, or in three of the array.
+// In variable formats each chunk has its own step. The engine sends this number of elements in two messages per shard,
+// or in three per array.
 TEST(StreamChunksOfVariableWidth, AreTheEngines) {
   constexpr int64_t kNumel = 2'600'003;
   const auto arrays = make_stream_arrays(3, kNumel);
@@ -99,7 +99,7 @@ struct Exchanged {
   int64_t workspace_bytes = 0;
 };
 
-// What each rank calls for one array.
+// The calls of each rank for one array.
 std::vector<Exchanged> exchange(const NodeLayout& layout, const AllReduceJobOptions& options) {
   std::vector<Exchanged> ranks(static_cast<size_t>(layout.world_size()));
   run_ranks(layout.world_size(), [&](int64_t rank, const Group& group) {
@@ -139,7 +139,7 @@ TEST(StreamChunksOfAnArray, CallTheSameCollectivesOnAllRanksInTheMemoryOfOne) {
         EXPECT_GE(own.received.numel(), 100 << 10) << "the messages of an array, or of three shards";
       }
       EXPECT_EQ(ranks[rank].payload_bytes, whole[rank].payload_bytes);
-      // Chunks differ in a grain.
+      // Chunks may differ by a grain.
       const int64_t slots = 7 * (layout.world_size() + 1);
       EXPECT_LE(ranks[rank].workspace_bytes, whole[rank].workspace_bytes + slots * 2 * (1024 + 256));
     }
