@@ -1,5 +1,5 @@
-# Uses ccache where it is installed. Paths are hashed relative to the checkout,
-# so clones share hits, and the sloppiness is what precompiled headers need.
+# Uses ccache if it is installed. Paths are hashed relative to the checkout, so that clones share results. Precompiled
+# headers need the sloppiness.
 find_program(NARROWCAST_CCACHE ccache)
 mark_as_advanced(NARROWCAST_CCACHE)
 if(NARROWCAST_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -1,7 +1,7 @@
 # Resolves NARROWCAST_CUDA=AUTO and sets up the CUDA toolkit of a CUDA build.
 include(CheckLanguage)
 
-# CMake looks for nvcc in PATH only; toolkits install themselves elsewhere.
+# CMake searches nvcc in PATH only; toolkits install themselves elsewhere.
 if(NOT NARROWCAST_CUDA STREQUAL "OFF" AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(NARROWCAST_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
   mark_as_advanced(NARROWCAST_NVCC)
@@ -10,7 +10,7 @@ if(NOT NARROWCAST_CUDA STREQUAL "OFF" AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINE
   endif()
 endif()
 
-set(NARROWCAST_GPU_DRIVER /dev/nvidiactl)  # Where NVIDIA's driver is.
+set(NARROWCAST_GPU_DRIVER /dev/nvidiactl)  # Created by NVIDIA's driver.
 if(NARROWCAST_CUDA STREQUAL "AUTO")
   set(NARROWCAST_CUDA OFF)
   execute_process(COMMAND "${PROJECT_SOURCE_DIR}/third_party/cuda_usable"
@@ -31,13 +31,13 @@ endif()
 message(STATUS "narrowcast: CUDA build ${NARROWCAST_CUDA}${_found}")
 
 if(NARROWCAST_CUDA)
-  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # The one runtime that LibTorch uses.
-  set(CMAKE_CUDA_STANDARD 17)             # CMake 3.25 knows no CUDA20 for nvcc.
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # The same runtime as LibTorch's.
+  set(CMAKE_CUDA_STANDARD 17)             # CMake 3.25 has no CUDA20 for nvcc.
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
-  # Machine code for A100, H100, B200 and RTX 50 and their kin, and PTX, which the driver compiles in the first step, for
-  # what is between them and what comes later. Older GPUs are refused (trainer/ddp/process_group/nccl_environment.cpp).
+  # Machine code for A100, H100, B200 and RTX 50 and related GPUs. The driver compiles the PTX in the first step, for
+  # GPUs between them and for later ones. Older GPUs are refused (trainer/ddp/process_group/nccl_environment.cpp).
   set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;90-virtual" CACHE STRING "GPUs to compile for")
   enable_language(CUDA)
   find_package(CUDAToolkit 13.0 REQUIRED)

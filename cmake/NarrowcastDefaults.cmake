@@ -1,4 +1,4 @@
-# How everything is compiled and where it goes, before any target is made.
+# Compile options and output folders of all targets; included before any target is made.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or RelWithDebInfo" FORCE)

@@ -1,8 +1,9 @@
-# Makes each case of a gtest program that needs a GPU a test of ctest, `<name>.<case>`, with the label "gpu". ctest includes this
-# before it runs tests: which cases there are, parameters and all, the program alone can say. Asked once for each build of it.
+# Makes each case of a gtest program that needs a GPU a test of ctest, `<name>.<case>`, with the label "gpu". Before
+# ctest runs tests, it includes this file: only the program can list its cases, with their parameters. The program is
+# queried once after each build.
 #
-# Given: name, program, filter (GoogleTest's, of these cases), case_runner (tests/gpu/case with its
-# first argument), all_skipped, labels, environment.
+# Variables: name, program, filter (a GoogleTest filter for these cases), case_runner (tests/gpu/case with its first
+# argument), all_skipped, labels, environment.
 if(filter STREQUAL "")
   return()
 endif()
@@ -20,7 +21,7 @@ if("${program}" IS_NEWER_THAN "${tests}" OR "${CMAKE_PARENT_LIST_FILE}" IS_NEWER
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "${program} --gtest_list_tests: ${result}: ${error}")
   endif()
-  # Lines are `suite.  # type`, and below it `  case  # parameter`; a parameter may have any characters.
+  # Lines are `suite.  # type`, followed by `  case  # parameter`; a parameter may have any characters.
   string(REGEX REPLACE "[][;]" "_" listed "${listed}")
   string(REPLACE "\n" ";" lines "${listed}")
   set(text)
@@ -36,7 +37,7 @@ if("${program}" IS_NEWER_THAN "${tests}" OR "${CMAKE_PARENT_LIST_FILE}" IS_NEWER
   endforeach()
   file(WRITE "${tests}" "${text}")
 endif()
-# RESOURCE_LOCK: processes take turns on the GPU, which takes time.
+# RESOURCE_LOCK: processes take turns on the GPU; each takes some time.
 set(properties TIMEOUT 600 RESOURCE_LOCK gpu SKIP_RETURN_CODE 77 FAIL_REGULAR_EXPRESSION "Running 0 tests"
   SKIP_REGULAR_EXPRESSION "${all_skipped}")
 include("${tests}")

@@ -1,8 +1,7 @@
-# `cmake --install`: libraries, programs, public headers and the package that
-# `find_package(narrowcast)` reads.
+# `cmake --install`: libraries, programs, public headers and the package for `find_package(narrowcast)`.
 include(CMakePackageConfigHelpers)
 
-# All that is installed, without the tests: `cmake --build --preset release --target narrowcast`.
+# All installed targets, without the tests: `cmake --build --preset release --target narrowcast`.
 get_property(_programs GLOBAL PROPERTY NARROWCAST_PROGRAMS)
 get_property(_targets GLOBAL PROPERTY NARROWCAST_INSTALLED_TARGETS)
 add_custom_target(narrowcast DEPENDS ${_programs} ${_targets})
@@ -13,7 +12,7 @@ install(EXPORT narrowcast-targets NAMESPACE narrowcast:: DESTINATION ${_package_
 foreach(folder IN LISTS NARROWCAST_PUBLIC_HEADERS)
   install(DIRECTORY "${folder}/narrowcast" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endforeach()
-# LibTorch as a whole, its headers and licences too: what is built against an installation needs nothing else.
+# The whole LibTorch, including its headers and licences: builds against an installation need nothing else.
 if(NARROWCAST_INSTALL_LIBTORCH)
   cmake_path(GET LibTorch_PREFIX PARENT_PATH _libtorch)
   install(CODE "message(STATUS \"LibTorch: copied from ${_libtorch} to \${CMAKE_INSTALL_PREFIX}/${NARROWCAST_LIBTORCH_INSTALL_DIR}\")")
@@ -37,5 +36,5 @@ install(FILES third_party/FindLibTorch.cmake third_party/LibTorchFolder.cmake
   "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config-version.cmake"
   DESTINATION ${_package_dir})
 
-# The text that narrowcast-train uses if it is given none.
+# The default text of narrowcast-train.
 install(FILES data/README.md data/tinyshakespeare.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/data)

@@ -1,16 +1,17 @@
 # LibTorch's headers, precompiled, for the files that include them.
 #
-# GCC reads a precompiled header in tenths of a second, but then spends seconds on the templates that the inline functions
-# in it use, in every file, whether it uses them or not. So a file is given one only if it includes such headers anyway.
+# GCC reads a precompiled header in tenths of a second. It then spends seconds in every file on the templates that the
+# header's inline functions use, needed or not. A file therefore uses the precompiled header only if it includes such
+# headers anyway.
 
-# narrowcast_own_headers(<file> <variable>): paths of the headers of ours that a file of ours includes, itself or through
-# others, and its own. Conditions are not looked at: all branches count.
+# narrowcast_own_headers(<file> <variable>): paths of our headers that one of our files includes, directly or
+# indirectly, and its own path. Conditions are ignored: all branches count.
 function(narrowcast_own_headers file variable)
   set(property "NARROWCAST_OWN_HEADERS_OF_${file}")
   get_property(known GLOBAL PROPERTY "${property}" SET)
   if(NOT known)
     set(headers "${file}")
-    set_property(GLOBAL PROPERTY "${property}" "${headers}")  # One that includes itself, in the end, ends here.
+    set_property(GLOBAL PROPERTY "${property}" "${headers}")  # Ends the recursion of a header that includes itself.
     set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
     file(STRINGS "${file}" lines REGEX "^#include (\"|<narrowcast/)")
     foreach(line IN LISTS lines)
@@ -29,7 +30,7 @@ function(narrowcast_own_headers file variable)
   set(${variable} "${headers}" PARENT_SCOPE)
 endfunction()
 
-# narrowcast_includes(<file> <regex> <variable>): whether a file of ours includes, itself or through others of ours, a
+# narrowcast_includes(<file> <regex> <variable>): whether one of our files includes, directly or through our headers, a
 # header in angle brackets that matches.
 function(narrowcast_includes file regex variable)
   set(${variable} FALSE PARENT_SCOPE)
@@ -43,13 +44,13 @@ function(narrowcast_includes file regex variable)
   endforeach()
 endfunction()
 
-# One for the whole project: making it costs as much as compiling several files, so targets reuse it instead of making
-# their own. It is made with exactly the options the libraries are compiled with. With sanitizers there is one for what is
-# instrumented, and one for what is not, of the same name as in other builds: ccache knows files by their commands.
+# One precompiled header for the whole project: making it costs as much as compiling several files, so targets share it.
+# It is made with exactly the options of the libraries. Builds with sanitizers have one for instrumented code and one
+# for other code. The latter has the same name as in other builds, because ccache identifies files by their commands.
 function(narrowcast_add_pch name options)
   add_library(${name} OBJECT EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
   target_link_libraries(${name} PRIVATE ${options} libtorch::cpu)
-  # In angle brackets: an absolute path in what CMake writes would keep clones from sharing it.
+  # In angle brackets: an absolute path in CMake's generated file would keep clones from sharing it.
   target_precompile_headers(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<cmake/pch.h$<ANGLE-R>>")
 endfunction()
 if(NARROWCAST_PCH)
@@ -59,10 +60,11 @@ if(NARROWCAST_PCH)
   endif()
 endif()
 
-# Those that cost more than reading the precompiled one does.
+# Headers that cost more than reading the precompiled one.
 set(NARROWCAST_COSTLY_HEADERS "torch/|ATen/ATen.h|ATen/Functions.h|ATen/core/ivalue.h")
 
-# narrowcast_use_pch(<target>): its files that include much of LibTorch are compiled with the precompiled header.
+# narrowcast_use_pch(<target>): files of the target that include much of LibTorch are compiled with the precompiled
+# header.
 function(narrowcast_use_pch target)
   if(NARROWCAST_PCH)
     get_target_property(plain ${target} NARROWCAST_PLAIN)
@@ -72,12 +74,12 @@ function(narrowcast_use_pch target)
       target_precompile_headers(${target} REUSE_FROM narrowcast_pch)
     endif()
     get_target_property(type ${target} TYPE)
-    if(type STREQUAL "EXECUTABLE")  # CMake would say -fPIE, and the header was made with -fPIC.
+    if(type STREQUAL "EXECUTABLE")  # CMake would use -fPIE; the header was made with -fPIC.
       set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
     endif()
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Winvalid-pch>)
-    # Once all folders have added their files.
+    # Runs after all folders have added their files.
     cmake_language(EVAL CODE
       "cmake_language(DEFER DIRECTORY [[${PROJECT_SOURCE_DIR}]] CALL narrowcast_skip_needless_pch [[${target}]])")
   endif()

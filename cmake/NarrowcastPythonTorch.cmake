@@ -1,6 +1,6 @@
-# Where tests find CPython 3.11, and the torch and tensorboard packages that `third_party/setup --python` gets: torch of the
-# version the build has.
-find_package(Python3 3.11 EXACT QUIET COMPONENTS Interpreter)  # Another one: -DPython3_EXECUTABLE=FILE.
+# Finds CPython 3.11 for tests, and the torch and tensorboard packages of `third_party/setup --python`, with torch in
+# the version of the build.
+find_package(Python3 3.11 EXACT QUIET COMPONENTS Interpreter)  # To use another one: -DPython3_EXECUTABLE=FILE.
 set(_cache "$ENV{XDG_CACHE_HOME}")
 if(NOT _cache)
   set(_cache "$ENV{HOME}/.cache")
@@ -17,12 +17,12 @@ file(STRINGS "${PROJECT_SOURCE_DIR}/third_party/python-tensorboard.txt" _tensorb
 string(REGEX REPLACE "^tensorboard==([0-9.]*).*" "\\1" _tensorboard "${_tensorboard}")
 set(NARROWCAST_PYTHON_TENSORBOARD "${_cache}/python-tensorboard-${_tensorboard}"
   CACHE STRING "PYTHONPATH with the tensorboard package, for the test of event files")
-# Python compiles what it imports, 1500 files for torch. It keeps them here for all clones, whatever the caller's
-# environment says: to import torch takes 1.7 s of processor time then, and 3.4 s otherwise.
+# Python compiles the modules that it imports, 1500 files for torch. Results are kept here for all clones, in any
+# environment of the caller. Importing torch then takes 1.7 s of processor time instead of 3.4 s.
 set(NARROWCAST_PYTHON_BYTECODE "${_cache}/python-bytecode")
 
-# narrowcast_python_test(<name> <module>...): unittest modules of tests/python in one process, because to import torch takes
-# seconds. They find what lies in the folders of ${packages}.
+# narrowcast_python_test(<name> <module>...): unittest modules of tests/python in one process, because importing torch
+# takes seconds. The folders in ${packages} are on their path.
 function(narrowcast_python_test name)
   set(python "")
   if(Python3_FOUND)

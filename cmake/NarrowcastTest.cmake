@@ -1,15 +1,16 @@
-# How the gtest programs are made.
+# How gtest programs are made.
 
-# In each of them, compiled once.
+# Linked into each of them, and compiled once.
 add_library(narrowcast_test_main OBJECT
   "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_defaults.cpp" "${PROJECT_SOURCE_DIR}/tests/support/seed_each_test.cpp")
 target_link_libraries(narrowcast_test_main PRIVATE narrowcast_options libtorch::cpu GTest::gtest)
 
 # narrowcast_test(<name> [OWN_CODE] [DEPS ...] [LABELS ...]): a gtest program bin/narrowcast_<name>_tests.
-# OWN_CODE: its files hold code of ours that is under test, as kernels and codecs in headers are. AddressSanitizer
-# instruments the libraries and such programs; of others it sees what they allocate, free and pass on. ThreadSanitizer
-# must see all that synchronises.
-# The label "programs" marks tests that start programs of ours: they are not run under sanitizers, nor built by default.
+# OWN_CODE: its files contain code of ours that is under test, such as kernels and codecs in headers. AddressSanitizer
+# instruments the libraries and such programs; in other programs it only checks what they allocate, free and pass on.
+# ThreadSanitizer must instrument all code that synchronises.
+# The label "programs" marks tests that start our programs: they are not run under sanitizers, and not built by default
+# there.
 function(narrowcast_test name)
   cmake_parse_arguments(arg "OWN_CODE" "" "DEPS;LABELS" ${ARGN})
   set(target narrowcast_${name}_tests)
@@ -24,13 +25,13 @@ function(narrowcast_test name)
     set_property(TARGET ${target} PROPERTY EXCLUDE_FROM_ALL ON)
   endif()
   target_link_libraries(${target} PRIVATE narrowcast_test_main ${options} ${arg_DEPS} GTest::gmock GTest::gtest_main)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # A quarter less time to compile than -O3.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # Compiles in a quarter less time than -O3.
   narrowcast_use_pch(${target})
   narrowcast_list_gpu_cases(${name})
 endfunction()
 
-# narrowcast_list_gpu_cases(<name>): each case on a GPU of narrowcast_test(<name>), which narrowcast_add_gpu_cases adds by
-# filters, is a test of ctest (NarrowcastGpuCases.cmake).
+# narrowcast_list_gpu_cases(<name>): makes each GPU case of narrowcast_test(<name>) a test of ctest
+# (NarrowcastGpuCases.cmake). narrowcast_add_gpu_cases defines these cases by filters.
 function(narrowcast_list_gpu_cases name)
   set(target narrowcast_${name}_tests)
   get_target_property(labels ${target} NARROWCAST_LABELS)
@@ -49,7 +50,7 @@ include([==[${PROJECT_SOURCE_DIR}/cmake/NarrowcastGpuCases.cmake]==])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${script}")
 endfunction()
 
-# narrowcast_program_for_tests(<name> <library>...): NAME.cpp as a program that tests start, which are not run under
+# narrowcast_program_for_tests(<name> <library>...): builds NAME.cpp as a program for tests that are not run under
 # sanitizers.
 function(narrowcast_program_for_tests name)
   add_executable(narrowcast_${name} ${name}.cpp)
@@ -60,26 +61,29 @@ function(narrowcast_program_for_tests name)
   narrowcast_use_pch(narrowcast_${name})
 endfunction()
 
-# The end of what a gtest program prints that skipped all of its tests: ctest says "Skipped", not "Passed".
+# The last lines of a gtest program that skipped all of its tests: ctest then prints "Skipped" instead of "Passed".
 set(NARROWCAST_ALL_SKIPPED "PASSED  \\] 0 tests.\n.  SKIPPED [^\n]*listed below:(\n.  SKIPPED [^\n]*)*\n*$")
 
-# With OpenMP's threads asleep between parallel loops: several tests run at once, and threads that spin take their cores.
+# OpenMP's threads sleep between parallel loops: several tests run at once, and busy-waiting threads would take their
+# cores.
 set(NARROWCAST_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive)
 
-# What sanitizers do without, by the names of tests: sanitizers find wrong accesses, not wrong results, and these parameters
-# lead where the others lead. (tests/support/sanitized.h is for what a test program itself can leave out.)
-set(NARROWCAST_LEFT_OUT_HookConformance *_world2 *_world4 *_world8)  # Leaving 1, 3 and 5.
-set(NARROWCAST_LEFT_OUT_AffineCodec *_2_* *_7 *_512 *_1024)          # Leaving worlds of 1, 3 and 4, sizes 1, 511, 513 and 5003.
+# Cases that are left out under sanitizers, by the names of tests. Sanitizers find wrong accesses, not wrong results,
+# and these parameters take the same paths as the others. (tests/support/sanitized.h is for cases that a test program
+# can leave out itself.)
+set(NARROWCAST_LEFT_OUT_HookConformance *_world2 *_world4 *_world8)  # Leaves 1, 3 and 5.
+set(NARROWCAST_LEFT_OUT_AffineCodec *_2_* *_7 *_512 *_1024)          # Leaves worlds 1, 3, 4, sizes 1, 511, 513, 5003.
 set(NARROWCAST_LEFT_OUT_StochasticRounding *.HasNoBias/*)            # The statistics of 4096 steps.
-set(NARROWCAST_LEFT_OUT_PowerSgdLevels *world1_* *world2_* *world4_* *world8_*)  # Leaving 3 and 5.
-set(NARROWCAST_LEFT_OUT_AutoHookOver */9 */10 */11 */15 */16 */17)               # Leaving worlds of 1, 2, 3 and 5,
-set(NARROWCAST_LEFT_OUT_ChannelSizeTest */1 */3 */5)                             # of 1, 3 and 5,
-set(NARROWCAST_LEFT_OUT_VerifyGradientsTest */1 */3)                             # of 1 and 3,
-set(NARROWCAST_LEFT_OUT_ResumeTest *_2)                                          # and of 1 and 3.
+set(NARROWCAST_LEFT_OUT_PowerSgdLevels *world1_* *world2_* *world4_* *world8_*)  # Leaves 3 and 5.
+set(NARROWCAST_LEFT_OUT_AutoHookOver */9 */10 */11 */15 */16 */17)               # Leaves worlds 1, 2, 3 and 5,
+set(NARROWCAST_LEFT_OUT_ChannelSizeTest */1 */3 */5)                             # 1, 3 and 5,
+set(NARROWCAST_LEFT_OUT_VerifyGradientsTest */1 */3)                             # 1 and 3,
+set(NARROWCAST_LEFT_OUT_ResumeTest *_2)                                          # and 1 and 3.
 
-# narrowcast_add_suites(<name> <test> <suite>... [DEVICES]): a test of ctest, one process that runs those suites of
-# narrowcast_test(<name>). With DEVICES their cases run once on each device (kDevices of tests/support/devices.h). Each case
-# on a GPU is a test of its own instead, so that a machine without one is seen to have skipped it.
+# narrowcast_add_suites(<name> <test> <suite>... [DEVICES]): a test of ctest, which runs these suites of
+# narrowcast_test(<name>) in one process. With DEVICES their cases run once on each device (kDevices of
+# tests/support/devices.h). Each case on a GPU is then a separate test, so that a machine without a GPU visibly skips
+# it.
 function(narrowcast_add_suites name test)
   cmake_parse_arguments(PARSE_ARGV 2 arg "DEVICES" "" "")
   set(suites "${arg_UNPARSED_ARGUMENTS}")
@@ -110,7 +114,7 @@ function(narrowcast_add_gpu_cases name)
   set_property(TARGET narrowcast_${name}_tests APPEND PROPERTY NARROWCAST_GPU_CASES ${ARGN})
 endfunction()
 
-# narrowcast_add_cases(<name> <test> <filter> <left out>): a test of ctest from GoogleTest's filters.
+# narrowcast_add_cases(<name> <test> <filter> <left out>): a test of ctest, from GoogleTest filters.
 function(narrowcast_add_cases name test filter left_out)
   if(left_out)
     string(APPEND filter "-${left_out}")
@@ -121,7 +125,7 @@ function(narrowcast_add_cases name test filter left_out)
     FAIL_REGULAR_EXPRESSION "Running 0 tests" SKIP_REGULAR_EXPRESSION "${NARROWCAST_ALL_SKIPPED}")
 endfunction()
 
-# What needs a process in which no other suite ran: a child that a test forks has its parent's past.
+# Marks of tests that need a process in which no other suite ran: a forked child inherits its parent's state.
 set(NARROWCAST_NEEDS_A_FRESH_PROCESS "fork_ranks|spawn_ranks|_DEATH|EXPECT_EXIT")
 
 # narrowcast_suites_on_devices(<variable> <file>): the suites of a file whose cases run once on each device.
@@ -139,10 +143,10 @@ function(narrowcast_suites_on_devices variable source)
 endfunction()
 
 # narrowcast_test_sources(<name> <file>...): adds files of the calling folder to narrowcast_test(<name>).
-# To load LibTorch takes a process 0.3 s of processor time, and 1 s with sanitizers. So ctest runs the suites of a folder
-# in one process, `<name>.<folder below it>`, but for those with parameters, which take long, those that start programs and
-# those of files that need a fresh process: each of them is a test of ctest, `<name>.<suite>`. Those on a GPU are one for each
-# case.
+# Loading LibTorch takes a process 0.3 s of processor time, and 1 s with sanitizers. ctest therefore runs the suites of
+# a folder in one process, `<name>.<folder below it>`. Some suites are separate tests of ctest, `<name>.<suite>`: suites
+# with parameters, which take long, suites that start programs, and suites of files that need a fresh process. Suites on
+# a GPU are one test for each case.
 function(narrowcast_test_sources name)
   set(target narrowcast_${name}_tests)
   target_sources(${target} PRIVATE ${ARGN})
@@ -172,7 +176,7 @@ function(narrowcast_test_sources name)
     cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/tests" OUTPUT_VARIABLE folder)
     string(REGEX REPLACE "^(trainer/)?${name}/" "" folder "${folder}")
     string(REGEX REPLACE "^trainer/" "" folder "${folder}")
-    if(TEST ${name}.${folder})  # A second call of a folder.
+    if(TEST ${name}.${folder})  # The folder's second call.
       cmake_path(GET ARGV1 STEM LAST_ONLY file)
       string(APPEND folder "/${file}")
     endif()
@@ -181,8 +185,8 @@ function(narrowcast_test_sources name)
 endfunction()
 
 # narrowcast_kernel_test_sources(<name> <file>...): the same for files that compile CUDA kernels for the CPU
-# (tests/support/cuda_on_host). As in the kernels, arithmetic rounds after every operation, and memory is read and
-# written as vectors of any type.
+# (tests/support/cuda_on_host). As in the kernels, arithmetic rounds after every operation, and memory is accessed as
+# vectors of any type.
 function(narrowcast_kernel_test_sources name)
   set(NARROWCAST_KERNELS_ON_HOST ON)
   narrowcast_test_sources(${name} ${ARGN})

@@ -1,1 +1,1 @@
-// Exists so that the precompiled header has a target to belong to.
+// The target of the precompiled header needs a source file.

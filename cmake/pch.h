@@ -1,6 +1,5 @@
-// The LibTorch headers that nearly every file of ours needs, parsed once.
-// Nothing may rely on it: each file includes what it uses, and the structure
-// tests compile every public header alone.
+// The LibTorch headers that nearly every file of ours needs, parsed once. Do not rely on this header: each file
+// includes the headers that it uses, and the structure tests compile every public header alone.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
-# LibTorch contains Gloo but not its headers; ProcessGroupGloo.hpp needs them.
-# Any version's headers do: its types appear there only behind pointers.
+# LibTorch contains Gloo without its headers; ProcessGroupGloo.hpp needs them. The headers of any version work: Gloo's
+# types appear there only behind pointers.
 include(FindPackageHandleStandardArgs)
 find_path(GlooHeaders_INCLUDE_DIR gloo/rendezvous/store.h)
 find_package_handle_standard_args(GlooHeaders REQUIRED_VARS GlooHeaders_INCLUDE_DIR)

@@ -1,4 +1,4 @@
-# Intel's ISA-L, for its CRC-32C; Debian's package brings nothing for CMake.
+# Intel's ISA-L, for its CRC-32C. Debian's package has no files for CMake.
 include(FindPackageHandleStandardArgs)
 find_path(ISAL_INCLUDE_DIR isa-l/crc.h)
 find_library(ISAL_LIBRARY isal)

@@ -1,4 +1,4 @@
-# Headers that write protocol buffers; Debian's package brings nothing for CMake.
+# Headers that write protocol buffers. Debian's package has no files for CMake.
 include(FindPackageHandleStandardArgs)
 find_path(Protozero_INCLUDE_DIR protozero/pbf_writer.hpp)
 find_package_handle_standard_args(Protozero REQUIRED_VARS Protozero_INCLUDE_DIR)

@@ -1,5 +1,5 @@
-# narrowcast_libtorch_folder(<variable> <variant>): the folder of the LibTorch to use, whose variant is cpu or cuda. It may be
-# missing.
+# narrowcast_libtorch_folder(<variable> <variant>): the folder of the LibTorch to use, which may be missing. The variant
+# is cpu or cuda.
 function(narrowcast_libtorch_folder variable variant)
   set(folder "${NARROWCAST_LIBTORCH}")
   if(NOT folder)

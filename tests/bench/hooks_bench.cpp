@@ -1,6 +1,5 @@
-// Time per step of every hook on one bucket, in alternation, over Gloo on the
-// loopback interface: ranks are processes, the time of a step is that of the
-// slowest rank, and only ratios within one run count.
+// Time per step of every hook on one bucket, in alternation, over Gloo on the loopback interface. Ranks are processes.
+// The time of a step is the slowest rank's, and only ratios within one run are meaningful.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <absl/flags/flag.h>
@@ -42,9 +41,9 @@ struct Workload {
   int64_t steps = 0;
 };
 
-// The most time, as a part of fp32 all-reduce's, that a hook may take at two ranks, and that it takes in a good run.
-// With more ranks, an all-gather of codes sends more than a ring. Loopback costs processor time instead of time on a
-// wire, so that both sides vary from run to run: by a sixth on a quiet machine of two cores.
+// The maximum time of a hook with two ranks, relative to fp32 all-reduce, and the time in a good run. With more ranks,
+// an all-gather of codes sends more than a ring does. Loopback costs processor time instead of time on a wire, so that
+// both times vary between runs: by a sixth on a quiet machine of two cores.
 struct Target {
   std::string_view hook;
   double ratio;
@@ -110,7 +109,7 @@ double median_of(const std::vector<Measured>& hooks, std::string_view name) {
   return median(found->milliseconds);
 }
 
-// Prints the table; whether every target was met.
+// Prints the table. Returns whether every target was met.
 bool report(const std::vector<Measured>& hooks, const Workload& workload) {
   const double fp32 = median_of(hooks, "allreduce");
   const double bf16 = median_of(hooks, "bf16_compress");

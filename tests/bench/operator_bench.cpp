@@ -1,6 +1,6 @@
-// The time of the operator quantized_all_reduce_ beside that of the hook int8, which sends the same bytes, and of
-// fp32's all-reduce, in turns. One rank of a job whose ranks some launcher starts; tests/bench/network/run_operator
-// does so on simulated hosts. Each iteration counts with the time of its slowest rank.
+// Compares the time of the operator quantized_all_reduce_ with the hook int8, which sends the same bytes, and with the
+// fp32 all-reduce, in turns. One rank of a job whose ranks a launcher starts; tests/bench/network/run_operator does so
+// on simulated hosts. The time of an iteration is the slowest rank's.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/randn.h>
@@ -69,7 +69,7 @@ std::vector<Way> measure(const ProcessGroupPtr& group, int64_t numel, int64_t it
   return ways;
 }
 
-// The middle one of the iterations' ratios is not disturbed by what makes some iterations slow.
+// The median of the iterations' ratios is not affected by disturbances that make some iterations slow.
 double median_ratio(const Way& way, const Way& other) {
   std::vector<double> ratios;
   for (size_t i = 0; i < way.milliseconds.size(); ++i) ratios.push_back(way.milliseconds[i] / other.milliseconds[i]);

@@ -1,6 +1,5 @@
-// Affine uint8, FP16 and BFP16 kernels on one core, in bytes of float32 per second (read by
-// quantize, written by dequantize), from the second-level cache and from DRAM,
-// beside the memory's own rates measured in the same run.
+// Affine uint8, FP16 and BFP16 kernels on one core, in bytes of float32 per second (read by quantize, written by
+// dequantize). Data are in the second-level cache or in DRAM. The memory's own rates are measured in the same run.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -13,7 +12,8 @@
 namespace narrowcast {
 namespace {
 
-// Elements: 256 KiB of float32 fits the second-level cache of any processor of today, with its codes; 256 MiB no cache.
+// Elements: 256 KiB of float32 and their codes fit the second-level cache of any current processor; 256 MiB fit no
+// cache.
 constexpr int64_t kInCache = int64_t{1} << 16;
 constexpr int64_t kInDram = int64_t{1} << 26;
 constexpr int64_t kRow = 512;  // The per-channel hook's row.
@@ -49,7 +49,7 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
 
 void memory_read(benchmark::State& state) {
   measure(state, [](Buffers& buffers, int64_t n) {
-    // The search for a byte that is not there: the C library reads with the widest vectors.
+    // A search for a byte that does not occur: the C library reads with the widest vectors.
     benchmark::DoNotOptimize(std::memchr(buffers.out.data(), 1, static_cast<size_t>(n) * sizeof(float)));
   });
 }
@@ -75,7 +75,7 @@ void quantize(benchmark::State& state) {
 }
 BENCHMARK(quantize)->Apply(sizes);
 
-// Qparams and codes in one pass over rows, as the per-channel hook does.
+// Qparams and codes in one pass over rows, as in the per-channel hook.
 void choose_qparams_and_quantize_rows(benchmark::State& state) {
   measure(state, [](Buffers& buffers, int64_t n) {
     for (int64_t i = 0; i < n; i += kRow) {
@@ -93,7 +93,7 @@ void dequantize(benchmark::State& state) {
 }
 BENCHMARK(dequantize)->Apply(sizes);
 
-// The mean of two ranks' codes, of the whole array at once and row by row.
+// The mean of two ranks' codes, for the whole array at once or row by row.
 void dequantize_mean_of(Buffers& buffers, int64_t n, int64_t row) {
   const std::vector<cpu::AffineQparams> qparams(2, {1e-3F / 255, 128});
   for (int64_t i = 0; i < n; i += row) {
@@ -112,7 +112,7 @@ void dequantize_mean_of_two_rows(benchmark::State& state) {
 }
 BENCHMARK(dequantize_mean_of_two_rows)->Apply(sizes);
 
-// The 16-bit formats; their codes are half the bytes that are counted.
+// The 16-bit formats; their codes have half the bytes that are counted.
 template <void (*kEncode)(cpu::EncodeSpan<float>)>
 void encode_half(benchmark::State& state) {
   measure(state, [](Buffers& buffers, int64_t n) {

@@ -1,6 +1,6 @@
-// How much longer a step takes because ranks compare which backward pass they run: steps with and without that in turn,
-// of one model over Gloo on the loopback interface. Ranks are processes; the time of a step is that of the slowest
-// rank.
+// How much longer a step takes because ranks compare their backward passes. Steps of one model with and without the
+// comparison take turns, over Gloo on the loopback interface. Ranks are processes; the time of a step is the slowest
+// rank's.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <absl/flags/flag.h>
@@ -30,11 +30,11 @@
 
 ABSL_FLAG(int64_t, ranks, 2, "processes");
 ABSL_FLAG(std::string, hook, "int8", "the communication hook, or none");
-ABSL_FLAG(int64_t, node_size, 0, "for hooks of wire formats: consecutive ranks that are a node; 0: found out");
+ABSL_FLAG(int64_t, node_size, 0, "for wire-format hooks: number of consecutive ranks that form a node; 0: detected");
 ABSL_FLAG(int64_t, layers, 8, "linear layers of the model");
 ABSL_FLAG(int64_t, width, 512, "inputs and outputs of each layer");
 ABSL_FLAG(int64_t, batch_size, 64, "rows of each rank's batch");
-ABSL_FLAG(int64_t, pairs, 200, "measured steps of either kind, after ten to warm up");
+ABSL_FLAG(int64_t, pairs, 200, "measured steps with and without the comparison, after ten to warm up");
 
 namespace narrowcast {
 namespace {
@@ -42,7 +42,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmUp = 10;
-constexpr double kTarget = 0.005;  // Of a step.
+constexpr double kTarget = 0.005;  // Share of a step.
 constexpr int kTargetMissed = 2;   // The exit code of rank 0's process.
 
 struct Workload {
@@ -55,7 +55,7 @@ struct Workload {
   int64_t pairs = 0;
 };
 
-// Ranks compare nothing where a hook leaves replicas different.
+// Ranks compare nothing if a hook leaves replicas different.
 class SwitchedHook final : public hooks::CommHook {
  public:
   SwitchedHook(std::unique_ptr<hooks::CommHook> hook, const bool& compares)
@@ -84,14 +84,14 @@ DdpOptions options_of(const Workload& workload) {
   return options;
 }
 
-// Of one kind of time, milliseconds of a step with the comparison minus those of its neighbour without it, and those of
-// the latter.
+// For one kind of time: milliseconds of a step with the comparison minus those of its neighbour without it, and the
+// latter.
 struct Measured {
   std::vector<double> difference;
   std::vector<double> without;
 };
 
-// The time that passes, and the processor time of the rank that uses most, which other programs disturb less.
+// Wall time, and the processor time of the rank that uses most, which other programs disturb less.
 struct Times {
   Measured wall;
   Measured processor;

@@ -1,10 +1,10 @@
-// weight_only_int8_linear beside what a user has without it: the reference's
-// expression linear(x, w.to(x.dtype)) * scales, with fresh memory and with the
-// widened weight in a reused buffer, LibTorch's own _weight_int8pack_mm, and
-// the dense linear in float32 and bfloat16. And
-// dynamically_quantize_per_channel beside the memory's read rate.
-// Everything takes turns, the best times are compared, and only ratios within
-// one run count. Exit code 1 if a target is missed.
+// Compares weight_only_int8_linear with its alternatives:
+// - the reference's expression linear(x, w.to(x.dtype)) * scales, with fresh memory and with the widened weight in a
+//   reused buffer;
+// - LibTorch's own _weight_int8pack_mm;
+// - the dense linear in float32 and bfloat16.
+// Compares dynamically_quantize_per_channel with the memory's read rate. All operations take turns, the best times are
+// compared, and only ratios within one run are meaningful. Exit code 1 if a target is missed.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <absl/flags/flag.h>
@@ -32,13 +32,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmUp = 2;
 
-// Something to measure and its times so far.
+// An operation to measure, and its times so far.
 struct Entry {
   std::string name;
   std::function<void()> run;
   std::vector<double> milliseconds = {};
 
-  // The quarter of its turns that the rest of the machine disturbed least.
+  // The lower quartile of its times, which the rest of the machine disturbed least.
   double time() const {
     std::vector<double> times = milliseconds;
     const auto quarter = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
@@ -58,7 +58,7 @@ void take_turns(std::vector<Entry>& entries, int64_t rounds) {
   }
 }
 
-// How many times as fast as `other` something must be, and how many times it is hoped to be; 0: no more.
+// The required speed relative to `other`, and the speed that is hoped for (0: no goal).
 struct Target {
   int64_t least_rows;
   int64_t most_rows;
@@ -68,11 +68,11 @@ struct Target {
   double goal = 0;
 };
 
-// For 4096 x 4096; reading on one thread is no measure of what two can do. What must be reached is a tenth below the
-// lowest of twelve runs on two quiet cores of an AMD EPYC, seven on one host and five on another, where that is less
-// than what the better host reaches, the goal. They differ most with one row, which memory limits: beside reading .79
-// to .82 on the first and .43 to .51 on the second, beside the dense product 4.8 and 1.9 to 2.3 times. From 64 rows on
-// bfloat16 is multiplied as the dense layer does it, after a conversion: .98 to 1.10 times as fast.
+// For 4096 x 4096; reading on one thread is not a bound for two. The required speed is a tenth below the lowest of
+// twelve runs on two quiet cores of an AMD EPYC, seven on one host and five on another. The goal is the better host's
+// speed, if that is higher. Hosts differ most with one row, which memory limits: relative to reading .79 to .82 on the
+// first and .43 to .51 on the second, relative to the dense product 4.8 and 1.9 to 2.3. From 64 rows on, bfloat16 is
+// multiplied as in the dense layer, after a conversion: relative speed .98 to 1.10.
 constexpr const char* kReadCodes = "read codes, one thread";
 constexpr int64_t kTargetSize = 4096;
 constexpr Target kTargets[] = {
@@ -82,7 +82,7 @@ constexpr Target kTargets[] = {
     {64, 256, "int8 bf16", "dense bf16", 0.95},
 };
 
-// Its float32 takes a hundred times as long as ours: seconds for more rows.
+// LibTorch's float32 kernel takes a hundred times as long as ours: seconds for more rows.
 constexpr int64_t kMostFloat32RowsOfLibTorch = 16;
 
 const Entry& find(const std::vector<Entry>& entries, const std::string& name) {
@@ -99,7 +99,7 @@ bool check(const std::vector<Entry>& entries, const Target& target) {
   return passed;
 }
 
-// The weight in every form that somebody multiplies by.
+// The weight in the form that each alternative multiplies by.
 struct Weights {
   explicit Weights(int64_t size)
       : codes(at::randint(-128, 128, {size, size}, at::kChar)),
@@ -115,7 +115,7 @@ std::vector<Entry> entries_for(const Weights& w, int64_t rows) {
   const at::Tensor x = at::randn({rows, w.codes.size(1)});
   const at::Tensor narrow = x.to(at::kBFloat16);
   const at::Tensor narrow_scales = w.scales.to(at::kBFloat16);
-  // The search for a byte that is not there, on one thread: the C library reads with the widest vectors.
+  // A search for a byte that does not occur, on one thread: the C library reads with the widest vectors.
   const auto read_codes = [codes = w.codes.clamp(-128, 126)] {
     const void* found = std::memchr(codes.const_data_ptr(), 127, static_cast<size_t>(codes.numel()));
     if (found != nullptr) std::printf("127 is among the codes\n");
@@ -163,7 +163,7 @@ at::Tensor quantize_as_reference(const at::Tensor& x) {
   return at::clamp(at::round(x / scales.unsqueeze(-1)) + zero_points.unsqueeze(-1), -128, 127).to(at::kChar);
 }
 
-// 35 times the reference was a target of float32 on two cores of another machine; here it is reported.
+// 35 times the reference was a target for float32 on two cores of another machine; here it is only reported.
 void measure_quantize(at::ScalarType dtype) {
   const at::Tensor x = at::randn({kTargetSize, kTargetSize}).to(dtype);
   const at::Tensor zeros = at::zeros_like(x);

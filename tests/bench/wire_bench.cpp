@@ -1,8 +1,7 @@
-// The kernels of the wire formats on one core, in bytes of float32 per second
-// that they read (encode) or write (decode): from the second-level cache, with
-// each instruction set, and from DRAM, beside the memory's read rate; and of the
-// segments of a bucket, as hooks call them. Everything takes turns, the best
-// quarter of the turns counts. Exit code 1 if a target is missed.
+// The kernels of the wire formats on one core, in bytes of float32 per second that they read (encode) or write
+// (decode). Data are in the second-level cache, with each instruction set, or in DRAM, relative to the memory's read
+// rate. Also the segments of a bucket, as hooks call them. All kernels take turns, and the best quarter of the turns
+// counts. Exit code 1 if a target is missed.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <absl/flags/flag.h>
@@ -33,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmUp = 2;
 constexpr int64_t kRanks = 4;
-// Elements: 256 KiB of float32 and what they become fit the second-level cache, 128 MiB no cache.
+// Elements: 256 KiB of float32 and their messages fit the second-level cache, 128 MiB fit no cache.
 constexpr int64_t kInCache = int64_t{1} << 16;
 constexpr int64_t kInDram = int64_t{1} << 25;
 constexpr int64_t kRepetitionsInCache = 64;
@@ -41,11 +40,11 @@ constexpr int64_t kRepetitionsInCache = 64;
 // A kernel to measure, and its times so far.
 struct Entry {
   std::string name;
-  double gigabytes;  // That it handles in one turn.
+  double gigabytes;  // Gigabytes that it processes in one turn.
   std::function<void()> run;
   std::vector<double> seconds = {};
 
-  // GB/s in the quarter of its turns that the rest of the machine disturbed least.
+  // GB/s at the lower quartile of its times, which the rest of the machine disturbed least.
   double rate() const {
     std::vector<double> times = seconds;
     const auto quarter = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
@@ -65,7 +64,7 @@ void take_turns(std::vector<Entry>& entries) {
   }
 }
 
-// Numbers, 0 at first, that are aligned to a cache line like tensors and the buffers of messages.
+// Numbers, initially 0, aligned to a cache line like tensors and message buffers.
 template <class T>
 class Array {
  public:
@@ -80,7 +79,7 @@ class Array {
   int64_t size_;
 };
 
-// What the kernels read and write; messages have room for any format.
+// Inputs and outputs of the kernels; messages have room for any format.
 struct Buffers {
   explicit Buffers(int64_t n) : floats(n), out(n), encoded(4 * n) {
     uint32_t random = 1;
@@ -93,7 +92,7 @@ struct Buffers {
 
   Array<float> floats;
   Array<float> out;
-  std::vector<Array<uint8_t>> messages;  // Of a shard each, a quarter of the elements.
+  std::vector<Array<uint8_t>> messages;  // A message per shard, which is a quarter of the elements.
   Array<uint8_t> encoded;
 };
 
@@ -101,7 +100,7 @@ std::string name_of(const char* kernel, WireFormat format) {
   return std::string(kernel) + " " + std::string(codec::wire::name_of(format));
 }
 
-// The kernels of one format. Averages are measured by the float32 of their own part.
+// The kernels of one format. The rate of an average counts the float32 of the rank's part.
 void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
   const cpu::Rounding random{true, 1, 2, 3};
   const int64_t n = b.floats.size();
@@ -130,7 +129,7 @@ double rate_of(const std::vector<Entry>& entries, const std::string& name) {
   return std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.name == name; })->rate();
 }
 
-// What must be reached, and what is hoped for; 0: no more.
+// The required value, and the value that is hoped for (0: no goal).
 struct Target {
   double least;
   double goal = 0;
@@ -155,9 +154,8 @@ void print_table(const std::vector<Entry>& entries) {
   }
 }
 
-// Rates that encoding from the second-level cache must reach: those of the slowest of twelve runs on two hosts with two
-// quiet cores of an AMD EPYC, less a tenth where they came near; goals are what a prototype reached, in a loop by
-// itself.
+// Rates that encoding from the second-level cache must reach: the slowest of twelve runs on two hosts with two quiet
+// cores of an AMD EPYC, less a tenth where a run came near. Goals are a prototype's rates, in a loop by itself.
 struct CacheTarget {
   int64_t instruction_set;
   WireFormat format;
@@ -169,11 +167,13 @@ constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, {36, 
                                          {HWY_AVX3, WireFormat::kInt4B32, {20, 21}},
                                          {HWY_AVX2, WireFormat::kInt8B128, {30}}};
 
-// Shares of int4_b32's rates that a variable format of as many bits must reach. With AVX3_DL the planes of its codes
-// are transposed in one instruction (of GFNI, which processors have then, and GCC) between two orders of bytes, while
-// int4_b32 has the kernels of AVX3. In DRAM memory is the limit, which is read twice. On two quiet cores of an AMD EPYC
-// encode came to 62 to 63%, decode to 74 to 75%, average to 64 to 66% with it, and to 45 to 46%, 31 to 32% and 37 to
-// 38% without; a tenth below must be reached.
+// Shares of int4_b32's rates that a variable format with the same number of bits must reach. With AVX3_DL, one
+// instruction transposes the planes of codes between two byte orders (a GFNI instruction, which such processors and GCC
+// support), while int4_b32 uses the kernels of AVX3. In DRAM memory is the limit; it is read twice. A tenth below these
+// results on two quiet cores of an AMD EPYC must be reached:
+//              encode     decode     average
+//   AVX3_DL   62 to 63%  74 to 75%  64 to 66%
+//   AVX3      45 to 46%  31 to 32%  37 to 38%
 bool check_variable(const std::vector<Entry>& entries, bool has_gfni) {
   constexpr WireFormat kFormat = WireFormat::kVar4;
   const auto share = [&](const char* kernel) {
@@ -184,16 +184,16 @@ bool check_variable(const std::vector<Entry>& entries, bool has_gfni) {
   return check("average var4", share("average"), {has_gfni ? 57.0 : 33.0, 60}, "% of int4_b32's rate") && met;
 }
 
-// With the instruction sets of which bits are set, each kernel with the best that it is built for.
+// Uses the instruction sets whose bits are set; each kernel uses the best one that it is built for.
 bool measure_in_cache(int64_t instruction_sets) {
   hwy::SetSupportedTargetsForTest(instruction_sets);
   hwy::GetChosenTarget().Update(instruction_sets);
-  const int64_t instruction_set = instruction_sets & -instruction_sets;  // The best has the lowest bit.
+  const int64_t instruction_set = instruction_sets & -instruction_sets;  // The lowest bit is the best set.
   std::printf("second-level cache, %s\n", hwy::TargetName(instruction_set));
   Buffers buffers(kInCache);
   std::vector<Entry> entries;
   bool met = true;
-  // One format at a time: the messages of another one would not decode.
+  // One format at a time: messages of another format would not decode.
   for (const WireFormat format : kWireFormats) {
     std::vector<Entry> of_format;
     add_entries(buffers, format, of_format);
@@ -213,17 +213,17 @@ bool measure_in_cache(int64_t instruction_sets) {
   return met;
 }
 
-// The search for a byte that is not there: the C library reads with the widest vectors.
+// A search for a byte that does not occur: the C library reads with the widest vectors.
 void read_all(const std::vector<float>& zeros) {
   const void* found = std::memchr(zeros.data(), 1, zeros.size() * sizeof(float));
   if (found != nullptr) std::printf("a zero is 1\n");
 }
 
 // Shares of the read rate that the recommended 8-bit format must reach. An average reads its own part and three
-// messages and writes one, all at that rate at best. Writing shares the memory with reading, and hosts of one processor
-// differ in how much faster they read than they read and write: on one encode reached 74 to 82% and average 79 to 87%
-// in seven runs on two quiet cores of an AMD EPYC; on another, which reads 21 to 26 GB/s, 45 to 53% and 54 to 65% in
-// five. A tenth below the lowest must be reached; goals are what a third one reaches.
+// messages and writes one; at best it does all that at the read rate. Writing shares the memory with reading, and hosts
+// with the same processor differ in how much faster they only read. On two quiet cores of an AMD EPYC, one host reached
+// 74 to 82% for encode and 79 to 87% for average in seven runs. Another one, which reads 21 to 26 GB/s, reached 45 to
+// 53% and 54 to 65% in five runs. A tenth below the lowest must be reached; goals are a third host's shares.
 bool check_dram(const std::vector<Entry>& entries, double read) {
   constexpr WireFormat kFormat = WireFormat::kInt8B128;
   const double message = 8.125 / 32;
@@ -254,7 +254,7 @@ bool measure_in_dram() {
   return check_dram(entries, read);
 }
 
-// A shard of one of several buckets, which together few caches hold, with its messages of two ranks.
+// A shard of one of several buckets, which together exceed most caches, with its messages of two ranks.
 struct BucketShard {
   static constexpr int64_t kNumel = 6553600;  // 25 MiB, DDP's buckets.
 
@@ -274,10 +274,13 @@ struct BucketShard {
   Array<uint8_t> received;
 };
 
-// What hooks do with a bucket between two ranks: each encodes a shard, makes the mean of the other, and decodes means.
-// Variable formats deal out an array's grains. On two quiet cores of an AMD EPYC var5 encoded at 35 to 41%, averaged at
-// 30 to 35% and decoded at 65 to 89% of int8_b128's rates, and before memory was asked for grains ahead of time at 17,
-// 23 and 34%: a tenth below the least must be reached.
+// The work of hooks on a bucket between two ranks: each encodes a shard, averages the other, and decodes means.
+// Variable formats distribute an array's grains. A tenth below the lowest shares must be reached. Shares of int8_b128's
+// rates for var5 on two quiet cores of an AMD EPYC:
+//
+//                        encode     average    decode
+//   with prefetching     35 to 41%  30 to 35%  65 to 89%
+//   without prefetching  17%        23%        34%
 bool measure_segments() {
   constexpr int64_t kBuckets = 6;
   std::vector<Entry> entries;

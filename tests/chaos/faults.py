@@ -1,4 +1,4 @@
-"""What may happen to a training: each fault hits something, and says what."""
+"""The faults of a training. Each function hits something and returns a description of it."""
 import os
 import pathlib
 import shutil
@@ -13,16 +13,16 @@ from training import Stuck, wait_until
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support/network"))
 import network_namespace  # noqa: E402 -- found by the line above
 
-# A rank that hangs, or a link that is gone, is noticed after so long.
+# Time until a hung rank or a lost link is noticed.
 TIMEOUT_SECONDS = 3
-# For how long a network is gone: a moment, or until all must have noticed.
+# How long a network is down: a moment, or until all must have noticed.
 _CUTS = (0.3, TIMEOUT_SECONDS + 1)
-# From a fault to the next checkpoint, at most.
+# The maximum time from a fault to the next checkpoint.
 LIMIT_SECONDS = 60
 
 
 def _hit(training, random, number):
-    """Sends a signal to a rank that lives; says which."""
+    """Sends a signal to a living rank. Returns which one."""
     def try_one():
         training.start_lost()
         workers = training.workers()
@@ -51,7 +51,7 @@ def hang_a_rank(training, random):
 
 
 def kill_a_launcher(training, random):
-    """Returns when none of its ranks lives any more."""
+    """Returns once none of its ranks lives any more."""
     host = random.randrange(len(training.launchers))
     launcher = training.launchers[host]
     orphans = set(training.workers_of(launcher))
@@ -61,7 +61,7 @@ def kill_a_launcher(training, random):
 
 
 def pause_all(training, random):
-    """Launchers and ranks stand still for a while, as on a machine that sleeps."""
+    """Stops launchers and ranks for a while, as on a machine that sleeps."""
     def signal_all(number):
         launchers = [launcher.process.pid for launcher in training.launchers if not launcher.is_over()]
         for pid in launchers + list(training.workers().values()):
@@ -78,8 +78,8 @@ def pause_all(training, random):
 
 
 def damage_a_checkpoint(training, random):
-    """A bit of the newest one is another one now, as a disk may make it; a rank is killed, so that it is read. There is an
-    older one: a training does not start anew by itself where it has lost its past."""
+    """Flips a bit of the newest checkpoint, as a disk may do, and kills a rank so that the checkpoint is read. An older
+    one must exist: a training that has lost all checkpoints does not start again by itself."""
     def flip_one():
         if len(list((training.folder / "checkpoints").glob("step-????????"))) < 2:
             return None
@@ -94,23 +94,23 @@ def damage_a_checkpoint(training, random):
                 file.write(bytes([byte ^ (1 << random.randrange(8))]))
             return f"{newest.name[-5:]}/{path.stem}"
         except (OSError, IndexError):
-            return None  # It has just been replaced by a newer one, or there is none yet.
+            return None  # It has just been replaced by a newer one, or none exists yet.
 
     victim = wait_until(flip_one, LIMIT_SECONDS, "there is a checkpoint")
     kill_a_rank(training, random)
     return victim
 
 
-# The last two leave no trace where nothing was being written or timed.
+# Faults in _MAY_PASS leave no trace if nothing was being written or timed.
 _OF_PROCESSES = {"SIGKILL": kill_a_rank, "segfault": crash_a_rank, "hang": hang_a_rank, "launcher killed": kill_a_launcher,
                  "checkpoint damaged": damage_a_checkpoint, "machine paused": pause_all}
 _MAY_PASS = ("machine paused", "disk full", "folder read-only")
-# What no launcher may ever take for a loss.
+# Faults that a launcher must never report as a loss.
 MUST_PASS = ("clock shifted",)
 
 
 class Clock:
-    """The times of day of the hosts of the disturbed training, which can jump: shifted_clock.cpp, preloaded."""
+    """The hosts' times of day in the disturbed training. They can jump: shifted_clock.cpp is preloaded."""
 
     _JUMPS = (-86400, -3600, 3600, 86400)  # seconds
 
@@ -127,7 +127,7 @@ class Clock:
             file.write_bytes(struct.pack("=q", 0))
 
     def environments(self):
-        """Of each host's launcher."""
+        """The environment of each host's launcher."""
         return [{"LD_PRELOAD": str(self._library), "NARROWCAST_TEST_CLOCK": str(file)} for file in self._files]
 
     def _is_preloaded(self, host, pid):
@@ -141,7 +141,7 @@ class Clock:
             file.write(struct.pack("=q", seconds))
 
     def shift(self, training, random):
-        """For a second, or for good, on one host."""
+        """Shifts one host's clock, for a second or for good."""
         host = random.randrange(len(self._files))
 
         def has_it():
@@ -161,11 +161,11 @@ class Clock:
 
 
 class Disk:
-    """A small file system of its own for a folder, which can fill up and become read-only. Needs root; the folder's mount is
-    inherited by every namespace that is made later."""
+    """A small separate file system for a folder, which can become full or read-only. Needs root. Every namespace that
+    is made later inherits the folder's mount."""
 
     _MEGABYTES = 64
-    # Writers must have met it; or not, if they were quick.
+    # Long enough for writers to meet the fault, or too short for certain.
     _SECONDS = (0.5, 3)
 
     def __init__(self, folder):
@@ -177,7 +177,7 @@ class Disk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._MEGABYTES}m", "narrowcast-chaos", str(self._folder)],
                        check=True)
         (self._folder / "checkpoints").mkdir()
-        if self._set_immutable("+i") and self._set_immutable("-i"):  # Not every kernel's tmpfs has the attribute.
+        if self._set_immutable("+i") and self._set_immutable("-i"):  # Some kernels' tmpfs lacks the attribute.
             self.kinds["folder read-only"] = self.lock
         return self
 
@@ -193,13 +193,14 @@ class Disk:
                 while True:
                     file.write(bytes(1 << 16))
             except OSError:
-                pass  # It is full.
+                pass  # The file system is full.
         time.sleep(seconds)
         filler.unlink()
         return f"for {seconds} s"
 
     def lock(self, training, random):
-        """Nothing can be made, renamed or removed in the folder of checkpoints: its root is told EPERM."""
+        """Makes the folder of checkpoints immutable: creating, renaming and removing fail there, for root with
+        EPERM."""
         seconds = random.choice(self._SECONDS)
         if not self._set_immutable("+i"):
             raise Stuck("the folder of checkpoints cannot be made immutable")
@@ -213,7 +214,7 @@ class Disk:
 
 
 class NoLink:
-    """One host whose network cannot be touched."""
+    """One host whose network cannot be disturbed."""
     kinds = _OF_PROCESSES
     may_pass = _MAY_PASS
 
@@ -236,7 +237,7 @@ def can_drop_links():
 
 
 class Link(NoLink):
-    """One host, whose network is a namespace with nothing but the loopback interface."""
+    """One host, whose network is a namespace with only the loopback interface."""
 
     may_pass = ("link dropped", *_MAY_PASS)
 
@@ -260,7 +261,7 @@ class Link(NoLink):
         return [(["ip", "netns", "exec", self.name], launcher_flags) for _, launcher_flags in super().hosts()]
 
     def drop(self, training, random):
-        """Down until the ranks must have noticed, or a moment only: then the connections survive."""
+        """Takes the link down until the ranks must have noticed, or only for a moment, which connections survive."""
         seconds = random.choice(_CUTS)
         self.set("down")
         time.sleep(seconds)
@@ -269,8 +270,8 @@ class Link(NoLink):
 
 
 class Wires:
-    """Hosts with a launcher and `ranks` / `count` ranks each, joined by wires that can be cut, both ways or one, lossy and
-    long."""
+    """`count` hosts with a launcher and `ranks` / `count` ranks each. The wires between them can be cut, both ways or
+    one, and made lossy or long."""
     may_pass = ("wire cut", "one way cut", "1% lost", "10% lost", "wire long", *_MAY_PASS)
 
     def __init__(self, count, ranks, wire):
@@ -287,7 +288,7 @@ class Wires:
         self._network.__exit__(*exception)
 
     def hosts(self):
-        # As many nodes as there are, always: fewer would train to other bits.
+        # Always all nodes: fewer would give other bits.
         flags = [f"--nnodes={self._network.hosts}:{self._network.hosts}", f"--nproc_per_node={self._ranks_per_host}",
                  "--rdzv_backend=c10d", f"--rdzv_endpoint={self._network.address(0)}",
                  f"--rdzv_conf=keep_alive_interval=0.2,keep_alive_max_attempt=10,heartbeat_timeout={TIMEOUT_SECONDS}"]
@@ -295,11 +296,12 @@ class Wires:
                 for host in range(self._network.hosts)]
 
     def cut(self, training, random):
-        """Until launchers and ranks must have noticed, or a moment only: then the connections survive."""
+        """Cuts the wire until launchers and ranks must have noticed, or only for a moment, which connections
+        survive."""
         return self._for_a_while(random, random.choice(_CUTS), "cut", loss=1)
 
     def cut_one_way(self, training, random):
-        """What the host sends is lost, or what is sent to it."""
+        """Loses either all packets that the host sends or all packets that are sent to it."""
         to_host = random.choice((0, 1))
         return self._for_a_while(random, random.choice(_CUTS), ("deaf" if to_host else "mute"), loss=1 - to_host,
                                  loss_to_host=to_host)

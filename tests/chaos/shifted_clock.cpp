@@ -1,9 +1,9 @@
-// A library to preload: the time of day that a process sees, without that of the machine.
+// A library to preload that shifts the time of day of a process and leaves the machine's clock alone.
 //
-// The file that NARROWCAST_TEST_CLOCK names holds a number of seconds, 8 bytes, by which it is wrong; whoever changes
-// the file moves the clocks of all processes that have it, while they run. A wait for a condition until a time of day,
-// which is how LibTorch waits for a while, begins after a jump as it should; one that is under way when the clock jumps
-// goes on as if it had not, where a machine's would end early or late.
+// The file named by NARROWCAST_TEST_CLOCK contains the shift in seconds, 8 bytes. Changing the file shifts the clocks
+// of all processes that use it, while they run. LibTorch's timed waits use a condition variable and a time of day. A
+// wait that begins after a jump is correct. A wait that is in progress during a jump keeps its duration, whereas with a
+// real clock it would end early or late.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -66,11 +66,11 @@ extern "C" {
   return now.tv_sec;
 }
 
-// Until a time of day, unless it is one that only a clock which begins with the machine can show.
+// Shifts `until` if it is a time of day, and not a time of a clock that starts with the machine.
 [[gnu::visibility("default")]] int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                                                           const timespec* until) {
   using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*, const timespec*);
-  constexpr time_t kThirtyYears = 1'000'000'000;  // s; no machine runs for so long
+  constexpr time_t kThirtyYears = 1'000'000'000;  // s; longer than any machine runs
   static const auto of_the_machine = reinterpret_cast<Wait>(dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2"));
   timespec there = *until;
   if (there.tv_sec > kThirtyYears) {

@@ -1,4 +1,4 @@
-"""One training under narrowcast-run, from outside: its processes, its checkpoints, and what its launcher says."""
+"""One training under narrowcast-run, from outside: its processes, its checkpoints, and its launchers' messages."""
 import os
 import pathlib
 import re
@@ -17,11 +17,11 @@ def _parent(pid):
 
 
 class Stuck(Exception):
-    """Something did not happen within its time."""
+    """Something did not happen in time."""
 
 
 def wait_until(condition, seconds, what):
-    """The first true value of condition(), which is asked again and again."""
+    """The first true value of condition(), which is called repeatedly."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -32,12 +32,12 @@ def wait_until(condition, seconds, what):
         time.sleep(0.005)
 
 
-# A launcher that lost the others' network or host ends with this code, for its owner to start it again.
+# A launcher that lost another node's network or host ends with this code, so that its owner restarts it.
 NODE_LOST = 3
 
 
 class Launcher:
-    """narrowcast-run on one host, and what it and its ranks say on standard error."""
+    """narrowcast-run on one host, and the standard error of it and its ranks."""
 
     def __init__(self, command, environment):
         self.command = command
@@ -68,9 +68,9 @@ class Launcher:
 
 
 class Training:
-    """narrowcast-run with narrowcast-train in `folder`, one launcher on each of the hosts, as a job whose owner starts its
-    launchers again with the same commands. `hosts`: of each, what comes before its command and its launcher's flags.
-    `environments`: of each, variables."""
+    """narrowcast-run with narrowcast-train in `folder`, with one launcher on each of the hosts. The job's owner
+    restarts its launchers with the same commands. `hosts`: for each, a prefix of its command, and its launcher's flags.
+    `environments`: variables for each."""
 
     def __init__(self, bin_folder, folder, flags, hosts, environments=None):
         self.folder = pathlib.Path(folder)
@@ -93,12 +93,12 @@ class Training:
                 launcher.start()
 
     def is_over(self):
-        """Whether a launcher ended for good; all others end with it then, or soon."""
+        """Whether a launcher has ended for good; all others end at the same time, or soon."""
         return any(launcher.is_over() and not launcher.killed and launcher.process.returncode != NODE_LOST
                    for launcher in self.launchers)
 
     def finish(self, seconds):
-        """Waits for its end; the first exit code that is not 0, or 0."""
+        """Waits for the end of the training. Returns the first exit code that is not 0, or 0."""
         def ended():
             self.start_lost()
             return all(launcher.is_over() for launcher in self.launchers)
@@ -109,7 +109,7 @@ class Training:
         return next((launcher.process.returncode for launcher in self.launchers if launcher.process.returncode != 0), 0)
 
     def stop(self):
-        """Ends what is left of it."""
+        """Ends all remaining processes."""
         for launcher in self.launchers:
             if launcher.process and not launcher.is_over():
                 launcher.kill()
@@ -124,11 +124,11 @@ class Training:
         return sorted(pair for launcher in self.launchers for pair in list(launcher.said))
 
     def workers_of(self, launcher):
-        """Process ids of the ranks that live and that this launcher started."""
+        """Process ids of the living ranks that this launcher started."""
         return [pid for pid in self.workers().values() if _parent(pid) == launcher.process.pid]
 
     def workers(self):
-        """Process ids by rank, of the ranks that live."""
+        """Process ids of the living ranks, by rank."""
         found = {}
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -137,7 +137,7 @@ class Training:
                 variables = (entry / "environ").read_bytes().split(b"\0")
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
-                continue  # It ended meanwhile.
+                continue  # It has ended meanwhile.
             if f"TORCHELASTIC_RUN_ID={self.identity}".encode() not in variables or state == "Z":
                 continue
             rank = next((v for v in variables if v.startswith(b"RANK=")), None)
@@ -146,7 +146,7 @@ class Training:
         return found
 
     def newest_step(self):
-        """Of the newest whole checkpoint; 0 if there is none."""
+        """The step of the newest complete checkpoint; 0 if none exists."""
         try:
             names = os.listdir(self.folder / "checkpoints")
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The shell blocks of a Markdown document, run in order in one shell, as a reader who copies them would run them."""
+"""The shell blocks of a Markdown document, run in order in one shell, as if a reader copied them."""
 import pathlib
 import re
 import subprocess
@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 
 FENCE = re.compile(r"^(`{3,})(\S*)\s*$")
-TRACE = "\x1f"  # Begins a line of the shell's trace; no program prints it.
+TRACE = "\x1f"  # Begins a line of the shell's trace; programs do not print it.
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Failure:
 
 
 def shell_blocks(text):
-    """The blocks whose language is `sh`. Raises ValueError for a fence that is not closed."""
+    """The blocks with language `sh`. Raises ValueError for an unclosed fence."""
     blocks, fence = [], None
     for number, line in enumerate(text.splitlines(), start=1):
         match = FENCE.match(line)
@@ -43,7 +43,7 @@ def shell_blocks(text):
 
 
 def script_of(blocks):
-    """All commands, each in the line that it has in the document, so that the shell's own messages name that line."""
+    """All commands, each on the line that it has in the document, so that the shell's own messages name that line."""
     lines = []
     for block in blocks:
         lines += [""] * (block.line - 1 - len(lines)) + block.commands
@@ -53,8 +53,8 @@ def script_of(blocks):
 def run(document, folder):
     """Runs the shell blocks of `document` in one bash that begins in `folder`. Returns the first Failure, or None.
 
-    A command fails as with `set -e -o pipefail`. What the commands export or change, such as PATH and the current folder,
-    holds for later blocks. Raises ValueError for a document without shell blocks.
+    A command fails as with `set -e -o pipefail`. Changes and exports of the commands, such as PATH and the current
+    folder, persist for later blocks. Raises ValueError for a document without shell blocks.
     """
     blocks = shell_blocks(document.read_text())
     if not blocks:
@@ -63,9 +63,9 @@ def run(document, folder):
         script = pathlib.Path(work) / document.name
         script.write_text(script_of(blocks))
         failed = pathlib.Path(work) / "failed"
-        trap = f"trap '{{ echo $LINENO $? >\"{failed}\"; }} 2>/dev/null' ERR"  # Without a trace of its own.
+        trap = f"trap '{{ echo $LINENO $? >\"{failed}\"; }} 2>/dev/null' ERR"  # Not traced itself.
         trace = f"PS4='{TRACE}${{LINENO}} '"
-        # Into a file: a pipe would stay open as long as a process in the background has it.
+        # A file: a pipe would stay open as long as a background process has it.
         with open(pathlib.Path(work) / "output", "w+", errors="replace") as output:
             ended = subprocess.run(["bash", "--norc", "--noprofile", "-c", f"set -E -e -o pipefail\n{trap}\n{trace}\nset -x\n. '{script}'"],
                                    cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False)
@@ -77,8 +77,8 @@ def run(document, folder):
 
 
 def failure_of(blocks, printed, exit_code, failed):
-    """`failed`: line and exit code of the command as the trap wrote them; empty for a shell that ended by itself, as by
-    `exit` or a syntax error, which are in the block that was traced last."""
+    """`failed`: line and exit code of the command, from the trap. It is empty if the shell ended by itself, e.g. after
+    `exit` or a syntax error. The error is then in the block that was traced last."""
     traced = [int(line) for line in re.findall(rf"^{TRACE}+(\d+) ", printed, re.MULTILINE)]
     line, code = map(int, failed.split()) if failed else (traced[-1] if traced else blocks[0].line, exit_code)
     block = [each for each in blocks if each.line <= line][-1]
@@ -86,7 +86,7 @@ def failure_of(blocks, printed, exit_code, failed):
 
 
 def output_from(line, printed):
-    """What was printed since the first command in `line` or behind, without the commands of the script around."""
+    """The output since the first command on or after `line`, without the commands of the surrounding script."""
     shown, begun = [], False
     for each in printed.splitlines():
         match = re.match(rf"{TRACE}+(\d+) (.*)", each)

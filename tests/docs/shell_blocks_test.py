@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What shell_blocks.py makes of small documents."""
+"""Tests shell_blocks.py with small documents."""
 import importlib.machinery
 import importlib.util
 import os

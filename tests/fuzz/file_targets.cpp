@@ -25,7 +25,7 @@
 namespace narrowcast::fuzz {
 namespace {
 
-// The bytes of what `write` writes to a path.
+// The bytes that `write` writes to a path.
 template <class Write>
 std::string written(const std::string& name, const Write& write) {
   const testing::TemporaryFolder folder;
@@ -79,7 +79,7 @@ Target model() {
           [] { return std::vector<std::string>{model_file()}; }};
 }
 
-// As --init_from of a model that takes such files.
+// Reads as --init_from does for a model that accepts such files.
 Target initial_state() {
   return {"init_from",
           as_file("model.safetensors",
@@ -114,8 +114,8 @@ Target manifest() {
           }};
 }
 
-// The first byte says which file of a checkpoint the rest is: the replica or the rank's own, with a manifest that has
-// its sum or another one, or the manifest.
+// The first byte selects the file of a checkpoint that the rest is: the replica or the rank's own file, with a manifest
+// that has the right or a wrong checksum, or the manifest.
 void read_folder(std::string_view input) {
   if (input.empty()) return;
   static const std::string whole = safetensors_file();
@@ -156,7 +156,7 @@ Target metrics() {
           as_file("metrics.jsonl",
                   [](const std::string& path) {
                     reporting::read_metrics(path);
-                    // It waits for the disk: one input in 16.
+                    // Truncation waits for the disk, so only one input in 16 does it.
                     if (std::filesystem::file_size(path) % 16 == 5) reporting::truncate_metrics(path, 5);
                   }),
           [] {
@@ -185,7 +185,7 @@ Target error_file() {
 
 Target flag_file() {
   program::Description description;
-  description.name = "narrowcast_fuzz";  // In which it is, with these flags.
+  description.name = "narrowcast_fuzz";  // The targets run in this program, with these flags.
   description.groups = {{"Flags", {"list", "target", "group", "inputs", "seed", "corpus", "input_file"}}};
   return {"flag_file",
           as_file("flags.txt",

@@ -1,12 +1,12 @@
-// narrowcast_fuzz: feeds targets with inputs that are nearly right, without a compiler that has a fuzzer.
+// narrowcast_fuzz: feeds targets with almost valid inputs, without a compiler that has a fuzzer.
 //
-//   narrowcast_fuzz --list                                    the targets' names, each after its group's
-//   narrowcast_fuzz --target=NAME --inputs=20000 [--seed=1]   so many inputs, after those of the corpus
-//   narrowcast_fuzz --group=NAME --inputs=20000 [--seed=1]    the same for each target of a group
-//   narrowcast_fuzz --target=NAME FILE...                     these files
+// - narrowcast_fuzz --list                                    prints the targets' names, each after its group's
+// - narrowcast_fuzz --target=NAME --inputs=20000 [--seed=1]   reads the corpus, then this number of inputs
+// - narrowcast_fuzz --group=NAME --inputs=20000 [--seed=1]    does the same for each target of a group
+// - narrowcast_fuzz --target=NAME FILE...                     reads these files
 //
-// The input that is being read is in --input_file, also once it has ended the process: sanitizers do that, or an error
-// that is none of an input. Exit code 0 if all were taken or refused, 2 for wrong use.
+// --input_file contains the current input. It remains if the input ends the process: a sanitizer does so, or an
+// unexpected error. Exit code 0 if all inputs were accepted or rejected properly, 2 for wrong use.
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
@@ -29,17 +29,17 @@
 #include "trainer/base/program/failure.h"
 
 ABSL_FLAG(bool, list, false, "Print the names of the targets.");
-ABSL_FLAG(std::string, target, "", "Which target reads.");
-ABSL_FLAG(std::string, group, "", "Of which group all targets read.");
-ABSL_FLAG(int64_t, inputs, 20000, "How many inputs it reads after its corpus.");
-ABSL_FLAG(int64_t, seed, 1, "Other seeds draw other inputs.");
+ABSL_FLAG(std::string, target, "", "Name of the target.");
+ABSL_FLAG(std::string, group, "", "Name of the group whose targets all run.");
+ABSL_FLAG(int64_t, inputs, 20000, "Number of inputs after the corpus.");
+ABSL_FLAG(int64_t, seed, 1, "Seed of the random inputs.");
 ABSL_FLAG(std::string, corpus, "", "Folder with a folder of inputs for each target; empty: none.");
-ABSL_FLAG(std::string, input_file, "narrowcast_fuzz_input", "File that has the input that is being read.");
+ABSL_FLAG(std::string, input_file, "narrowcast_fuzz_input", "File that contains the current input.");
 
 namespace narrowcast::fuzz {
 namespace {
 
-// What the flags were before a target read others out of an input.
+// The flags' values before a target parses other flags from an input.
 struct Options {
   std::string corpus = absl::GetFlag(FLAGS_corpus);
   std::string input_file = absl::GetFlag(FLAGS_input_file);
@@ -47,7 +47,7 @@ struct Options {
   uint64_t seed = static_cast<uint64_t>(absl::GetFlag(FLAGS_seed));
 };
 
-// A file that has the input even if the process ends by a signal.
+// A file that contains the input even if a signal ends the process.
 class InputRecord {
  public:
   explicit InputRecord(const std::string& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644)) {

@@ -30,11 +30,11 @@ launcher::NodeDescription described(const std::string& host, int64_t node_rank) 
           .settings = {.backend = launcher::kElasticBackend, .min_nodes = 1, .max_nodes = 2, .max_restarts = 1}};
 }
 
-// A job of one host and whoever else comes. An input is lines, each one thing that somebody does who can write into the
-// store, where only other launchers' entries are, and not the host's own:
-//   +NUMBER        so many tickets are drawn, modulo kMostTickets: more only take longer
-//   T/NAME VALUE   the entry NAME of the launcher with ticket T, 2 or more, becomes VALUE
-//   anything else  half a silence passes, and the host beats and decides
+// A job of one host, and strangers. An input consists of lines. Each line is one action of an attacker who can write to
+// the store, except to the host's own entries:
+// - +NUMBER draws NUMBER tickets, modulo kMostTickets: more would only take longer.
+// - T/NAME VALUE sets the entry NAME of the launcher with ticket T, 2 or more, to VALUE.
+// - Anything else lets half a heartbeat timeout pass; the host beats and decides.
 class AttackedHost {
  public:
   explicit AttackedHost(const JobSeal& seal)
@@ -59,7 +59,7 @@ class AttackedHost {
     }
   }
 
-  // What strangers do is never an error of the host, and it has a part in its job whatever they say.
+  // Actions of strangers are never an error of the host, and the host keeps its part in the job.
   void step() {
     now_ += kSilence / 2;
     own_.beat();
@@ -94,7 +94,7 @@ const JobSeal& some_seal() {
   return seal;
 }
 
-// What a launcher would write that joins, runs, fails and leaves.
+// The entries of a launcher that joins, runs, fails and leaves.
 std::vector<std::string> attacks() {
   const std::string node = to_text(described("beta", 1));
   const std::string introduced = "+1\n2/beat 1\n2/report \n2/left 0\n2/description " + node + "\n.\n";

@@ -1,4 +1,4 @@
-// libFuzzer's entry point, for any fuzzer that knows it: NARROWCAST_FUZZ_TARGET names the target.
+// libFuzzer's entry point, for any fuzzer that supports it: NARROWCAST_FUZZ_TARGET names the target.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

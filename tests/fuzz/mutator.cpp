@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kLongest = 1 << 16;
 
-// Where readers of numbers go wrong.
+// Numbers at which readers of numbers often fail.
 constexpr uint64_t kNumbers[] = {0,          1,
                                  0x7F,       0x80,
                                  0xFF,       0x7FFF,
@@ -22,7 +22,7 @@ constexpr uint64_t kNumbers[] = {0,          1,
                                  UINT64_MAX, uint64_t{1} << 61,
                                  100'000'001};
 
-// Where readers of text do.
+// Texts at which readers of text often fail.
 constexpr std::string_view kTexts[] = {"{",
                                        "}",
                                        "[",
@@ -81,7 +81,7 @@ void Mutator::change(std::string& text) {
   }
 }
 
-// A bit, a byte, or a number of 1, 2, 4 or 8 bytes in either order.
+// Overwrites a bit, a byte, or a number of 1, 2, 4 or 8 bytes in either byte order.
 void Mutator::overwrite(std::string& text) {
   if (text.empty()) return;
   const size_t at = below(text.size());
@@ -116,7 +116,7 @@ void Mutator::erase(std::string& text) {
   text.erase(at, below(2) == 0 ? below(8) : below(text.size() + 1));
 }
 
-// A part of a seed, in the place of a part of the text.
+// Replaces a part of the text by a part of a seed.
 void Mutator::splice(std::string& text) {
   const std::string& other = seeds_[below(seeds_.size())];
   const size_t from = place(other);
@@ -124,7 +124,7 @@ void Mutator::splice(std::string& text) {
   text.replace(at, below(text.size() - at + 1), other.substr(from, below(other.size() - from + 1)));
 }
 
-// A number written in digits, and what else a text of numbers may have there.
+// Replaces a decimal number by another one, or by other text that number parsers may see.
 void Mutator::renumber(std::string& text) {
   constexpr std::string_view kDigits = "0123456789";
   constexpr std::string_view kOthers[] = {"0",     "1",          "2",          "3",

@@ -1,4 +1,4 @@
-// Inputs that are nearly right: what a fuzzer does who knows nothing of a program's inside.
+// Generates almost valid inputs, as a fuzzer does without knowledge of a program's code.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,7 @@
 
 namespace narrowcast::fuzz {
 
-// Draws inputs from seeds: one of them, changed in a place or in up to 8. The same draws for the same seed of the
-// generator.
+// Draws inputs from seeds: one of them, changed in 1 to 8 places. The same generator seed gives the same inputs.
 class Mutator {
  public:
   // `seeds`: at least one.
@@ -19,7 +18,7 @@ class Mutator {
 
  private:
   uint64_t below(uint64_t bound) { return bound == 0 ? 0 : random_() % bound; }
-  // A place in the text, its end included.
+  // A position in the text, including its end.
   size_t place(const std::string& text) { return below(text.size() + 1); }
   void change(std::string& text);
   void overwrite(std::string& text);

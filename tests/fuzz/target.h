@@ -1,4 +1,4 @@
-// What reads bytes from outside, each as a target for a fuzzer: any bytes must be taken or refused with a clear error.
+// Readers of outside bytes as fuzz targets: any bytes must be accepted, or rejected with a clear error.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace narrowcast::fuzz {
 
 struct Target {
   std::string name;
-  // Reads the input as the programs read it. May throw what they report as an error of the input, whose message is
-  // looked at (run_target).
+  // Reads the input as the programs do. May throw the errors that they report for bad input; run_target checks the
+  // message.
   std::function<void(std::string_view input)> read;
-  // What our own writers or others have written: what a fuzzer begins with, beside the files of corpus/NAME.
+  // Inputs of our own or other writers: a fuzzer's initial inputs, in addition to the files of corpus/NAME.
   std::function<std::vector<std::string>()> seeds;
 };
 
@@ -24,7 +24,7 @@ std::vector<Target> launcher_targets();
 std::vector<Target> host_targets();
 std::vector<Target> wire_targets();
 
-// Those of a file above, as "file", "data", "launcher", "host" and "wire".
+// The targets of one file above: "file", "data", "launcher", "host" or "wire".
 struct Group {
   std::string name;
   std::vector<Target> targets;
@@ -32,14 +32,14 @@ struct Group {
 
 const std::vector<Group>& groups();
 
-// Null if there is none of that name.
+// Null if no target has that name.
 const Target* find_target(std::string_view name);
 
-// Reads the input. Aborts, saying why on standard error, if that throws anything but an error of input or use with one
-// printable, bounded line for users.
+// Reads the input. Aborts, with the reason on standard error, unless that succeeds or throws an error of input or use
+// with one printable, bounded line for users.
 void run_target(const Target& target, std::string_view input);
 
-// Calls read(path of a file that holds the input).
+// Calls read(path of a file with the input).
 std::function<void(std::string_view input)> as_file(const std::string& name,
                                                     std::function<void(const std::string& path)> read);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests tests/gpu/run on a machine without a GPU: its steps with programs made up, its phases with suites made up, and a
-pack up to where a GPU is missing."""
+"""Tests tests/gpu/run on a machine without a GPU: its steps with fake programs, its phases with fake suites, and a pack
+up to the point where a GPU is needed."""
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -76,7 +76,7 @@ class Steps(InAFolder):
         outcome = self.run_one(f"sleep 1000 & echo $! > {self.folder}/child; wait", limit=1)
         self.assertEqual((outcome.verdict, outcome.why), (steps.FAILED, "ended after its 1 s"))
         child = pathlib.Path("/proc", (self.folder / "child").read_text().strip(), "stat")
-        for _ in range(1000):  # Whoever adopted it must notice its end.
+        for _ in range(1000):  # The process that adopted it must notice its end.
             if not child.exists() or child.read_text().split()[2] == "Z":
                 return
             time.sleep(0.01)
@@ -128,7 +128,7 @@ SUITES = [suite(name) for name in ("ops.WireOperators.Cuda", "ops.CudaBillions",
 
 class Cases(InAFolder):
     def run_case(self, driver, **environment):
-        """tests/gpu/case of a program that says what it was given and ends with 5."""
+        """tests/gpu/case with a program that prints its arguments and ends with 5."""
         program = self.program("tests", 'echo "$@"; exit 5')
         environment = {**os.environ, "NARROWCAST_REQUIRE_GPU": "0", **environment}
         return subprocess.run([HERE / "case", driver, program, "--gtest_filter=A.B", "more"], capture_output=True, text=True,
@@ -193,7 +193,7 @@ class Phases(unittest.TestCase):
 
 
 class Packs(InAFolder):
-    """A pack with programs of shell, which list their cases, and a folder that looks like LibTorch."""
+    """A pack with shell programs, which list their cases, and a folder that looks like LibTorch."""
 
     def setUp(self):
         super().setUp()
@@ -238,15 +238,15 @@ class Packs(InAFolder):
         (self.folder / "torch/version.py").write_text("__version__ = '2.12.0'\n")
         self.expect_refused("is of version 2.12.0, but the pack was built for 2.11.0")
         (self.folder / "torch/lib/libtorch_cuda.so").unlink()
-        self.expect_refused("it is no torch package with CUDA")
+        self.expect_refused("it is not a torch package with CUDA")
         (self.folder / "pack/manifest.json").write_text(json.dumps({}))
-        self.expect_refused("is no pack of tests/gpu/pack")
+        self.expect_refused("is not a pack of tests/gpu/pack")
 
     def test_a_phase_or_a_step_that_there_is_not_is_refused(self):
         self.program("nvidia-smi", "echo GPU 0: made up")
         for phase, flag, text in (("operators,nonsense", "--jobs=1", "there is no phase 'nonsense'"),
                                   ("operators", "--only=nonsense", "no step has such a name; there are ops.WireOperators.Cuda"),
-                                  ("operators", "--only=(", "is no regular expression"),
+                                  ("operators", "--only=(", "is not a regular expression"),
                                   ("operators", "--seconds=0", "is not above 0")):
             ended = self.run_phase(phase, flag)
             self.assertEqual(ended.returncode, 2, ended)

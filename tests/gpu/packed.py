@@ -1,4 +1,4 @@
-"""The pack of tests/gpu/pack, unpacked in a folder of any name, and the LibTorch it runs with."""
+"""The pack of tests/gpu/pack, unpacked in any folder, and the LibTorch that it runs with."""
 import dataclasses
 import fnmatch
 import importlib.util
@@ -14,12 +14,12 @@ MANIFEST = "manifest.json"
 
 
 class PackError(Exception):
-    """A pack that cannot run here, and why."""
+    """A pack that cannot run here; the text gives the reason."""
 
 
 @dataclasses.dataclass
 class Manifest:
-    """`torch`: the version of LibTorch that the programs were linked with, as 2.11.0."""
+    """`torch`: the version of LibTorch that the programs were linked with, such as 2.11.0."""
     torch: str
     built_at: str
     commit: str
@@ -36,11 +36,11 @@ def read_manifest(folder):
         fields = json.loads((folder / MANIFEST).read_text())
         return Manifest(**{**fields, "suites": [Suite(**suite) for suite in fields["suites"]]})
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise PackError(f"{folder} is no pack of tests/gpu/pack: {error}") from error
+        raise PackError(f"{folder} is not a pack of tests/gpu/pack: {error}") from error
 
 
 def find_torch(named):
-    """The folder of the torch package: `named`, or that of this Python. Nothing of it is imported, which takes seconds."""
+    """The folder of the torch package: `named`, or this Python's. Does not import it, which would take seconds."""
     if named:
         torch = named
     else:
@@ -49,7 +49,7 @@ def find_torch(named):
             raise PackError("this Python has no torch package; --torch=DIR names the folder of one")
         torch = pathlib.Path(found.submodule_search_locations[0])
     if not (torch / "lib/libtorch_cuda.so").exists():
-        raise PackError(f"{torch} has no lib/libtorch_cuda.so: it is no torch package with CUDA")
+        raise PackError(f"{torch} has no lib/libtorch_cuda.so: it is not a torch package with CUDA")
     return torch
 
 
@@ -63,21 +63,21 @@ def check_version(torch, manifest):
 
 
 def library_path(folder, torch):
-    """LD_LIBRARY_PATH: the pack's own libraries, LibTorch's, NVIDIA's beside it, the toolkit's."""
+    """LD_LIBRARY_PATH: the pack's own libraries, LibTorch's, NVIDIA's beside LibTorch, the toolkit's."""
     nvidia = sorted(str(path) for path in torch.absolute().parent.glob("nvidia/*/lib"))
     toolkit = os.environ.get("CUDA_PATH", "/usr/local/cuda") + "/lib64"
     return ":".join([str(folder / "lib"), str(torch.absolute() / "lib"), *nvidia, toolkit])
 
 
 def matches(case, suite_filter):
-    """As GoogleTest reads a filter."""
+    """Whether a case matches a filter, by GoogleTest's rules."""
     wanted, _, left_out = suite_filter.partition("-")
     fits = [any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns.split(":")) for patterns in (wanted, left_out)]
     return fits[0] and not fits[1]
 
 
 def listed_cases(text):
-    """The full names in what a program prints for --gtest_list_tests."""
+    """The full names in the output of --gtest_list_tests."""
     suite = ""
     for line in text.splitlines():
         name = line.split("#")[0].rstrip()
@@ -88,7 +88,7 @@ def listed_cases(text):
 
 
 def check_programs(folder, manifest):
-    """That every program finds its libraries, and every suite its cases: needs no GPU."""
+    """Checks that every program finds its libraries, and every suite its cases. Needs no GPU."""
     for program in manifest.programs:
         flag = "--gtest_list_tests" if program.endswith("_tests") else "--version"
         ended = subprocess.run([folder / "bin" / program, flag], capture_output=True, text=True, errors="replace", check=False)

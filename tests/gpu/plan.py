@@ -1,6 +1,6 @@
-"""What is run on a machine with a GPU: which suites, under which tools, and in which phase.
+"""What runs on a machine with a GPU: which suites, under which tools, and in which phase.
 
-The suites are the tests of ctest that have the label "gpu" (cmake/NarrowcastTest.cmake). Each is a process of its own.
+The suites are the tests of ctest with the label "gpu" (cmake/NarrowcastTest.cmake). Each suite is a separate process.
 """
 import dataclasses
 import json
@@ -15,11 +15,11 @@ SUITE_SECONDS = 240
 LARGE_SECONDS = 120
 TOOL_SECONDS = 130
 BENCH_SECONDS = 60
-FOUND_ERRORS = 9  # compute-sanitizer's exit code then; GoogleTest's is 1.
+FOUND_ERRORS = 9  # Exit code of compute-sanitizer if it found errors; GoogleTest's is 1.
 
 BENCHES = ["narrowcast_cuda_wire_bench", "narrowcast_cuda_reference_bench"]
 
-# The first phase whose expression a suite's name matches has it; "rest" has what is left.
+# A suite belongs to the first phase whose expression matches its name; "rest" has the remaining ones.
 PHASE_OF_SUITE = [
     ("hooks", r"^ops\.Cuda(QuantizedAllReduce|AutoQuantize|DecodingWork|StreamLink)"),
     ("operators", r"^ops\."),
@@ -28,16 +28,16 @@ PHASE_OF_SUITE = [
 ]
 PHASES = ["operators", "sanitizers", "hooks", "rest", "benches"]
 
-# Suites of which each case takes seconds, and into how many processes they are parted where several run at a time.
+# Suites whose cases take seconds each, and the number of processes to split them into if several run at a time.
 PARTED = {"ops.CudaAffineCodec": 4, "ops.CudaHostileSegments": 4, "ops.CudaSegmentCodec": 4, "hooks.CudaConformanceOfTwo": 4,
           "hooks.CudaConformanceOfFour": 4}
 
-# For suites whose kernels run once more with every launch waited for: a failure is then reported where it happened.
+# Suites whose kernels run once more with synchronous launches, so that a failure is reported where it happened.
 WAITED_FOR = r"^hooks\.(CudaConformanceOfTwo|CudaQuantizedAllReduceHook|CudaPowerSgd)$"
 
-# Tools of compute-sanitizer, under which everything takes ten to a hundred times as long, so that they see few cases: any
-# bytes, numbers, addresses and layouts. All but initcheck, which must know what other kernels have written, look at our
-# kernels alone.
+# Tools of compute-sanitizer. Under them everything takes ten to a hundred times as long, so they run few cases: any
+# bytes, numbers, addresses and layouts. All except initcheck, which must know the writes of other kernels, check our
+# kernels only.
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
 TOOL_CASES = ["*CudaHostileSegments.*AnyBytes*", "*CudaHostileSegments.*AnyAddress*", "*WireOperators.*_cuda",
               "*OnDevice.ReadsAnyLayout*/cuda", "*OnDevice.*UnalignedRows*/cuda", "*OnDevice.DequantizesAnyLayout/cuda"]
@@ -45,14 +45,15 @@ TOOL_CASES = ["*CudaHostileSegments.*AnyBytes*", "*CudaHostileSegments.*AnyAddre
 
 @dataclasses.dataclass
 class Suite:
-    """`filter` is GoogleTest's."""
+    """`filter` is a GoogleTest filter."""
     name: str
     program: str
     filter: str
 
 
 def suite_of(program, case):
-    """The name of a case's suite: of All/WireOperators.Round/fp32_cuda of narrowcast_ops_tests it is ops.WireOperators.Cuda."""
+    """The name of a case's suite: ops.WireOperators.Cuda for All/WireOperators.Round/fp32_cuda of
+    narrowcast_ops_tests."""
     words = case.split(".")[0].split("/")
     suite = next((word for word in words if "Cuda" in word), words[-1])
     return f"{program.removeprefix('narrowcast_').removesuffix('_tests')}.{suite}" + ("" if "Cuda" in suite else ".Cuda")
@@ -90,7 +91,7 @@ def suite_step(suite, folder):
 
 
 def parted(step, parts):
-    """The step's cases in so many processes, which may run at a time."""
+    """Splits the step's cases into `parts` processes, which may run at the same time."""
     if parts == 1:
         return [step]
     return [dataclasses.replace(step, name=f"{step.name} {part + 1} of {parts}",
@@ -110,7 +111,7 @@ def waiting_step(suite, folder):
 
 
 def tool_step(tool, suites, folder):
-    """Each tensor gets memory of its own, so that accesses beside it are seen."""
+    """The step of a tool. Each tensor gets a separate allocation, so that accesses beside it are noticed."""
     chosen = [suite for suite in suites if phase_of(suite) == "operators"]
     sanitizer = shutil.which("compute-sanitizer") or "compute-sanitizer"
     ours = [] if tool == "initcheck" else ["--kernel-name", "kernel_substring=narrowcast"]
@@ -125,9 +126,9 @@ def bench_step(name, folder):
 
 
 def steps_of(phase, suites, folder, jobs=1):
-    """The steps of a phase, of which `jobs` are to run at a time; `folder` has the programs."""
+    """The steps of a phase for `jobs` parallel jobs; `folder` has the programs."""
     if phase == "sanitizers":
-        # All may run at a time where there are as many jobs, and then have the whole phase.
+        # With enough jobs, all of them run at the same time and may use the time of the whole phase.
         parts = max(1, jobs // len(TOOLS))
         limit = min(PHASE_SECONDS, TOOL_SECONDS * min(jobs, len(TOOLS)))
         return [dataclasses.replace(step, limit=limit) for tool in TOOLS

@@ -1,4 +1,4 @@
-"""Steps of a test run: each a program with a time limit, a log and, where it is a GoogleTest program, a JUnit file."""
+"""Steps of a test run: each is a program with a time limit, a log and, for a GoogleTest program, a JUnit file."""
 import concurrent.futures
 import dataclasses
 import os
@@ -17,20 +17,20 @@ SHOWN_LINES = 20
 
 @dataclasses.dataclass
 class Step:
-    """`limit`: seconds after which the program and all that it started are ended. `alone`: it wants the machine for itself,
-    before all others if it is `first`, else after them."""
+    """`limit`: seconds after which the program and its child processes are ended. `alone`: it needs the machine for
+    itself, before all others if it is `first`, else after them."""
     name: str
     command: list
     limit: float
     environment: dict = dataclasses.field(default_factory=dict)
-    has_cases: bool = True  # A GoogleTest program, which is to write a JUnit file and to run at least one case.
+    has_cases: bool = True  # A GoogleTest program, which must write a JUnit file and run at least one case.
     alone: bool = False
     first: bool = False
 
 
 @dataclasses.dataclass
 class Outcome:
-    """How a step ended, and why."""
+    """How a step ended, and the reason."""
     name: str
     verdict: str
     why: str
@@ -39,26 +39,26 @@ class Outcome:
 
 @dataclasses.dataclass
 class Cases:
-    """What a JUnit file of GoogleTest says."""
+    """The contents of GoogleTest's JUnit file."""
     run: int
     skipped: int
-    reason: str  # of the first that was skipped
+    reason: str  # reason of the first skipped case
 
 
 def read_cases(path):
-    """None for a file that is missing or was not finished."""
+    """None if the file is missing or incomplete."""
     try:
         cases = list(xml.etree.ElementTree.parse(path).getroot().iter("testcase"))
     except (OSError, xml.etree.ElementTree.ParseError):
         return None
     reasons = [case.find("skipped") for case in cases if case.find("skipped") is not None]
-    # GoogleTest begins a message with the place in the source.
+    # GoogleTest begins a message with the source location.
     text = (reasons[0].get("message") or reasons[0].text or "").strip().splitlines() if reasons else []
     return Cases(run=len(cases) - len(reasons), skipped=len(reasons), reason=text[-1] if text else "")
 
 
 def judge(step, exit_code, cases):
-    """The outcome of a program that ended by itself."""
+    """The outcome of a program that was not ended by its limit."""
     if exit_code != 0:
         return Outcome(step.name, FAILED, f"exit code {exit_code}" if exit_code > 0 else f"signal {-exit_code}")
     if not step.has_cases:
@@ -73,18 +73,18 @@ def judge(step, exit_code, cases):
 
 
 def cases_passed(log):
-    """How many cases a GoogleTest program's log says have passed, if it does."""
+    """The number of passed cases in a GoogleTest program's log, if the log contains it."""
     return sum(line.startswith("[       OK ]") for line in log.read_text(errors="replace").splitlines())
 
 
 def end_group(process):
-    """Ends a program that leads a process group, and what it started."""
+    """Ends a program that leads a process group, and its child processes."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def file_name(name):
-    """A step's name as a file's."""
+    """A step's name as a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)
 
 
@@ -122,21 +122,21 @@ def line_of(outcome):
 
 
 def what_failed(log):
-    """The lines of a log that say it, or else its last ones."""
+    """The lines of a log that report failures, or else its last lines."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     telling = [line for line in lines if re.search(r": Failure|^\[  FAILED  \]|C\+\+ exception|=========|FAIL:|rank \d+: ", line)]
     return telling[:SHOWN_LINES] if telling else lines[-SHOWN_LINES:]
 
 
 def run_all(steps, results, limit, jobs=1):
-    """Runs the steps in their order, `jobs` at a time but for those that want to be alone, within `limit` seconds together, each
-    whatever became of the others. Prints what failed and, last, a line for each, which are also in results/summary.txt.
-    Returns whether none failed."""
+    """Runs the steps in order, within `limit` seconds together: `jobs` at a time, except those marked `alone`. A failed
+    step does not stop the others. Prints the failures and, last, a line for each step, which is also written to
+    results/summary.txt. Returns whether none failed."""
     results.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + limit
 
     def run(step):
-        if jobs > 1 and not step.alone:  # Threads of several programs that spin for each other take many times as long.
+        if jobs > 1 and not step.alone:  # Busy-waiting threads of several programs would take many times as long.
             shared_out = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // jobs)), "OMP_WAIT_POLICY": "passive"}
             step.environment.update({name: value for name, value in shared_out.items() if name not in os.environ})
         print(f"== {step.name}\n", end="", flush=True)

@@ -17,7 +17,7 @@ namespace {
 
 using testing::error_message;
 
-// Threads gain nothing on tensors this small, and on a busy machine waiting for one another takes longest.
+// Threads do not help with tensors this small, and on a busy machine waiting for one another would dominate.
 [[maybe_unused]] const bool kOneThread = [] {
   at::set_num_threads(1);
   return true;
@@ -46,7 +46,7 @@ TEST(CharGpt, LossIsTheMeanCrossEntropyOfTheLogits) {
   const Batch batch = random_batch(kTiny, 3, 2);
   const at::Tensor log_probabilities = model.logits(batch.inputs).log_softmax(-1);
   const at::Tensor expected = -log_probabilities.gather(2, batch.targets.unsqueeze(2)).mean();
-  // The same float32 sum of 36 terms of about 2.4 in another order: 36 * 2^-24 * 2.4 < 1e-5.
+  // The same float32 sum of 36 terms of about 2.4 in a different order: 36 * 2^-24 * 2.4 < 1e-5.
   EXPECT_NEAR(model.forward(batch).item<double>(), expected.item<double>(), 1e-5);
 }
 
@@ -144,9 +144,9 @@ TEST(CharGpt, InitialisationFollowsGpt2) {
 
 TEST(CharGpt, InitialLossIsNearLogOfTheVocabularySize) {
   // A normed state has the length sqrt(width) = 8 and embeddings are N(0, 0.02^2), so logits deviate by
-  // 8 * 0.02 = 0.16 from 0, which moves the log-sum-exp by 0.16^2 / 2 = 0.013. The input's own logit is about
-  // 0.02 * 64 / sqrt(2) = 0.9, which adds at most (e^0.9 - 1) / 65 = 0.023; and the mean of 512 target logits
-  // deviates by 0.16 / sqrt(512) = 0.007 (one sigma). Together less than 0.1.
+  // 8 * 0.02 = 0.16 from 0, which changes the log-sum-exp by 0.16^2 / 2 = 0.013. The input's own logit is about
+  // 0.02 * 64 / sqrt(2) = 0.9, which adds at most (e^0.9 - 1) / 65 = 0.023. The mean of 512 target logits
+  // deviates by 0.16 / sqrt(512) = 0.007 (one sigma). The total is less than 0.1.
   const CharGptOptions shape = {.layers = 4, .heads = 4, .width = 64, .context = 64, .vocabulary_size = 65};
   CharGpt model(shape);
   EXPECT_NEAR(model.forward(random_batch(shape, 8, 7)).item<double>(), std::log(65.0), 0.1);
@@ -161,7 +161,7 @@ TEST(CharGpt, SameSeedGivesTheSameModel) {
   EXPECT_TRUE(first.logits(tokens).equal(second.logits(tokens)));
 }
 
-// Trains on one cyclic text by plain gradient descent with momentum, by hand.
+// Trains on one cyclic text with hand-written gradient descent with momentum.
 double train_on_cycle(CharGpt& model, const Batch& batch, int steps) {
   std::vector<at::Tensor> velocities;
   for (const at::Tensor& parameter : model.parameters()) {
@@ -199,7 +199,7 @@ TEST(CharGptGenerate, SameGeneratorSeedGivesTheSameTokens) {
   };
   EXPECT_EQ(sample(1).sizes(), at::IntArrayRef({40}));
   EXPECT_TRUE(sample(1).equal(sample(1)));
-  EXPECT_FALSE(sample(1).equal(sample(2)));  // equal with probability of about 11^-40
+  EXPECT_FALSE(sample(1).equal(sample(2)));  // the probability of equality is about 11^-40
 }
 
 TEST(CharGptGenerate, TopOneIsGreedy) {

@@ -16,7 +16,7 @@ using testing::digit_net;
 using testing::save_and_load;
 using testing::trained_module;
 
-// A module with running averages whose forward, over `x`, is that expression.
+// A module with running averages whose forward returns `expression` of `x`.
 torch::jit::Module returning(const std::string& expression) {
   torch::jit::Module module = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "M");
   module.register_parameter("w", at::ones({3}).requires_grad_(), /*is_buffer=*/false);
@@ -50,7 +50,7 @@ TEST(FixedModes, AreThoseOfConstantFlags) {
             "aten::scaled_dot_product_attention in training mode (once, in the module itself)");
 }
 
-// Neither mode changes what these compute.
+// Both modes of these operators compute the same.
 TEST(FixedModes, AreNoneWhereTheModeDoesNotMatter) {
   EXPECT_EQ(fixed("torch.dropout(x, 0., True)"), "");
   EXPECT_EQ(fixed("torch.batch_norm(x, self.w, None, None, None, True, 0.1, 1e-5, False)"), "");

@@ -14,12 +14,12 @@ namespace {
 
 at::Generator seeded(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 
-// Always the same logits.
+// Returns constant logits.
 NextToken constant(const std::vector<double>& logits) {
   return {.context = 4, .logits = [logits = at::tensor(logits)](const at::Tensor&) { return logits; }};
 }
 
-// The share of draws in which each token came.
+// Each token's share of the draws.
 at::Tensor shares(const NextToken& next, const GenerateOptions& options) {
   const at::Tensor tokens = generate(next, at::zeros({1}, at::kLong), options, seeded(3));
   return at::bincount(tokens, {}, 3).to(at::kDouble) / static_cast<double>(options.count);
@@ -51,7 +51,7 @@ TEST(Generate, KnowsNoTokensBehindTheVocabulary) {
   EXPECT_EQ(shares(constant({0, 1, 9}), {.count = 5, .temperature = 0, .vocabulary = 2})[1].item<double>(), 1);
 }
 
-// The token after t is t + 1, as far as the model sees; what it saw is kept.
+// The model predicts t + 1 after token t, and records the tokens that it is shown.
 TEST(Generate, ShowsTheModelTheLastTokensOfItsContext) {
   std::vector<at::Tensor> seen;
   const NextToken counting = {.context = 3, .logits = [&](const at::Tensor& tokens) {

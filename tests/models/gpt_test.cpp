@@ -31,7 +31,7 @@ Batch gpt2_batch(uint64_t seed) {
 at::Tensor generator_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
 TEST(Gpt, IsTheSmallestGpt2UnlessToldOtherwise) {
-  EXPECT_EQ(count_parameters("gpt"), 124'439'808);  // As Hugging Face counts those of "gpt2".
+  EXPECT_EQ(count_parameters("gpt"), 124'439'808);  // Hugging Face's count for "gpt2".
 }
 
 TEST(Gpt, HeadsAre64WideUnlessGiven) {
@@ -63,7 +63,7 @@ TEST(Gpt, ErrorsBeginWithItsName) {
             "gpt: tokens must be at most context = 12 long, but are 13");
 }
 
-// One attention with its weights in the open. `dropout` is asked for what is left of a tensor.
+// Attention with explicit weights. `dropout` returns a tensor after dropout.
 template <class Dropout>
 at::Tensor gpt2_attention(const at::Tensor& x, const torch::OrderedDict<std::string, at::Tensor>& weights,
                           const std::string& block, const Dropout& dropout) {
@@ -80,7 +80,7 @@ at::Tensor gpt2_attention(const at::Tensor& x, const torch::OrderedDict<std::str
   return linear(shares.matmul(heads(parts[2])).transpose(1, 2).reshape({rows, length, 16}), "attention_output");
 }
 
-// GPT-2 in the words of its paper and code.
+// GPT-2 as in its paper and code.
 template <class Dropout>
 at::Tensor reference_logits(const Gpt& model, const at::Tensor& tokens, const Dropout& dropout) {
   const auto weights = model.named_parameters();
@@ -101,7 +101,7 @@ at::Tensor reference_logits(const Gpt& model, const at::Tensor& tokens, const Dr
 }
 
 // Weights of another scale than new ones, so that every part matters. Logits are sums of some 16 products of numbers of
-// about 1: 1e-5 is a hundred units in their last place.
+// about 1: 1e-5 is a hundred units in the last place.
 TEST(Gpt, ComputesAndDropsWhatGpt2Does) {
   Gpt model(kTinyGpt2);
   {
@@ -140,7 +140,7 @@ TEST(Gpt, SmoothsLabelsInTrainingOnly) {
   const double hard = model.forward(batch).item<double>();
   const double even = -model.logits(batch.inputs).log_softmax(-1).mean().item<double>();
   model.regularize({.label_smoothing = 0.25});
-  // Sums of 36 * 11 terms of about 2.4 in another order.
+  // Sums of 36 * 11 terms of about 2.4 in a different order.
   EXPECT_NEAR(model.forward(batch).item<double>(), 0.75 * hard + 0.25 * even, 1e-5);
   model.eval();
   EXPECT_EQ(model.forward(batch).item<double>(), hard);

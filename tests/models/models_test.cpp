@@ -17,7 +17,7 @@ TEST(Models, NamesAreSorted) {
   EXPECT_EQ(model_names(), std::vector<std::string>({"char_gpt", "ddp_comm_hook_task", "gpt", "mlp"}));
 }
 
-// Of every model one that takes little memory.
+// A variant of the model that takes little memory.
 std::shared_ptr<Model> small_model(const std::string& name) {
   const ModelOptions tiny_gpt2 = {{"layers", 1}, {"width", 64}, {"context", 8}, {"vocabulary_size", 9}};
   return create_model(name, model_row(name).is_gpt2 ? tiny_gpt2 : ModelOptions());
@@ -55,7 +55,7 @@ TEST(Models, APathIsThatOfATorchScriptModule) {
             "model: unknown name 'digits.pt'; known: char_gpt, ddp_comm_hook_task, gpt, mlp");
 }
 
-// The sizes that only the data know.
+// These sizes are only known from the data.
 TEST(Models, ARowSaysTheDataWhoseSizesAreOptions) {
   for (const std::string& name : model_names()) {
     const ModelRow& row = model_row(name);

@@ -1,4 +1,4 @@
-// Which Linear layers of a TorchScript module stay as they are.
+// Tests which Linear layers of a TorchScript module are not converted.
 #include "models/script_module.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using testing::state_of;
 using testing::Unit;
 using torch::jit::Module;
 
-// The module with the values of its int8 weights in their place.
+// Replaces the module's weights by the values of its int8 weights.
 void round_weights(Module& module, const StateDict& state) {
   const at::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {
@@ -33,8 +33,8 @@ void round_weights(Module& module, const StateDict& state) {
   }
 }
 
-// What stays of a module in float64, "NAME: REASON" each. The others are converted, and the whole computes what it did
-// with rounded weights: sums of some numbers below 1000 are 1e-9 apart at most.
+// The layers of a float64 module that are not converted, "NAME: REASON" each. Checks that the module with the converted
+// layers computes the same as with rounded weights: sums of some numbers below 1000 differ by at most 1e-9.
 std::string floats_of_doubles(const Module& module) {
   Module loaded = save_and_load(module);
   const ScriptWeightOnlyInt8QuantHandler handler(loaded);
@@ -103,7 +103,7 @@ TEST(ScriptLinearLayersLeave, ALayerThatHasScalesAlready) {
   EXPECT_EQ(floats_of(net), "scaled: it has an attribute 'scales' of its own\n");
 }
 
-// A net whose a and b are of one type, which does not say what their weights are; `use` is what the net makes of b.
+// A net whose layers a and b share a type although their weights differ; `use` is the net's use of b.
 Module make_unlike_pair(const at::Tensor& weight_of_b, const std::string& use) {
   const Unit unit = new_unit();
   const Module a = make_linear(unit, 8, 8, "def forward(self, input):\n    return torch.linear(input, self.weight)\n");

@@ -27,14 +27,14 @@ using ::testing::IsEmpty;
 using testing::kGivesLoss;
 using testing::save_and_load;
 
-// 10 images of noise, one of each class.
+// 10 noise images, one per class.
 Batch some_digits() {
   return {at::randint(256, {10, 8, 8}, at::detail::createCPUGenerator(3), at::kByte), at::arange(10, at::kLong)};
 }
 
 ScriptModel classifier() { return ScriptModel(digit_net(), {.name = "m.pt", .loss = Loss::kCrossEntropy}); }
 
-// `forward` over the parameter `w`, 1-D.
+// A module with `forward` and the 1-D parameter `w`.
 torch::jit::Module module_of(const std::string& forward, const at::Tensor& w = at::ones({3}).requires_grad_()) {
   torch::jit::Module module("M");
   module.register_parameter("w", w, /*is_buffer=*/false);
@@ -61,7 +61,7 @@ TEST(ScriptModel, HasTheModulesNamesAndTensors) {
   }
 }
 
-// As a language model's embedding and head do; also after it was in a file.
+// As with the embedding and the head of a language model; also after saving and loading.
 TEST(ScriptModel, ATiedWeightIsOneParameter) {
   torch::jit::Module net = digit_net();
   torch::jit::Module tied("Tied");
@@ -82,7 +82,7 @@ TEST(ScriptModel, BothForwardsGiveTheSameLoss) {
   EXPECT_TRUE(predicts.forward(batch).equal(at::cross_entropy_loss(predicts.logits(batch.inputs), batch.targets)));
 }
 
-// Logits that are the parameter itself, so that no mode changes them.
+// Logits that are the parameter itself, so that they are the same in both modes.
 TEST(ScriptModel, SmoothsLabelsOfCrossEntropyInTrainingOnly) {
   const at::Tensor w = at::tensor({0.5, -1.0, 2.0}, at::kFloat).repeat({4, 1}).requires_grad_();
   const torch::jit::Module module = module_of("def forward(self, x: Tensor) -> Tensor:\n    return self.w\n", w);
@@ -123,7 +123,7 @@ TEST(ScriptModel, ModeIsTheModules) {
   EXPECT_FALSE(ScriptModel(saved_for_inference, {.name = "m.pt", .loss = Loss::kMse}).is_training());
 }
 
-// A training that resumes begins with a first pass again.
+// A resumed training begins with a first pass again.
 TEST(ScriptModel, AllPassesRoundAlike) {
   ScriptModel model = classifier();
   const Batch batch = some_digits();
@@ -135,7 +135,7 @@ TEST(ScriptModel, AllPassesRoundAlike) {
   }
 }
 
-// A sum of three squares below 10, each with a rounding of 2^-24.
+// A sum of three squares below 10, each with a rounding error of 2^-24.
 TEST(ScriptModel, OtherLossesAreMeansOverTheTargets) {
   const std::string forward = "def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n";
   const Batch batch = {at::tensor({-1.0, 0.0, 3.0}), at::tensor({1, 0, 1}, at::kLong)};
@@ -150,7 +150,8 @@ TEST(ScriptModel, OtherLossesAreMeansOverTheTargets) {
   EXPECT_TRUE(columns.forward(batch).equal(mse.forward(batch))) << "one prediction per target, in a column";
 }
 
-// As many numbers in other places: [B, classes, H] with as many classes as W, and columns that are rows of the targets.
+// The same number of elements with other dimensions: [B, classes, H] with `classes` equal to W, and columns that are
+// rows of the targets.
 TEST(ScriptModel, WhatIsTransposedIsNamed) {
   const auto message = [](Loss loss, at::IntArrayRef outputs, at::IntArrayRef targets) {
     const std::string forward = "def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n";
@@ -170,7 +171,7 @@ TEST(ScriptModel, WhatIsTransposedIsNamed) {
   }
 }
 
-// Those on a GPU are looked at before they go there.
+// Targets are checked before they are moved to a GPU.
 TEST(ScriptModel, ChecksTargetsOfBinaryCrossEntropyAlone) {
   const auto message = [](Loss loss, const at::Tensor& targets) {
     const ScriptModel model(digit_net(), {.name = "m.pt", .loss = loss});
@@ -191,7 +192,7 @@ TEST(ScriptModel, CountsRightAnswers) {
   EXPECT_TRUE(evaluated.loss.equal(model.forward({logits, at::tensor({0, 1, 2, 2}, at::kLong).view({2, 2})})));
 }
 
-// -100 is what PyTorch's function leaves out.
+// -100 is the class that PyTorch's function ignores.
 TEST(ScriptModel, ClassesCountFrom0) {
   ScriptModel model(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n"),
                     {.name = "m.pt", .loss = Loss::kCrossEntropy});
@@ -262,7 +263,7 @@ TEST(ScriptModel, WhatItsForwardDoesWrongIsNamed) {
               AllOf(HasSubstr("m.pt: its forward failed on inputs of shape [2, 3]: "), HasSubstr("no such day")));
 }
 
-// Of what it says that is many lines, the first tells the reason.
+// LibTorch's message has many lines; the first one gives the reason.
 TEST(ScriptModel, ADeviceThatIsNotThereIsOneLine) {
   ScriptModel model(
       module_of("def forward(self, x: Tensor) -> Tensor:\n    return x * torch.ones([1], device='hpu')\n"),

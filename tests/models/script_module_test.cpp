@@ -1,4 +1,4 @@
-// Weight-only int8 of TorchScript modules: made as Python's compiler names them, saved and loaded first.
+// Weight-only int8 of TorchScript modules: named as Python's compiler names them, then saved and loaded.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ TEST(WeightOnlyInt8ScriptModule, HasTheReferencesStateDict) {
 TEST(WeightOnlyInt8ScriptModule, ConvertsSavesLoadsAndRuns) {
   Module loaded = save_and_load(make_net());
   const at::Tensor x = at::randn({5, 8});
-  const at::Tensor before = run(loaded, x);  // Compiled and optimised before it is converted.
+  const at::Tensor before = run(loaded, x);  // Compiled and optimised before the conversion.
   const StateDict original = state_of(loaded);
   const ScriptWeightOnlyInt8QuantHandler handler(loaded);
   const StateDict expected = handler.create_quantized_state_dict();
@@ -56,7 +56,7 @@ TEST(WeightOnlyInt8ScriptModule, ConvertsSavesLoadsAndRuns) {
   Module reloaded = save_and_load(converted);
   for (Module* const module : {&converted, &reloaded}) {
     expect_equal(state_of(*module), expected);
-    for (int i = 0; i < 3; ++i) {  // The executor changes what it runs in the first two.
+    for (int i = 0; i < 3; ++i) {  // The executor changes the code in the first two runs.
       EXPECT_TRUE(run(*module, x).equal(run_by_hand(expected, x)));
     }
     EXPECT_EQ(module->named_parameters().size(), 3);  // the biases
@@ -84,7 +84,7 @@ TEST(WeightOnlyInt8ScriptModule, ConvertsTwiceToTheSame) {
   expect_equal(state_of(twice), state_of(once));
 }
 
-// Whatever it is called: it has a weight by which it multiplies.
+// The module's name does not matter: it has a weight by which it multiplies.
 TEST(WeightOnlyInt8ScriptModule, ConvertsAModuleThatMultipliesByItsWeightAmongOtherThings) {
   Module other = make_module(new_unit(), "mine.Scaled");
   other.register_parameter("weight", at::randn({3, 8}), /*is_buffer=*/false);
@@ -113,7 +113,7 @@ TEST(WeightOnlyInt8ScriptModule, LeavesOtherModulesAlone) {
   EXPECT_TRUE(run(converted, x).equal(run(other, x)));
 }
 
-// A weight in two places is one again, in memory and in the file.
+// A weight in two places remains shared, in memory and in the file.
 TEST(WeightOnlyInt8ScriptModule, KeepsASharedWeightOne) {
   const Unit unit = new_unit();
   const Module layer = make_linear(unit, 8, 8);

@@ -34,7 +34,7 @@ inline torch::jit::Module make_linear(const Unit& unit, int64_t inputs, int64_t 
   return linear;
 }
 
-// first and second share a type, third is of its own.
+// first and second share a type, third has a separate one.
 inline torch::jit::Module make_net(const std::string& forward =
                                        "def forward(self, x):\n"
                                        "    y = torch.relu(self.second.forward(torch.relu(self.first.forward(x))))\n"

@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using testing::save_and_load;
 
-// A moving average of its inputs, which a submodule keeps and forward assigns, beside a count that is changed in place.
+// A module with a moving average of its inputs, which belongs to a submodule and which forward reassigns, and a count
+// that is changed in place.
 torch::jit::Module averaging_module(const std::string& assigned = "self.inner.average * 0.5 + x.mean(0) * 0.5") {
   const auto unit = testing::new_unit();
   torch::jit::Module inner = testing::make_module(unit, "Inner");
@@ -40,7 +41,7 @@ torch::jit::Module averaging_module(const std::string& assigned = "self.inner.av
 
 ScriptModel model_of(const torch::jit::Module& module) { return {module, {.name = "m.pt", .loss = Loss::kMse}}; }
 
-// The registered buffers are what checkpoints hold and ranks send; the module's slots are what model.pt holds.
+// Checkpoints contain, and ranks send, the registered buffers; model.pt contains the module's slots.
 TEST(ScriptState, BuffersThatAreAssignedStayRegistered) {
   const torch::jit::Module module = averaging_module();
   ScriptModel model = model_of(module);
@@ -58,7 +59,7 @@ TEST(ScriptState, BuffersThatAreAssignedStayRegistered) {
   EXPECT_TRUE(average.equal(at::full({2}, 4.0))) << average;
 }
 
-// The product has kept the average that it was made with.
+// The product keeps the average that it was computed with.
 TEST(ScriptState, BackwardPassesSeeWhatForwardRead) {
   ScriptModel model = model_of(averaging_module());
   model.named_buffers()["inner.average"].fill_(3);
@@ -66,7 +67,7 @@ TEST(ScriptState, BackwardPassesSeeWhatForwardRead) {
   EXPECT_TRUE(torch::autograd::grad({loss}, model.parameters())[0].equal(at::full({2}, 4 * 8.0 * 3)));
 }
 
-// What an assignment parts is apart from the beginning, also in other hands.
+// A buffer that forward assigns is separated from the beginning from other buffers that share its memory.
 TEST(ScriptState, ABufferThatIsAssignedIsNoOthers) {
   torch::jit::Module module = averaging_module();
   const at::Tensor shared = at::zeros({2});
@@ -166,7 +167,7 @@ TEST(ScriptState, TensorsThatCannotBeSavedAreNamed) {
             "m.pt: parameter 'part.extra' is ComplexDouble, which model files (safetensors) cannot hold");
 }
 
-// One place in memory stands for all rows.
+// All rows are the same memory.
 TEST(ScriptState, AnExpandedBufferCanBeWritten) {
   const ScriptModel model = model_of(module_with("mask", at::arange(3, at::kLong).expand({4, 3})));
   const at::Tensor mask = model.named_buffers()["part.mask"];

@@ -1,4 +1,4 @@
-// Comparing state dicts.
+// Compares state dicts.
 #pragma once
 
 #include <ATen/ATen.h>

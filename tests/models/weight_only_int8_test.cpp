@@ -121,8 +121,8 @@ TEST(WeightOnlyInt8Conversion, GivesTheBundledModelsTheStateDict) {
   }
 }
 
-// One layer, so that the output's error is that of the weights: at most half a scale each, whose sum over |x| bounds
-// it; the float32 sums of both sides add 2 * (6 + 3) * 2^-24 of the terms.
+// With a single layer, the output's error follows from the weights' errors, which are at most half a scale. Their sum
+// weighted by |x| is the bound; the float32 sums of both sides add 2 * (6 + 3) * 2^-24 of the terms.
 TEST(WeightOnlyInt8Conversion, ChangesTheOutputByAtMostTheRoundingOfTheWeights) {
   const auto model = std::make_shared<Mlp>(MlpOptions{.inputs = 6, .layers = 0, .classes = 3});
   const at::Tensor x = at::rand({40, 6});
@@ -146,7 +146,7 @@ TEST(WeightOnlyInt8Conversion, ConvertedModelsStillGenerate) {
   EXPECT_LT((after - before).norm().item<float>(), 0.1 * before.norm().item<float>());
 }
 
-// A Sequential that can be in another one.
+// A Sequential that can be nested.
 struct Inner : torch::nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   at::Tensor forward(const at::Tensor& x) { return SequentialImpl::forward(x); }
@@ -171,7 +171,7 @@ TEST(WeightOnlyInt8Conversion, ReplacesLayersOfNestedSequentials) {
   EXPECT_NE(net->ptr(0)->as<WeightOnlyInt8Linear>(), nullptr);
 }
 
-// What scaled outputs, low-rank adapters and the like do, on either Linear.
+// Modules that modify a Linear layer's result, such as scaled outputs or low-rank adapters, with either Linear.
 template <class Base>
 struct Doubled : Base {
   using Base::Base;

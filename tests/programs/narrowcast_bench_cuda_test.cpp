@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// The lines but for the program's name.
+// The lines without the program's name.
 std::string complaint_of(const std::string& program, const ProgramEnd& end) {
   EXPECT_EQ(end.exit_code, 2) << end.errors;
   EXPECT_THAT(end.output, IsEmpty());
@@ -28,8 +28,8 @@ std::string complaint_of(const std::string& program, const ProgramEnd& end) {
   return end.errors.substr(program.size());
 }
 
-// Nothing is written, and nobody is waited for: the process that is alone, and its place for results, are looked at
-// later.
+// The device is checked first, before the number of processes and the path of the results. So nothing is written, and
+// nothing waits.
 TEST(NarrowcastBenchDevice, WithoutAGpuIsTheSameErrorAsNarrowcastTrains) {
   const TemporaryFolder folder;
   for (const std::string device : {"--device=cuda", "--device=cuda:0"}) {
@@ -95,7 +95,8 @@ TEST_F(NarrowcastBenchCudaTest, MeasuresAllOfItOnTheGpu) {
   EXPECT_GT(folder.entries(), 1) << "the page";
 }
 
-// The same codes travel, whatever encodes them, so that the means are as far from the exact ones as on the CPU.
+// The same codes are sent, whichever device encodes them, so that the means are as far from the exact ones as on the
+// CPU.
 TEST_F(NarrowcastBenchCudaTest, IsAsExactAsOnTheCpu) {
   const Words flags = {"--bucket_mib=0.25",
                        "--buckets=1",
@@ -116,7 +117,7 @@ TEST_F(NarrowcastBenchCudaTest, IsAsExactAsOnTheCpu) {
     EXPECT_EQ(gpu[i].at("hook"), cpu[i].at("hook"));
     EXPECT_EQ(gpu[i].at("outside_tolerance"), 0) << gpu[i];
     EXPECT_TRUE(gpu[i].at("replicas_equal")) << gpu[i];
-    // Sums over all elements are in another order; those of float32 means differ in single roundings, too.
+    // Sums over all elements have another order; float32 means also differ in single roundings.
     const double expected = cpu[i].at("squared_relative_error");
     EXPECT_NEAR(gpu[i].at("squared_relative_error"), expected, 1e-2 * expected + 1e-14) << gpu[i];
   }

@@ -42,7 +42,7 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
   EXPECT_THAT(end.output, StartsWith("One node: this measures its memory, and nothing is sent in wire formats. To "));
   EXPECT_EQ(count_of("Ranks: 2 on one node; two levels.\n", end.output), 1) << end.output;
   EXPECT_EQ(count_of("Link: ", end.output), 1) << end.output;
-  EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4 + 2) << end.output;  // cases, and sizes checked
+  EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4 + 2) << end.output;  // cases, and checked sizes
   EXPECT_THAT(end.output, HasSubstr("Recommendation: none, 3 iterations cannot tell hooks apart: it takes at least 6"));
 
   const auto json = nlohmann::json::parse(files::read_file(folder / "bench.json"));
@@ -74,7 +74,7 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
   EXPECT_EQ(folder.entries(), 1);
 }
 
-// One level, between ranks that share a node all the same, over the link that the hook is told of.
+// One level, although the ranks share a node, over the link that is passed to the hook.
 TEST(NarrowcastBench, SaysWhichRanksShareNodesAndTellsHooksOfTheLink) {
   const TemporaryFolder folder;
   const Words flags = {"--hooks=auto", "--levels=one",   "--bucket_mib=0.0625",
@@ -148,7 +148,7 @@ TEST(NarrowcastBench, LeavesNoFileBehindWhenItFails) {
   EXPECT_EQ(folder.entries(), 0);
 }
 
-// Files may have 16 KiB: the JSON has less, the page more.
+// The limit of 16 KiB for files is above the JSON's size and below the page's.
 TEST(NarrowcastBench, WhatWasMeasuredOutlivesAPageThatCannotBeWritten) {
   const TemporaryFolder folder;
   const Words bench = {kNarrowcastBench,

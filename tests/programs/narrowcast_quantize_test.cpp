@@ -1,4 +1,4 @@
-// A model trained, quantised, evaluated and sampled by the programs.
+// The programs train, quantise, evaluate and sample a model.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ ProgramEnd evaluate(const std::string& file, const Words& more = {}) {
   return train_alone(Words{"--evaluate=" + file, "--batch_size=12", "--eval_batches=1", "--threads=1"} + more);
 }
 
-// The number behind `name` in a program's output.
+// The number after `name` in a program's output.
 double printed_value(const std::string& output, const std::string& name) {
   const size_t at = output.find(name);
   return at == std::string::npos ? NAN : std::stod(output.substr(at + name.size()));
@@ -35,7 +35,7 @@ double printed_value(const std::string& output, const std::string& name) {
 // Losses are printed with four digits.
 constexpr double kLastDigit = 1e-4;
 
-// A model that has learnt its text by heart: a wrong weight shows in its loss, as it would not near ln(vocabulary).
+// A model that has memorised its text: a wrong weight changes its loss visibly, which it would not near ln(vocabulary).
 class NarrowcastQuantizeOfATrainedModel : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -44,7 +44,7 @@ class NarrowcastQuantizeOfATrainedModel : public ::testing::Test {
                                             "--eval_batches=1", "--data=" + text, "--output_dir=" + folder / "run"});
     ASSERT_EQ(trained.exit_code, 0) << trained.errors;
     loss = printed_value(trained.output, "validation loss");
-    ASSERT_LT(loss, 0.5);  // The text's 18 characters guessed would be ln(18) = 2.9.
+    ASSERT_LT(loss, 0.5);  // Guessing the text's 18 characters gives ln(18) = 2.9.
   }
 
   static std::string repeated_text() {
@@ -78,14 +78,14 @@ std::vector<std::string> layers_of(const files::Safetensors& content) {
   return layers;
 }
 
-// weight with each row rounded to whole multiples of its scale, as the operator's document has it.
+// `weight` with each row rounded to whole multiples of its scale, as the operator's document defines it.
 at::Tensor rounded(const at::Tensor& weight) {
   const at::Tensor scales = at::clamp_min(weight.abs().amax(1, /*keepdim=*/true) / 127.5, 0x1p-23);
   return at::clamp(at::round(weight / scales), -128, 127) * scales;
 }
 
-// What is evaluated is the model with its weights rounded as documented: the same model in float32 differs from it by
-// the order of sums only, of which a printed digit sees nothing but a rounding the other way.
+// The evaluated model has its weights rounded as documented. The same model in float32 differs from it only by the
+// order of sums, which can change the last printed digit by one.
 TEST_F(NarrowcastQuantizeOfATrainedModel, EvaluatesWhatItWritesLikeRoundedWeights) {
   const ProgramEnd end = quantize({model, quantized});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
@@ -103,7 +103,7 @@ TEST_F(NarrowcastQuantizeOfATrainedModel, EvaluatesWhatItWritesLikeRoundedWeight
   EXPECT_NEAR(loss_of(quantized), loss_of(folder / "rounded.safetensors"), 1.1 * kLastDigit);
 }
 
-// The comparison above sees any layer whose scales are wrong.
+// The comparison above detects wrong scales in any layer.
 TEST_F(NarrowcastQuantizeOfATrainedModel, LosesByTheScalesOfAnyLayer) {
   ASSERT_EQ(quantize({model, quantized}).exit_code, 0);
   const files::Safetensors content = files::read_safetensors(quantized);

@@ -1,4 +1,4 @@
-// Trainings that are killed, and resume: real processes, sockets and text.
+// Trainings that are killed and resume: real processes, sockets and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
   std::unique_ptr<RunningProgram> start(int rank, int64_t port, const Words& flags) const {
     return std::make_unique<RunningProgram>(Words{kNarrowcastTrain} + flags, one_of_two(rank, port));
   }
-  // A training with that exchange.
+  // A training with the flags `exchange`.
   Words flags_of(const std::string& name, int steps, const Words& exchange) const {
     return Words{"--model=char_gpt",
                  "--layers=1",
@@ -45,12 +45,12 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
                  "--resume"} +
            exchange;
   }
-  // The whole state of the exchange is at stake: residuals of both kinds, and the counter of random rounding. On one
-  // node nothing would be rounded.
+  // Covers the whole state of the exchange: residuals of both kinds, and the counter of random rounding. With one node
+  // nothing would be rounded.
   Words flags(const std::string& name, int steps = 40) const {
     return flags_of(name, steps, {"--hook=int4", "--node_size=1", "--error_feedback"});
   }
-  // Between most steps replicas differ. Of four checkpoints in a round one is written with an exchange under way.
+  // Replicas differ between most steps. One of four checkpoints in a round is written during an exchange.
   Words local_flags(const std::string& name) const {
     return flags_of(name, 36,
                     {"--sync_every=8", "--outer_warmup=4", "--outer_optimizer=nesterov", "--fragments=2",
@@ -63,7 +63,7 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
   std::string model(const std::string& name) const {
     return files::read_file(folder / (name + "/run/model.safetensors"));
   }
-  // Rank 1 of a training, once there is the checkpoint of that step.
+  // Kills rank 1 of a training once the checkpoint of that step exists.
   void kill_one_of_two(const Words& training, int step) const {
     const int64_t port = free_port();
     const auto zero = start(0, port, training);
@@ -94,7 +94,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBitsOfLocalSteps) {
   }
 }
 
-// The second one would remove what the first is writing, and resume from its past.
+// The second job would remove the checkpoint that the first one is writing, and resume from the first one's past.
 TEST_F(NarrowcastTrainCheckpointsTest, ASecondJobLeavesTheFolderOfTheFirstAlone) {
   const Words training = flags("killed", 1'000'000);
   RunningProgram first(Words{kNarrowcastTrain} + training, alone());
@@ -111,7 +111,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, ASecondJobLeavesTheFolderOfTheFirstAlone)
   EXPECT_EQ(third.wait().signal, SIGKILL);
 }
 
-// Three ranks resume where two were in the middle of a round.
+// Three ranks resume a training of two in the middle of a round.
 TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnWithLocalStepsFromTheOuterParameters) {
   ASSERT_EQ(train_on(2, local_flags("killed")).exit_code, 0);
   fs::remove_all(checkpoint(36));
@@ -130,7 +130,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
   EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from " + folder / "killed/checkpoints/step-"), HasSubstr("of 40"),
                                 Not(HasSubstr("warning"))));
   EXPECT_EQ(model("killed"), model("whole"));
-  // Every report is there once, as if nothing had happened.
+  // Every report exists once, as in an uninterrupted training.
   std::vector<int> steps;
   for (const auto& line : json_lines(folder / "killed/run/metrics.jsonl")) {
     if (line["event"] == "step") {
@@ -140,7 +140,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
   EXPECT_THAT(steps, ::testing::ElementsAre(10, 20, 30, 40));
 }
 
-// The same command line at the first start and after each restart.
+// The command line is the same at the first start and after each restart.
 TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
   ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
   std::string script = "echo worker $$; exec";
@@ -159,8 +159,8 @@ TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
   EXPECT_EQ(model("killed"), model("whole"));
 }
 
-// Without --resume: the launcher's restart resumes from what the same run has written, or, before the first checkpoint,
-// replaces what its former start left.
+// Without --resume: a restart by the launcher resumes from the checkpoints of the same run. Before the first checkpoint
+// it replaces the files of the former start.
 TEST_F(NarrowcastTrainCheckpointsTest, ARestartNeedsNoFlagToResume) {
   ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
   const auto restarted = [&](const std::string& killed_when) {
@@ -183,7 +183,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, ARestartNeedsNoFlagToResume) {
   EXPECT_EQ(model("killed"), model("whole"));
 }
 
-// Stops rank 0 while there is an unfinished checkpoint after that of step 6, and returns whether it got one.
+// Stops rank 0 while an unfinished checkpoint after that of step 6 exists. Returns whether it found one.
 bool stop_while_writing(const RunningProgram& program, const fs::path& checkpoints) {
   const auto unfinished = [&] {
     for (const auto& entry : fs::directory_iterator(checkpoints)) {
@@ -195,7 +195,7 @@ bool stop_while_writing(const RunningProgram& program, const fs::path& checkpoin
   };
   wait_until(unfinished);
   program.send(SIGSTOP);
-  wait_until([&] {  // Until it really has stopped: its state is the first letter after its name.
+  wait_until([&] {  // Waits until it has stopped: its state is the first letter after its name.
     std::ifstream file("/proc/" + std::to_string(program.pid()) + "/stat");
     std::string stat;
     return std::getline(file, stat) && stat.compare(stat.rfind(')'), 3, ") T") == 0;
@@ -223,7 +223,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKillWhileWritingCostsNoCheckpoint) {
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from "), Not(HasSubstr("warning"))));
   EXPECT_EQ(model("killed"), model("whole"));
-  // The two newest, and nothing that was left over.
+  // The two newest checkpoints, and no leftovers.
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "killed/checkpoints"), fs::directory_iterator()), 2);
 }
 
@@ -258,8 +258,8 @@ TEST_F(NarrowcastTrainCheckpointsTest, AnotherTrainingIsRefused) {
   EXPECT_THAT(end.errors, HasSubstr("learning_rate: is 0.5, but 0.005 in the checkpoint " + checkpoint(4)));
 }
 
-// A file system of its own that is full after some checkpoints; a limit on the size of files where that takes rights
-// that the tests do not have. One rank: the limit would end a launcher's output, too.
+// A separate file system that is full after some checkpoints, or a limit on the size of files if the test lacks the
+// rights for one. One rank: the limit would also end a launcher's output.
 TEST_F(NarrowcastTrainCheckpointsTest, AFullDiskCostsNoEarlierCheckpoint) {
   Words training = flags("killed", 8) + Words{"--bucket_cap_mb=25", "--nostochastic_rounding", "--keep_checkpoints=0"};
   const std::string disk = folder / "killed/checkpoints";
@@ -272,7 +272,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AFullDiskCostsNoEarlierCheckpoint) {
   if (!mounts) {
     GTEST_SKIP() << "no rights to mount a small disk; CheckpointWriterTest limits the size of files instead";
   }
-  // A checkpoint takes some 250 kB. What is on the disk is copied before it goes with its name space.
+  // A checkpoint takes some 250 kB. The disk's content is copied before it disappears with its name space.
   const ProgramEnd end = run_to_end({"unshare", "-m", "sh", "-c",
                                      "mount -t tmpfs -o size=700k none '" + disk + "' && { " + command +
                                          "; code=$?; cp -r '" + disk + "' '" + folder / "copy" + "'; exit $code; }"},

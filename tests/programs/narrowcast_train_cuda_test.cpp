@@ -1,4 +1,4 @@
-// narrowcast-train on a GPU, which two ranks share where there is one alone: real processes, NCCL and text.
+// narrowcast-train on a GPU, which two ranks share if there is only one: real processes, NCCL and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,9 +63,9 @@ void PrintTo(const HookAndPrecision& value, std::ostream* out) {
 class NarrowcastTrainCudaHookTest : public NarrowcastTrainCudaTest,
                                     public ::testing::WithParamInterface<HookAndPrecision> {};
 
-// As the same training on the CPU in float32, which takes the loss down by 4% in its six steps. Roundings to bfloat16
-// change single numbers by up to 0.4%, but have no common direction: in the mean of all held-out losses a small part of
-// that is left.
+// Compares with the same training on the CPU in float32, which reduces the loss by 4% in its six steps. Roundings to
+// bfloat16 change single numbers by up to 0.4%, but have no common direction: the mean of all held-out losses keeps
+// only a small part of that.
 TEST_P(NarrowcastTrainCudaHookTest, LearnsAsOnTheCpuAndKeepsReplicasEqual) {
   const Words flags = small_gpt() + GetParam().hook;
   const ProgramEnd end =
@@ -127,8 +127,8 @@ TEST_F(NarrowcastTrainCudaTest, GoesOnFromACheckpointOnTheGpuAndOnTheCpu) {
   EXPECT_THAT(on_cpu.errors, HasSubstr("resumes from " + folder / "checkpoints/step-00000006"));
 }
 
-// Without a launcher, which would end it. The goal is 2 s from the death to the end; what is measured begins before the
-// one and ends after the other. (A stuck rank would end after the 10 minutes of a collective.)
+// Without a launcher, which would end the rank. The goal is 2 s from the death to the end; the measured time begins
+// before the former and ends after the latter. (A stuck rank would end after the 10 minutes of a collective.)
 TEST_F(NarrowcastTrainCudaTest, ARankThatLostItsPeerEndsWithin2Seconds) {
   const int64_t port = free_port();
   const Words command =
@@ -144,7 +144,7 @@ TEST_F(NarrowcastTrainCudaTest, ARankThatLostItsPeerEndsWithin2Seconds) {
   EXPECT_THAT(end.errors, HasSubstr("narrowcast-train: rank 0: rank 1 is lost: it has closed its connections\n"));
 }
 
-// A process that is stopped closes nothing. The limit is that of the rank watch, or the time-out if that is shorter.
+// A stopped process closes nothing. The limit is the rank watch's, or the time-out if that is shorter.
 TEST_F(NarrowcastTrainCudaTest, ARankWhosePeerIsSilentEnds) {
   const int64_t port = free_port();
   const Words command = Words{kNarrowcastTrain, "--device=cuda:0", "--log_every=1", "--timeout_seconds=5"} +

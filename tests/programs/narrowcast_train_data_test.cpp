@@ -1,4 +1,4 @@
-// Data of one's own, in token files, safetensors and NPY: real processes, files and sockets.
+// The user's own data, in token files, safetensors and NPY: real processes, files and sockets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,10 +25,10 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// What makes equal flags equal bits.
+// Flags that make results depend only on the data.
 Words fixed_bits() { return {"--hook=allreduce", "--bucket_cap_mb=25"}; }
 
-// The losses that a training wrote, in their order.
+// The losses that a training wrote, in order.
 std::vector<double> losses_in(const std::string& metrics) {
   std::vector<double> losses;
   for (const nlohmann::json& line : json_lines(metrics)) {
@@ -84,7 +84,7 @@ TEST_F(TokenFilesOfAText, TrainToTheBitsOfTheText) {
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.output, Not(HasSubstr("sample:")));
   const std::vector<double> losses = losses_in(folder / "tokens_run/metrics.jsonl");
-  EXPECT_EQ(losses.size(), 6U + 2U + 1U);  // Of steps and evaluations, and the last validation again at the end.
+  EXPECT_EQ(losses.size(), 6U + 2U + 1U);  // Steps and evaluations, and the last validation again at the end.
   EXPECT_EQ(losses, losses_in(folder / "text/metrics.jsonl"));
   const auto expected = files::read_safetensors(folder / "text/model.safetensors").tensors;
   for (const auto& [name, tensor] : files::read_safetensors(folder / "tokens_run/model.safetensors").tensors) {
@@ -105,7 +105,7 @@ TEST_F(TokenFilesOfAText, TheVocabularyMayBeLarger) {
             300);
 }
 
-// Which rank reads it first, the seed decides; the launcher ends with its code.
+// The seed decides which rank reads it first; the launcher ends with that rank's code.
 TEST_F(TokenFilesOfAText, ATokenOutsideTheVocabularyEndsTheTrainingThatReadsIt) {
   Words words = small_gpt() + fixed_bits() + Words{"--data=" + tokens, "--vocabulary=20"};
   std::erase(words, "--sample_length=20");
@@ -115,7 +115,7 @@ TEST_F(TokenFilesOfAText, ATokenOutsideTheVocabularyEndsTheTrainingThatReadsIt) 
                                 HasSubstr("but the vocabulary has 20 tokens, 0..19")));
 }
 
-// The module never sees them: it would end the process on a GPU.
+// The module never gets such tokens: it would end the process on a GPU.
 TEST_F(TokenFilesOfAText, AModuleGetsNoTokenOutsideTheVocabularyThatIsDemanded) {
   const std::string net = folder / "net.pt";
   digit_net().save(net);
@@ -140,7 +140,7 @@ TEST_F(TokenFilesOfAText, OtherTokensAreNotResumed) {
 
 TEST_F(TokenFilesOfAText, FlagsThatMeanNothingForThemAreRefused) {
   const std::string data = "--data=" + tokens;
-  const Words dry = {"--dry_run"};  // So that what is not refused is not trained either.
+  const Words dry = {"--dry_run"};  // So that flags that are accepted do not start a training.
   expect_one_line(Words{data, "--sample_length=5"} + dry, 2, "--sample_length: has no effect with token files");
   expect_one_line(Words{"--vocabulary=5"} + dry, 2, "--vocabulary: has no effect without token files");
   expect_one_line(Words{"--data=" + page, "--vocabulary=5"} + dry, 2,
@@ -150,7 +150,7 @@ TEST_F(TokenFilesOfAText, FlagsThatMeanNothingForThemAreRefused) {
                   "data: mlp learns from images and other samples with classes, but ");
 }
 
-// On every rank before they meet, so each says it.
+// Each rank fails before the ranks meet, so each prints the error.
 TEST_F(TokenFilesOfAText, ADamagedFileEndsAllRanks) {
   std::string file = files::read_file(tokens + "/page_train_100.bin");
   file[4] = 9;
@@ -185,7 +185,7 @@ class DigitsInFolders : public ::testing::TestWithParam<int> {
     write_npy(npy, "validation", held_out.inputs, held_out.targets.to(at::kInt));
   }
 
-  // The model that the flags train on a folder, as its file.
+  // The file of the model that a training with these flags writes.
   std::string trained(const TemporaryFolder& data, const Words& model) const {
     const ProgramEnd end = train_on(GetParam(), model + fixed_bits() +
                                                     Words{"--data=" + data.path().string(), "--batch_size=12",

@@ -1,5 +1,4 @@
-// What narrowcast-train does when something is wrong: one clear line, the
-// documented exit code, and no hang.
+// The behaviour of narrowcast-train after an error: one clear line, the documented exit code, and no hang.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -166,7 +165,7 @@ TEST_F(NarrowcastTrainErrorsTest, TextThatIsNotText) {
   expect_one_line(train_alone({"--data=" + folder.write("bad.txt", std::string(9000, '\xff'))}), 4, "bad.txt");
 }
 
-// What an attacker, or an accident, may put into a model file.
+// Options that an attacker, or an accident, may put into a model file.
 TEST_F(NarrowcastTrainErrorsTest, AModelFileWhoseOptionsAreDeepOrForTerminals) {
   const std::string model = folder / "m.safetensors";
   const auto write_options = [&](const std::string& options) {
@@ -189,7 +188,7 @@ TEST_F(NarrowcastTrainErrorsTest, AModelFileWhoseOptionsAreDeepOrForTerminals) {
 
 TEST_F(NarrowcastTrainErrorsTest, ThingsThatAreNoFilesAreNotWaitedFor) {
   const std::string pipe = folder / "pipe";
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would block forever
   const std::string refusal = pipe + ": is not a regular file";
   expect_one_line(train_alone({"--flagfile=" + pipe}), 2, refusal);
   expect_one_line(train_alone({"--data=" + pipe}), 2, refusal);
@@ -226,7 +225,7 @@ TEST_F(NarrowcastTrainErrorsTest, AFolderThatCannotBeMade) {
   }
 }
 
-// Names of files may be any bytes; the metrics have the name as messages show it.
+// File names may be any bytes; the metrics contain the name as messages print it.
 TEST_F(NarrowcastTrainErrorsTest, DataWithANameThatIsNotUtf8) {
   const std::string book = folder.write("caf\xe9,1.txt", files::read_file(kBook));
   std::filesystem::copy_file(book, folder / "other.txt");
@@ -245,7 +244,7 @@ TEST_F(NarrowcastTrainErrorsTest, PathsAreSeparatedByCommas) {
                   folder / "a: does not exist; a comma within a path is written \\,");
 }
 
-// One rank is told something that ends it before it joins: the others do not wait for it until the time-out.
+// One rank gets a flag that ends it before it joins: the others do not wait for it until the time-out.
 class NarrowcastTrainDesertedTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(NarrowcastTrainDesertedTest, EndsSoon) {
@@ -260,11 +259,11 @@ TEST_P(NarrowcastTrainDesertedTest, EndsSoon) {
 
 INSTANTIATE_TEST_SUITE_P(Flags, NarrowcastTrainDesertedTest, ::testing::Values("--help", "--dry_run"));
 
-// What the system allows this process is no bug and nobody else's fault.
+// A limit of the system is not a bug in the program.
 class NarrowcastTrainLimitsTest : public NarrowcastTrainErrorsTest {
  protected:
-  // A small training under `limit`, a command of the shell. It is without files that the tests were given open, which
-  // would count.
+  // A small training under `limit`, a shell command. Files that the test inherited open are closed, because they would
+  // count.
   static ProgramEnd train_under(const std::string& limit, const Words& flags,
                                 const std::map<std::string, std::string>& environment = alone()) {
     const std::string close_files = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ";
@@ -281,7 +280,7 @@ TEST_F(NarrowcastTrainLimitsTest, TooManyOpenFiles) {
   EXPECT_THAT(end.errors, HasSubstr("Too many open files (RLIMIT_NOFILE: at most 4 files may be open)\n"));
 }
 
-// Each of these used to end otherwise: libraries do not say, or notice, what they ran out of.
+// Each of these used to end in another way: libraries do not report, or notice, which resource they lacked.
 TEST_F(NarrowcastTrainLimitsTest, TooFewOpenFilesForARankOfAJob) {
   for (const char* const files : {"7", "12", "16", "21"}) {
     expect_one_line(train_under(std::string("ulimit -n ") + files, {}, one_of_two(0, free_port())), 2,
@@ -302,7 +301,7 @@ TEST_F(NarrowcastTrainLimitsTest, AFileThatMayNotGrow) {
 }
 
 TEST_F(NarrowcastTrainLimitsTest, TooLittleMemory) {
-  // 3 GiB are enough for the program itself, but not for its largest parameter of 3 * 16384 * 16384 numbers.
+  // 3 GiB suffice for the program itself. Its largest parameter, of 3 * 16384 * 16384 numbers, does not fit.
   expect_one_line(
       train_under("ulimit -v 3145728", {"--width=16384"}), 2,
       "not enough memory: DefaultCPUAllocator: can't allocate memory: you tried to allocate 3221225472 bytes");
@@ -385,10 +384,10 @@ TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentHookOptions) {
   }
 }
 
-// Which rank is killed, and what they wait for each other in: messages, memory that they share, or both.
+// The rank that is killed, and where ranks wait for each other: for messages, in shared memory, or both.
 class NarrowcastTrainKilledTest : public ::testing::TestWithParam<LostRank> {};
 
-// In the middle of a step; the others must notice.
+// A rank dies in the middle of a step; the others must notice.
 TEST_P(NarrowcastTrainKilledTest, TheSurvivorsEndWithOneLineAndExitCodeThree) {
   const LostRank& killed = GetParam();
   const EndlessRanks job(killed.ranks, killed.flags);
@@ -422,7 +421,7 @@ TEST_F(NarrowcastTrainErrorsTest, ALossThatIsNotFinite) {
   const ProgramEnd end = train_alone(flags + Words{"--noskip_nonfinite_steps"});
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_THAT(end.errors, HasSubstr("the loss is not finite by step 2: lower --learning_rate"));
-  // The first step ruins the parameters, and all others are skipped.
+  // The first step ruins the parameters, and all later steps are skipped.
   const ProgramEnd skipping = train_on(2, flags + Words{"--max_skipped_steps=3"});
   EXPECT_EQ(skipping.exit_code, 1);
   EXPECT_THAT(skipping.errors,

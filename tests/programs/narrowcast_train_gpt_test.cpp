@@ -1,4 +1,4 @@
-// GPT-2: fine-tuned from a file of Hugging Face's layout, resumed, verified, evaluated, quantised by the programs.
+// GPT-2: the programs fine-tune it from a file of Hugging Face's layout, resume, verify, evaluate and quantise it.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using ::testing::StartsWith;
 
 constexpr Gpt2Shape kShape = {.layers = 1, .width = 16, .context = 16, .vocabulary = 160};
 
-// Over the default text, as wide as its characters need.
+// Uses the default text. The vocabulary of kShape is large enough for its characters.
 class NarrowcastTrainGptTest : public ::testing::Test {
  protected:
   NarrowcastTrainGptTest() {
@@ -48,7 +48,8 @@ class NarrowcastTrainGptTest : public ::testing::Test {
   const std::string start = folder / "gpt2.safetensors";
 };
 
-// Dropout draws of each rank's generator, and residuals of the hook, which ranks on one node would not have.
+// The state includes dropout draws of each rank's generator, and residuals of the hook, which ranks on one node would
+// not have.
 TEST_F(NarrowcastTrainGptTest, FineTunesOnTwoRanksAndResumesToTheBit) {
   const auto words = [&](const std::string& run) {
     return flags({"--dropout=0.1", "--label_smoothing=0.1", "--hook=int4", "--node_size=1", "--error_feedback",
@@ -92,7 +93,7 @@ TEST_F(NarrowcastTrainGptTest, GradientsUnderHooksAreVerified) {
   EXPECT_THAT(end.output, AllOf(HasSubstr("int8"), HasSubstr("pass"), Not(HasSubstr("FAIL"))));
 }
 
-// Its vocabulary has more tokens than the text has characters: none of the others is written.
+// Its vocabulary has more tokens than the text has characters; the other tokens are never written.
 TEST_F(NarrowcastTrainGptTest, IsEvaluatedContinuedQuantisedAndTrainedOn) {
   const std::string run = folder / "run";
   const ProgramEnd trained =

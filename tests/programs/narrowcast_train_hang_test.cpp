@@ -1,4 +1,4 @@
-// A rank that stops without ending, or ends before it joins: the others do not wait for it.
+// A rank stops without ending, or ends before it joins: the others do not wait for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Which rank stops, and where the others wait for it: in the memory of their node, for a message, or for both.
+// The rank that stops, and where the others wait for it: in their node's memory, for a message, or both.
 class NarrowcastTrainHangTest : public ::testing::TestWithParam<LostRank> {};
 
-// Rank 0 serves the store, too: where it hangs, nobody answers at all. Of several others one is the first to give up,
-// and says why; the rest may learn it from that one.
+// Rank 0 also serves the store: if it hangs, nothing answers. If several others wait, one of them times out first and
+// prints the reason; the rest may learn it from that one.
 TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAnswer) {
   const LostRank& stopped = GetParam();
   const EndlessRanks job(stopped.ranks,
@@ -44,8 +44,8 @@ INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainHangTest,
                                            LostRank{0, 2, {"--levels=one"}}, LostRank{1, 2, {"--levels=one"}},
                                            LostRank{1, 4, {"--node_size=2"}}, LostRank{2, 4, {"--node_size=2"}}));
 
-// Long before the time-out, and all blame the one that is stopped: also where it serves the store, and those that learn
-// of it last see others end.
+// The job ends long before the time-out, and all ranks name the stopped one, even if it serves the store. Ranks that
+// learn of it last see other ranks end.
 class NarrowcastTrainSilenceTest : public ::testing::TestWithParam<LostRank> {};
 
 TEST_P(NarrowcastTrainSilenceTest, EndsAllWithinTwiceItsLimit) {
@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainSilenceTest,
                                            LostRank{0, 3, {"--node_size=1"}}, LostRank{1, 3, {"--node_size=1"}},
                                            LostRank{2, 4, {"--node_size=2"}}));
 
-// Whoever is killed, the other one would wait for minutes.
+// Whichever rank is killed, the other one would wait for minutes.
 class NarrowcastTrainBeforeRendezvousTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(NarrowcastTrainBeforeRendezvousTest, AKilledRankEndsTheJob) {

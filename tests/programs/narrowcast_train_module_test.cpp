@@ -1,4 +1,4 @@
-// TorchScript modules that narrowcast-train trains: real processes, files and sockets.
+// TorchScript modules trained by narrowcast-train: real processes, files and sockets.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ class NarrowcastTrainModuleTest : public ::testing::Test {
   const TemporaryFolder folder;
 };
 
-// Guessing among ten digits is ln 10 = 2.3, and right for a tenth. So that gradients are rounded, ranks share no node.
+// Guessing among ten digits is ln 10 = 2.3, and right for a tenth. The ranks share no node, so that gradients are
+// rounded.
 TEST_F(NarrowcastTrainModuleTest, LearnsFromPredictionsAndFromItsOwnLoss) {
   const Words common = {"--steps=80", "--hook=int8", "--node_size=1", "--overwrite", "--output_dir=" + folder / "run"};
   for (const bool predicts : {true, false}) {
@@ -67,8 +68,8 @@ TEST_F(NarrowcastTrainModuleTest, LearnsFromPredictionsAndFromItsOwnLoss) {
   }
 }
 
-// The buffers of batch norms and those that forward assigns, what each rank's dropout draws next, and the residuals of
-// the hook.
+// The state includes the buffers of batch norms and buffers that forward assigns, each rank's next dropout draws, and
+// the residuals of the hook.
 TEST_F(NarrowcastTrainModuleTest, ResumesToTheBitOnTwoRanks) {
   averaging_digit_net().save(folder / "averaging.pt");
   const auto words = [&](const std::string& name) {
@@ -96,7 +97,8 @@ TEST_F(NarrowcastTrainModuleTest, ResumesToTheBitOnTwoRanks) {
   }
 }
 
-// Memory that fails is not to be had here. Each time it goes wrong again after the checkpoint of step 4.
+// Failing memory is not available here, so the module makes replicas differ. It does so again each time after the
+// checkpoint of step 4.
 TEST_F(NarrowcastTrainModuleTest, GoesBackToTheCheckpointBeforeReplicasDiffered) {
   drifting_digit_net().save(folder / "drifting.pt");
   const Words launcher = {kNarrowcastRun, "--nproc_per_node=2", "--max_restarts=1", kNarrowcastTrain};
@@ -112,7 +114,7 @@ TEST_F(NarrowcastTrainModuleTest, GoesBackToTheCheckpointBeforeReplicasDiffered)
   EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000006"));
 }
 
-// Those that were not there before draw none of the others' numbers.
+// New ranks draw none of the other ranks' numbers.
 TEST_F(NarrowcastTrainModuleTest, MoreRanksResumeWithDrawsOfTheirOwn) {
   const auto words = [&](const std::string& steps) {
     return flags("net.pt",
@@ -142,7 +144,7 @@ TEST_F(NarrowcastTrainModuleTest, ResumingWithAnotherModuleIsOneError) {
   expect_one_line(words, 2, "model_hash: is ");
 }
 
-// Ranks draw what dropout leaves out each for itself, but in all passes alike.
+// Ranks draw dropout independently, but repeat their draws in all passes.
 TEST_F(NarrowcastTrainModuleTest, EveryHooksGradientsAreVerified) {
   for (const Words& words : {flags("net.pt", {"--loss=cross_entropy"}), flags("loss.pt")}) {
     const ProgramEnd end = train_on(2, words + Words{"--verify_gradients"});
@@ -151,7 +153,7 @@ TEST_F(NarrowcastTrainModuleTest, EveryHooksGradientsAreVerified) {
   }
 }
 
-// Their generators differ after a step. With the greatest seed a sum that is signed overflows on rank 1.
+// The ranks' generators differ after a step. With the greatest seed a signed sum would overflow on rank 1.
 TEST_F(NarrowcastTrainModuleTest, RanksDrawForThemselves) {
   const auto generator_of = [&](int rank) {
     return files::read_safetensors(folder /
@@ -174,7 +176,7 @@ std::string buffer_name(at::ScalarType dtype) { return std::string("buffer_") + 
 
 at::Tensor values_of(at::ScalarType dtype) { return at::arange(6, at::kFloat).view({2, 3}).to(dtype); }
 
-// A buffer of each dtype that model files hold, and one whose rows are one.
+// A buffer of each dtype that model files can contain, and one whose rows share memory.
 torch::jit::Module net_with_buffers() {
   torch::jit::Module net = digit_net();
   for (const at::ScalarType dtype : kSavedDtypes) net.register_buffer(buffer_name(dtype), values_of(dtype));
@@ -215,7 +217,7 @@ TEST_F(NarrowcastTrainModuleTest, BuffersOfEveryDtypeAreSentSavedAndRead) {
   expect_buffers(folder / "begun/model.safetensors");
 }
 
-// Also where nothing would be written, so that it is known before a training that takes days.
+// Also reported if nothing would be written, so that it is known before a training that takes days.
 TEST_F(NarrowcastTrainModuleTest, ABufferThatCannotBeSavedIsOneLineBeforeTheTraining) {
   torch::jit::Module net = digit_net();
   net.register_buffer("table", at::ones({2}, at::kComplexDouble));
@@ -227,7 +229,7 @@ TEST_F(NarrowcastTrainModuleTest, ABufferThatCannotBeSavedIsOneLineBeforeTheTrai
   expect_one_line({"--evaluate=" + folder / "net.pt", "--data=" + folder.path().string()}, 2, line);
 }
 
-// As traced modules have; each mode is named once.
+// Traced modules have such operators; each mode is named once.
 TEST_F(NarrowcastTrainModuleTest, OperatorsWithAFixedModeAreNamed) {
   digit_net(
       "def forward(self, images: Tensor) -> Tensor:\n"

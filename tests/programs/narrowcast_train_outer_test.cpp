@@ -26,7 +26,7 @@ class NarrowcastTrainOuterTest : public ::testing::Test {
   const TemporaryFolder folder;
 };
 
-// 60 steps of which 12 warm up leave 6 rounds of 8, of two fragments each.
+// 60 steps with 12 steps of warm-up leave 6 rounds of 8 steps, with two fragments each.
 TEST_F(NarrowcastTrainOuterTest, SendsWhatThePlanSaysAndSavesTheOuterParameters) {
   const ProgramEnd end =
       train_on(2, flags("run", {"--sync_every=8", "--outer_warmup=12", "--outer_optimizer=nesterov", "--fragments=2",
@@ -60,7 +60,7 @@ TEST_F(NarrowcastTrainOuterTest, SendsWhatThePlanSaysAndSavesTheOuterParameters)
   EXPECT_THAT(joined, ::testing::ElementsAre(0, 1, 4, 6, 9, 11));
   EXPECT_THAT(staleness, ::testing::ElementsAre(-1, 4, 2, 4, 2, 4));
   EXPECT_THAT(replicas, ::testing::ElementsAre("equal", "differ", "differ", "differ", "differ", "differ"));
-  // What was evaluated last is what was saved.
+  // The last evaluation used the saved parameters.
   const ProgramEnd look =
       train_alone({"--evaluate=" + folder / "run/model.safetensors", "--eval_batches=1", "--batch_size=12"});
   ASSERT_EQ(look.exit_code, 0) << look.errors;
@@ -68,7 +68,7 @@ TEST_F(NarrowcastTrainOuterTest, SendsWhatThePlanSaysAndSavesTheOuterParameters)
   EXPECT_THAT(look.output, HasSubstr(loss));
 }
 
-// Two nodes of two ranks: in a node gradients are averaged in each step, between nodes parameters.
+// Two nodes of two ranks: gradients are averaged within a node in each step, parameters between nodes.
 TEST_F(NarrowcastTrainOuterTest, ExchangesInANodeInEachStepAndBetweenNodesInRounds) {
   const ProgramEnd end =
       train_on(4, flags("run", {"--sync_every=10", "--node_size=2", "--outer_format=int8_b128", "--log_every=5"}));
@@ -80,8 +80,8 @@ TEST_F(NarrowcastTrainOuterTest, ExchangesInANodeInEachStepAndBetweenNodesInRoun
   EXPECT_EQ(plan["exchange_levels"], 2);
   const nlohmann::json& last = lines.back();
   EXPECT_EQ(last["outer_exchanges"], 6);
-  // The two ranks of a node share the blocks of 128 numbers, each 130 bytes, in grains of 8 blocks: rank 1 has the
-  // rest. The plan names what the rank that sends most sends, the metrics what rank 0 sends.
+  // The two ranks of a node share the blocks of 128 numbers, 130 bytes each, in grains of 8 blocks; rank 1 has the
+  // remainder. The plan gives the maximum over the ranks, the metrics give rank 0's bytes.
   const int64_t blocks = (plan["parameters"].get<int64_t>() + 127) / 128;
   const int64_t most = plan["payload_bytes_per_exchange_and_rank"].get<int64_t>();
   EXPECT_EQ(last["outer_payload_bytes_sent"], 6 * (blocks * 130 - most));
@@ -96,7 +96,7 @@ TEST_F(NarrowcastTrainOuterTest, ExchangesInANodeInEachStepAndBetweenNodesInRoun
   }
 }
 
-// Which ranks average their gradients has nothing to do with the levels of exchanges.
+// The set of ranks that average their gradients does not depend on the levels of exchanges.
 TEST_F(NarrowcastTrainOuterTest, PlansTheBytesInANode) {
   const ProgramEnd end = train_on(2, flags("run", {"--sync_every=10", "--levels=one"}));
   ASSERT_EQ(end.exit_code, 0) << end.errors;
@@ -108,7 +108,7 @@ TEST_F(NarrowcastTrainOuterTest, PlansTheBytesInANode) {
   EXPECT_EQ(lines.back()["payload_bytes_sent"].get<int64_t>(), 60 * 4 * parameters + 6 * 4 * parameters);
 }
 
-// With an exchange in each step, plain SGD and no clipping, rounding aside the training is that without a hook.
+// With an exchange in each step, plain SGD and no clipping, the training equals the one without a hook, up to rounding.
 TEST_F(NarrowcastTrainOuterTest, AnExchangeInEachStepIsTheTrainingWithoutAHook) {
   const Words sgd = {"--optimizer=sgd", "--momentum=0", "--learning_rate=0.05", "--clip_grad_norm=0", "--steps=20"};
   ASSERT_EQ(train_on(3, flags("none", Words{"--hook=allreduce"} + sgd)).exit_code, 2) << "a link has no effect there";
@@ -122,7 +122,7 @@ TEST_F(NarrowcastTrainOuterTest, AnExchangeInEachStepIsTheTrainingWithoutAHook) 
 
 TEST_F(NarrowcastTrainOuterTest, AReportOfADryRunNamesBytesFragmentsAndStaleness) {
   const ProgramEnd end = train_alone(small_gpt() + Words{"--dry_run", "--sync_every=6", "--fragments=3",
-                                                         "--overlap_steps=1", "--node_size=0"});  // The default, given.
+                                                         "--overlap_steps=1", "--node_size=0"});  // The default.
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.output, AllOf(HasSubstr("payload_bytes_per_exchange_and_rank"), HasSubstr("fragments  "),
                                 HasSubstr("overlap_steps  "), HasSubstr("replicas  ")));

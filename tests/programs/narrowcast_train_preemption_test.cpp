@@ -1,4 +1,4 @@
-// Trainings that signals end, with a checkpoint from which they resume: real processes and signals.
+// Trainings that a signal ends, with a checkpoint from which they resume: real processes and signals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using ::testing::Not;
 
 class NarrowcastTrainPreemptionTest : public ::testing::Test {
  protected:
-  // A training that writes no checkpoint by itself. Its learning rate does not depend on the number of steps.
+  // A training that writes no periodic checkpoint. Its learning rate does not depend on the number of steps.
   Words flags(const std::string& name, const Words& more = {}) const {
     return small_gpt() + Words{"--schedule=constant",        "--warmup_steps=0",
                                "--eval_batches=0",           "--log_every=1",
@@ -33,7 +33,7 @@ class NarrowcastTrainPreemptionTest : public ::testing::Test {
            more;
   }
   std::string checkpoints(const std::string& name) const { return folder / (name + "/checkpoints"); }
-  // The step of the only checkpoint, -1 if there is not exactly one.
+  // The step of the only checkpoint; -1 if there is not exactly one.
   int64_t saved_step(const std::string& name) const {
     const auto steps = checkpoint::checkpoint_steps(checkpoints(name));
     return steps.size() == 1 ? steps[0] : -1;
@@ -49,7 +49,8 @@ class NarrowcastTrainPreemptionTest : public ::testing::Test {
     programs[0]->wait_for_errors("step");
     return programs;
   }
-  // Resumes for 20 more steps, on as many ranks, and compares with a training of as many steps that nothing stopped.
+  // Resumes for 20 more steps on `ranks` ranks, and compares with an uninterrupted training of the same number of
+  // steps.
   void expect_bits_of_an_uninterrupted_training(int ranks, const Words& more) const {
     const int64_t steps = saved_step("stopped") + 20;
     const auto whole = [&](const std::string& name) {
@@ -77,7 +78,7 @@ void PrintTo(const Preempted& value, std::ostream* out) { *out << value.name; }
 
 class PreemptedTrainingTest : public NarrowcastTrainPreemptionTest, public ::testing::WithParamInterface<Preempted> {};
 
-// Under the launcher, which passes the signal on to all ranks.
+// Under the launcher, which forwards the signal to all ranks.
 TEST_P(PreemptedTrainingTest, EndsWithACheckpointAndResumesWithTheSameBits) {
   const auto& [name, signal, more] = GetParam();
   RunningProgram job(
@@ -105,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Preempted{"static_graph", SIGTERM, {"--hook=int8", "--node_size=1", "--static_graph"}}),
     [](const auto& info) { return info.param.name; });
 
-// One machine of several is preempted, or a user kills the wrong process.
+// One of several machines is preempted, or a user kills the wrong process.
 TEST_F(NarrowcastTrainPreemptionTest, ARankThatAloneIsSentASignalStopsAllRanksAfterTheSameStep) {
   const auto ranks = start(3, flags("stopped", {"--hook=int8", "--node_size=1"}));
   ranks[1]->send(SIGTERM);
@@ -119,7 +120,7 @@ TEST_F(NarrowcastTrainPreemptionTest, ARankThatAloneIsSentASignalStopsAllRanksAf
   EXPECT_THAT(ranks[1]->errors(), Not(HasSubstr("SIGTERM"))) << "one line, of rank 0";
 }
 
-// Ranks take local steps between exchanges, and an exchange may be under way.
+// Ranks take local steps between exchanges, and an exchange may be in progress.
 TEST_F(NarrowcastTrainPreemptionTest, RanksThatTakeLocalStepsStopAfterTheSameStep) {
   const Words local = {"--sync_every=8",  "--outer_optimizer=nesterov", "--fragments=2", "--overlap_steps=3",
                        "--outer_mix=0.5", "--outer_format=int4_b32",    "--node_size=1", "--outer_warmup=0"};
@@ -148,11 +149,11 @@ TEST_F(NarrowcastTrainPreemptionTest, AProcessAloneStops) {
   EXPECT_GT(saved_step("stopped"), 0);
 }
 
-// Rank 1 takes no part any more, so that rank 0 cannot write: it only takes note of the first signal.
+// Rank 1 no longer takes part, so that rank 0 cannot write: it only records the first signal.
 TEST_F(NarrowcastTrainPreemptionTest, ASecondSignalEndsARankAtOnce) {
   const auto ranks = start(2, flags("stopped", {"--hook=int8", "--node_size=1", "--silence_seconds=0"}));
   ranks[1]->send(SIGSTOP);
-  // Signals half a second apart count as one, so the second one is sent until it counts.
+  // Signals within half a second count as one, so the second one is sent until it counts.
   const auto is_gone = [&] {
     ranks[0]->send(SIGTERM);
     return !fs::exists("/proc/" + std::to_string(ranks[0]->pid()) + "/exe");
@@ -192,7 +193,7 @@ TEST_F(NarrowcastTrainPreemptionTest, RefusesSignalsThatItCannotCatchAndTheFlagW
             "narrowcast-train: --preemption_signals: has no effect without --checkpoint_dir\n");
 }
 
-// Each rank would agree on something else.
+// Otherwise each rank would agree to something else.
 TEST_F(NarrowcastTrainPreemptionTest, RanksCompareTheFlag) {
   const int64_t port = free_port();
   RunningProgram zero(Words{kNarrowcastTrain} + flags("x"), one_of_two(0, port));

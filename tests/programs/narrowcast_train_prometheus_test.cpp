@@ -1,4 +1,4 @@
-// What node_exporter reads of a training: real processes, sockets and text.
+// The file that node_exporter reads from a training: real processes, sockets and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

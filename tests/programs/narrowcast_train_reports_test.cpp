@@ -1,4 +1,4 @@
-// What people look at after a training: pages and event files of real processes, sockets and text.
+// Results of a training for people: pages and event files of real processes, sockets and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 class NarrowcastTrainReportsTest : public ::testing::Test {
  protected:
   Words run(const std::string& name) const { return small_gpt() + Words{"--output_dir=" + folder / name}; }
-  // The lines that a page shows of a training.
+  // The lines of a training that a page shows.
   static nlohmann::json events_of(const std::string& page, size_t training) {
     const std::string begin = "id=\"data\">";
     const size_t at = page.find(begin) + begin.size();
@@ -103,7 +103,7 @@ TEST_F(NarrowcastTrainReportsTest, AFullDiskEndsTheTraining) {
   EXPECT_EQ(end.exit_code, 6);
 }
 
-// Files may have 16 KiB: the model has less, the page more.
+// The limit of 16 KiB for files is above the model's size and below the page's.
 TEST_F(NarrowcastTrainReportsTest, APageThatCannotBeWrittenCostsNoModel) {
   const Words program = Words{kNarrowcastTrain} + small_gpt() +
                         Words{"--width=8", "--output_dir=" + folder / "run", "--report=" + folder / "page.html"};

@@ -1,4 +1,4 @@
-// How the learning rate goes, and where a training ends: real processes, sockets and text.
+// The learning rate's schedule, and the end of a training: real processes, sockets and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ TEST_F(NarrowcastTrainScheduleTest, LinearAndWsdFallAsDocumented) {
   EXPECT_THAT(learning_rates("wsd"), ElementsAre(DoubleEq(0.005), 0.01, 0.01, 0.01, DoubleEq(0.005), 0));
 }
 
-// Six steps that have decayed go on as if they had been meant to be eight.
+// Six steps that have decayed continue as if eight had been planned.
 TEST_F(NarrowcastTrainScheduleTest, AStablePhaseIsProlongedWithoutLosingBits) {
   const Words wsd = {"--schedule=wsd", "--decay_steps=2"};
   const Words longer = wsd + Words{"--steps=8", "--resume"};
@@ -77,7 +77,7 @@ TEST_F(NarrowcastTrainScheduleTest, AStablePhaseIsProlongedWithoutLosingBits) {
   EXPECT_NE(model("longer"), model("short"));
 }
 
-// With steps that change nothing the first evaluation, after step 2, stays the best.
+// The steps change nothing, so that the first evaluation, after step 2, stays the best.
 TEST_F(NarrowcastTrainScheduleTest, EndsEarlyAndResumesToTheSameEnd) {
   const Words early =
       flags("early", {"--steps=40", "--eval_every=2", "--early_stop=3", "--learning_rate=1e-300", "--resume"});

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 class NarrowcastTrainStaticGraphTest : public ::testing::Test {
  protected:
   NarrowcastTrainStaticGraphTest() { write_digits(folder); }
-  // Four hidden layers of one size, so that neighbouring buckets are alike.
+  // Four hidden layers of one size, so that neighbouring buckets are equal.
   Words flags(const Words& more) const {
     return Words{"--model=mlp", "--data=" + folder.path().string(), "--layers=4", "--hidden=64", "--batch_size=20"} +
            more;
@@ -27,7 +27,7 @@ class NarrowcastTrainStaticGraphTest : public ::testing::Test {
 };
 
 TEST_F(NarrowcastTrainStaticGraphTest, ResumesToTheBit) {
-  const Words hooks[] = {{},  // Its choice depends on what is measured.
+  const Words hooks[] = {{},  // Its choice depends on measurements.
                          {"--hook=int8", "--node_size=1", "--error_feedback"},
                          {"--hook=power_sgd", "--node_size=1", "--power_sgd_start=2"}};
   for (const Words& hook : hooks) {
@@ -47,7 +47,7 @@ TEST_F(NarrowcastTrainStaticGraphTest, ResumesToTheBit) {
   }
 }
 
-// The mean of two ranks is exact, whatever the buckets are.
+// The mean of two ranks is exact, whichever buckets are used.
 TEST_F(NarrowcastTrainStaticGraphTest, AccumulatesAsWithoutIt) {
   const Words common = {"--hook=none", "--accumulation_steps=2", "--bucket_cap_mb=0.01", "--steps=6", "--overwrite"};
   const ProgramEnd without = train_on(2, flags(common + Words{"--output_dir=" + folder / "without"}));

@@ -1,4 +1,4 @@
-// Strangers that connect to what a training listens at.
+// Strangers that connect to a training's sockets.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kStrangers = 1100;
 
-// More than a process may have open by itself; false if it may not have so many.
+// Allows this process more open files than it has by default; false if it may not have that many.
 bool may_open(rlim_t files) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max < files) return false;
@@ -31,7 +31,7 @@ bool may_open(rlim_t files) {
   return setrlimit(RLIMIT_NOFILE, &limit) == 0;
 }
 
-// A connection on which `bytes` were sent; closed if nobody takes it.
+// A connection on which `bytes` were sent; closed if nobody accepts it.
 FileDescriptor stranger_at(int64_t port, const std::string& bytes) {
   FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -44,13 +44,13 @@ FileDescriptor stranger_at(int64_t port, const std::string& bytes) {
   return socket;
 }
 
-// Until the job has got so much further.
+// Waits until the job has made some progress.
 void wait_for_steps_of(const EndlessRanks& job) {
   RunningProgram& first = *job.ranks[0];
-  first.wait_for_errors("step ", count_of("step ", first.errors()) + 4);  // It tells of its steps about once a second.
+  first.wait_for_errors("step ", count_of("step ", first.errors()) + 4);  // It reports steps about once a second.
 }
 
-// To each store and rank: some say nothing, some eight bytes, some more than that.
+// Strangers at each store and rank: some send nothing, some eight bytes, some more.
 TEST(NarrowcastTrainStrangersTest, ChangeNothingWhileTheyStay) {
   if (!may_open(kStrangers + 100)) GTEST_SKIP() << "RLIMIT_NOFILE: no " << kStrangers << " connections";
   const EndlessRanks job(2, {"--hook=int8"});
@@ -71,7 +71,7 @@ TEST(NarrowcastTrainStrangersTest, ChangeNothingWhileTheyStay) {
   for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
 }
 
-// The largest value that a store takes, and somewhat more than that.
+// The largest value that a store accepts, and somewhat more.
 constexpr size_t kLargestValue = size_t{8} << 20;
 constexpr size_t kTooLarge = size_t{9} << 20;
 
@@ -97,7 +97,7 @@ TEST(NarrowcastTrainStrangersTest, MayStoreWhatMemoryHolds) {
   for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
 }
 
-// What docs/security.md says of him: the ranks believe the store, and the job ends as if one were lost.
+// As docs/security.md describes: the ranks believe the store, and the job ends as if a rank were lost.
 TEST(NarrowcastTrainStrangersTest, EndTheJobByTellingOfASilentRank) {
   constexpr std::string_view kSign = "watch/sign/0";
   const EndlessRanks job(2, {"--hook=int8"});

@@ -39,7 +39,7 @@ double largest_difference(const std::string& path, const std::string& other_path
   return largest;
 }
 
-// Without the line breaks of a help text.
+// Removes the line breaks of a help text.
 std::string one_line(const std::string& text) {
   std::istringstream words(text);
   std::string result;
@@ -59,7 +59,7 @@ TEST_P(NarrowcastTrainHookTest, TrainsOnTwoRanksAndLeavesItsFiles) {
   const ProgramEnd end = train_on(2, flags);
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.output, AllOf(HasSubstr("validation loss"), HasSubstr("bigram entropy"), HasSubstr("sample:")));
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("step 6/6"), Not(HasSubstr("[1]:"))));  // Only rank 0 talks.
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("step 6/6"), Not(HasSubstr("[1]:"))));  // Only rank 0 prints.
   const files::SavedModel saved = files::load_model(folder / "run/model.safetensors");
   EXPECT_EQ(saved.name, "char_gpt");
   EXPECT_EQ(saved.model->options()["width"], 16);
@@ -92,8 +92,8 @@ TEST_F(NarrowcastTrainTest, WritesMetricsFromStartToEnd) {
   EXPECT_GT(lines[4]["units_per_second"], 0);
 }
 
-// SGD, because its steps are linear in the gradients: those of one rank and of two differ by float32 roundings only,
-// about 1e-7 of gradients below 1, in six steps at a rate of 0.1.
+// SGD's steps are linear in the gradients. Gradients of one rank and of two differ only by float32 roundings, about
+// 1e-7 of gradients below 1, in six steps at a rate of 0.1.
 TEST_F(NarrowcastTrainTest, GivesTheSameParametersForEveryWorld) {
   const Words flags = small_gpt() + Words{"--hook=none", "--optimizer=sgd", "--learning_rate=0.1", "--seed=5"};
   ASSERT_EQ(train_alone(flags + Words{"--output_dir=" + folder / "one"}).exit_code, 0);
@@ -116,7 +116,7 @@ TEST_F(NarrowcastTrainTest, AccumulationAndBucketOptionsDoNotChangeTheResult) {
   }
 }
 
-// A model of 2.3 MiB, for which there are sizes to choose from; as every rank is a node, gradients are sent.
+// A model of 2.3 MiB, for which there are several bucket sizes. Every rank is a node, so gradients are sent.
 TEST_F(NarrowcastTrainTest, ChoosesTheSizeOfBucketsAndSaysWhy) {
   const Words flags =
       small_gpt() + Words{"--width=224", "--hook=int8", "--node_size=1", "--checkpoint_dir=" + folder / "checkpoints",
@@ -175,7 +175,7 @@ TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
   EXPECT_THAT(help, HasSubstr("--channel_size (integer; default: 512)"));
 }
 
-// The launcher says which ranks share a node; ranks that never meet cannot ask each other.
+// The launcher defines which ranks share a node; ranks that never meet cannot find out.
 TEST_F(NarrowcastTrainTest, DryRunCountsWhatIsSentBetweenNodes) {
   const auto bytes = [](const Words& flags) {
     const ProgramEnd end = train_on(2, small_gpt() + Words{"--dry_run", "--hook=int8"} + flags);
@@ -196,13 +196,13 @@ TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForPowerSgd) {
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines.front()["power_sgd_rank"], 2);
   EXPECT_EQ(lines.front()["power_sgd_wire"], "int8_b128");
-  // All of the model is one bucket.
+  // The whole model is one bucket.
   EXPECT_GT(lines.back()["payload_bytes_sent"].get<int64_t>(), 0);
   EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
   EXPECT_EQ(lines.back()["replicas_identical"], true);
 }
 
-// In buckets of some KiB it sends more than the least.
+// With buckets of some KiB it sends more than the minimum.
 TEST_F(NarrowcastTrainTest, PlansTheLeastThatWholeBucketsLeadTo) {
   const auto lines_with = [&](const std::string& cap) {
     const Words flags = small_gpt() + Words{"--hook=batched_power_sgd", "--power_sgd_start=0", "--node_size=1"};
@@ -243,7 +243,7 @@ TEST_F(NarrowcastTrainTest, SendsNothingOnOneNodeWithPowerSgd) {
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines.front()["exchange_levels"], 2);
   EXPECT_EQ(lines.front()["payload_bytes_per_step_and_rank"], 0);
-  // P, Q and the rest, twice, of two ranks: less than of the gradients of one.
+  // P, Q and the rest, twice, of two ranks: less than the gradients of one.
   EXPECT_GT(lines.front()["node_memory_bytes"].get<int64_t>(), 0);
   EXPECT_LT(lines.front()["node_memory_bytes"].get<int64_t>(), 4 * lines.front()["parameters"].get<int64_t>());
   EXPECT_EQ(lines.back()["payload_bytes_sent"], 0);
@@ -256,12 +256,12 @@ TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForAChannelSize) {
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines.front()["channel_size"], 100);
-  // In its buckets of 25 MiB all of the model is one bucket.
+  // With buckets of 25 MiB the whole model is one bucket.
   EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
   EXPECT_EQ(lines.back()["replicas_identical"], true);
 }
 
-// With two ranks, each of which is a node, what is sent once is a message.
+// With two ranks, each of which is a node, a message is sent once.
 TEST_F(NarrowcastTrainTest, MetricsSayTheCompression) {
   for (const Words& hook : std::vector<Words>{{"--hook=none"},
                                               {"--hook=bf16_compress"},
@@ -291,7 +291,7 @@ TEST_F(NarrowcastTrainTest, MetricsSayNoCompressionOfWhatIsNotSent) {
   }
 }
 
-// The default of a job of several ranks: it says what it took, and from what it measured.
+// The default of a job of several ranks: it prints its choice, and the measurements behind it.
 TEST_F(NarrowcastTrainTest, DecidesForTheFastestHookByItself) {
   const Words flags = small_gpt() + Words{"--node_size=1", "--auto_bits=6", "--output_dir=" + folder / "run"};
   const ProgramEnd end = train_on(3, flags);
@@ -308,7 +308,7 @@ TEST_F(NarrowcastTrainTest, DecidesForTheFastestHookByItself) {
   EXPECT_EQ(lines.back()["replicas_identical"], true);
 }
 
-// So slow a link that it decides.
+// The link is so slow that it determines the choice.
 TEST_F(NarrowcastTrainTest, TakesTheLinkThatIsGiven) {
   const Words flags = small_gpt() + Words{"--node_size=1", "--link_gbit=0.0001", "--link_us=100"};
   const ProgramEnd end = train_on(2, flags + Words{"--output_dir=" + folder / "run"});

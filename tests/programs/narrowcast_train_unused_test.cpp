@@ -1,4 +1,4 @@
-// narrowcast-train with modules whose parameters not every step uses.
+// narrowcast-train with modules that do not use all parameters in every step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

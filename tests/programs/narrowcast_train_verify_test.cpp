@@ -63,7 +63,7 @@ TEST(NarrowcastTrainVerify, OptionsOfTheHookCanBeChosen) {
     for (const int ranks : {1, 2, 4}) {
       const ProgramEnd end = train_on(ranks, gpt + flags);
       EXPECT_EQ(end.exit_code, 0) << ::testing::PrintToString(flags) << end.output << end.errors;
-      // From four ranks on a hook of wire formats is verified with every two ranks as a node, too.
+      // From four ranks on, a wire-format hook is also verified with every two ranks as a node.
       const bool over_nodes = ranks >= 4 && flags[0] != "--hook=quantize_per_channel";
       EXPECT_EQ(count_of("pass\n", end.output), over_nodes ? 3 : 2) << ::testing::PrintToString(flags);
       EXPECT_EQ(count_of(".nodes_of_2 ", end.output), over_nodes ? 1 : 0) << end.output;

@@ -1,4 +1,4 @@
-// Where the programs under test and the files that their tests read are.
+// The paths of the programs under test and of the files that their tests read.
 #pragma once
 
 #include <filesystem>
@@ -6,7 +6,7 @@
 
 namespace narrowcast::testing {
 
-// The programs lie beside the test program, wherever somebody has put both.
+// The programs are in the folder of the test program.
 inline std::string beside_this_program(const char* name) {
   return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
 }
@@ -16,9 +16,9 @@ inline const std::string kNarrowcastQuantize = beside_this_program("narrowcast-q
 inline const std::string kNarrowcastRun = beside_this_program("narrowcast-run");
 inline const std::string kNarrowcastTrain = beside_this_program("narrowcast-train");
 
-// The files: absolute paths, in a file of their own that the build writes. A path in any other file would keep clones
-// from sharing what ccache compiled of it.
-extern const char* const kPython3;         // CPython 3.11; an empty or no file's name where there is none.
+// Absolute paths of files, in a separate source file that the build writes. A path in any other source file would keep
+// clones from sharing ccache's results for it.
+extern const char* const kPython3;         // CPython 3.11; empty, or not a file, if missing.
 extern const char* const kPythonTorch;     // PYTHONPATH with the torch package; its folders need not exist.
 extern const char* const kPythonBytecode;  // PYTHONPYCACHEPREFIX
 extern const char* const kSlurmOneNode;    // tests/support/slurm/one_node

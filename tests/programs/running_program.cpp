@@ -44,7 +44,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Appends what `pipe` has; at its end, closes it and sets it to -1.
+// Appends the available output of `pipe`; at its end, closes it and sets it to -1.
 void drain(int& pipe, std::string& text) {
   char bytes[1 << 14];
   const ssize_t count = read(pipe, bytes, sizeof(bytes));

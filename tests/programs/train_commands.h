@@ -25,25 +25,25 @@ inline Words operator+(Words words, const Words& more) {
   return words;
 }
 
-// The flag for the text that NARROWCAST_TEST_TEXT names, on machines without the default text, and else none.
+// On machines without the default text, the flag for the text that NARROWCAST_TEST_TEXT names; otherwise nothing.
 inline Words text_elsewhere() {
   const char* const path = std::getenv("NARROWCAST_TEST_TEXT");
   return path == nullptr ? Words{} : Words{std::string("--data=") + path};
 }
 
-// A model that takes milliseconds per step, over the default text unless told otherwise.
+// A model that takes milliseconds per step, over the default text unless other data are given.
 inline Words small_gpt() {
   return Words{"--model=char_gpt", "--layers=1",      "--heads=2",        "--width=16",        "--context=16",
                "--steps=6",        "--batch_size=12", "--eval_batches=1", "--sample_length=20"} +
          text_elsewhere();
 }
 
-// One process alone, whatever started the test.
+// The environment of a single process, however the test was started.
 inline std::map<std::string, std::string> alone() {
   return {{"RANK", ""}, {"WORLD_SIZE", ""}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}, {"OMP_NUM_THREADS", "1"}};
 }
 
-// Sees the GPUs that this process sees.
+// Lets the process see the GPUs that this process sees.
 inline std::map<std::string, std::string> with_gpus(std::map<std::string, std::string> environment) {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   environment["CUDA_VISIBLE_DEVICES"] = visible == nullptr ? "" : visible;
@@ -57,7 +57,7 @@ inline ProgramEnd train_on(int ranks, const Words& flags) {
                     alone());
 }
 
-// The environment of one of so many ranks, started without a launcher.
+// The environment of one of `ranks` ranks, started without a launcher.
 inline std::map<std::string, std::string> one_of(int ranks, int rank, int64_t port) {
   return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(ranks)}, {"LOCAL_RANK", ""},
           {"LOCAL_WORLD_SIZE", ""},       {"MASTER_ADDR", "127.0.0.1"},          {"MASTER_PORT", std::to_string(port)},
@@ -66,7 +66,7 @@ inline std::map<std::string, std::string> one_of(int ranks, int rank, int64_t po
 
 inline std::map<std::string, std::string> one_of_two(int rank, int64_t port) { return one_of(2, rank, port); }
 
-// Ranks without a launcher, which would end them all. They train for ever.
+// Ranks without a launcher, which would end them all. They train forever.
 struct EndlessRanks {
   EndlessRanks(int count, const Words& flags) {
     const Words command =
@@ -77,7 +77,7 @@ struct EndlessRanks {
     ranks[0]->wait_for_errors("step");
   }
 
-  // How all but that one end, by rank.
+  // The ends of all ranks except `lost`, by rank.
   std::map<int, ProgramEnd> wait_for_all_but(int lost) const {
     std::map<int, ProgramEnd> ends;
     for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
@@ -90,7 +90,7 @@ struct EndlessRanks {
   std::vector<std::unique_ptr<RunningProgram>> ranks;
 };
 
-// A rank of a job that is to be lost, and where the others then wait for it.
+// A rank that a test loses, and where the other ranks then wait for it.
 struct LostRank {
   int rank = 0;
   int ranks = 2;
@@ -102,7 +102,7 @@ inline void PrintTo(const LostRank& lost, std::ostream* out) {
   for (const std::string& flag : lost.flags) *out << " " << flag;
 }
 
-// The objects of a file of JSON lines.
+// The objects of a JSON Lines file.
 inline std::vector<nlohmann::json> json_lines(const std::string& path) {
   std::istringstream text(files::read_file(path));
   std::vector<nlohmann::json> lines;

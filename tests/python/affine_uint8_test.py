@@ -21,7 +21,7 @@ def observed(observer, x):
 
 
 def matrices(dtype):
-    """Name and matrix of what to try."""
+    """Names and matrices to try."""
     torch.manual_seed(SEED)
     for shape in ((1, 1), (3, 7), (16, 512), (5, 1023)):
         normal = torch.randn(shape, dtype=torch.float64)
@@ -88,7 +88,7 @@ class Quantize(ExactTestCase):
             x = torch.full((1, 40), float("nan"), dtype=dtype)
             self.assert_same(ops.quantize_per_tensor(x, torch.tensor(1.0), torch.tensor(7.0)), torch.zeros_like(x).byte())
 
-    # Scales that do not belong to the input: every way to saturate, and all ties.
+    # Scales that do not belong to the input: every kind of saturation, and all ties.
     def test_foreign_scales_as_the_hook(self):
         halves = torch.arange(-600, 601) / 2
         for dtype in FLOATS:

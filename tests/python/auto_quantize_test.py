@@ -1,4 +1,4 @@
-"""The collective operators on two processes equal PyTorch's own auto_quantize where values are numbers."""
+"""The collective operators on two processes equal PyTorch's own auto_quantize, except for NaN."""
 import unittest
 
 import torch
@@ -15,7 +15,7 @@ UPSTREAM_TYPE = {"fp16": upstream.DQuantType.FP16, "bfp16": upstream.DQuantType.
 
 
 def input_of(rank):
-    """A matrix that any rank can make: normal and hostile numbers, and random patterns but for NaN."""
+    """A matrix that any rank can compute: normal and hostile numbers, and random bit patterns except NaN."""
     generator = torch.Generator().manual_seed(rank)
     numbers = torch.cat([torch.randn(2000, generator=generator), hostile_numbers(torch.float32),
                          random_bits(torch.float32, 20_000, generator)])
@@ -24,7 +24,7 @@ def input_of(rank):
 
 
 class OnEachRank(ExactTestCase):
-    """What one rank does; not a test by itself."""
+    """The test on one rank; not a test by itself."""
 
     def runTest(self):
         for qtype, upstream_type in UPSTREAM_TYPE.items():
@@ -41,7 +41,8 @@ class OnEachRank(ExactTestCase):
         ops.auto_quantize_all_gather(outputs, x, qtype, GROUP)
         self.assert_same(outputs, expected)
 
-    # Gloo has no all_to_all on lists, so upstream's cannot run: its own encoding and decoding of what each rank sends.
+    # Gloo has no all_to_all on lists, so upstream's cannot run. Compares with upstream's encoding and decoding of each
+    # rank's input.
     def check_all_to_all(self, qtype, upstream_type):
         rank = dist.get_rank()
         parts = [list(input_of(sender).split([2, 4])) for sender in range(WORLD)]

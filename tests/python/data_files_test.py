@@ -1,4 +1,4 @@
-"""Folders of data as NumPy, safetensors and torch write them, read by narrowcast-train: every value of every dtype."""
+"""narrowcast-train reads folders of data written by NumPy, safetensors and torch: every value of every dtype."""
 import os
 import pathlib
 import re
@@ -17,7 +17,8 @@ TORCH_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, tor
 
 
 class WeightedSum(torch.nn.Module):
-    """Its loss says which numbers it was given, at which places: their sum, each times its place, and a zero to learn."""
+    """Its loss shows which numbers it received, in which places: the sum of each number times its place, plus a
+    parameter of 0."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +38,7 @@ class DataFiles(unittest.TestCase):
         torch.jit.script(WeightedSum()).save(self.folder / "sum.pt")
 
     def check_values(self, data, inputs, targets):
-        """The loss of one step over all four samples is that of the numbers that were written."""
+        """The loss of one step over all four samples is the loss of the written numbers."""
         environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         command = [os.environ["NARROWCAST_TRAIN"], f"--model={self.folder}/sum.pt", f"--data={data}", "--steps=1",
                    "--batch_size=4", "--eval_batches=1", "--learning_rate=1e-9", "--hook=none", "--device=cpu"]
@@ -51,7 +52,7 @@ class DataFiles(unittest.TestCase):
             self.assertAlmostEqual(loss, expected, delta=abs(expected) * 1e-6 + 1e-3, msg=data)  # float32, 4 decimals.
 
     def values(self):
-        """0 and 1 for all dtypes, in a pattern that no shift leaves as it is; targets 0, 1, 0, 0."""
+        """0 and 1 for all dtypes, in a pattern that every shift changes; targets 0, 1, 0, 0."""
         return np.array([int(bit) for bit in "101100111000110101011110"]).reshape(4, 2, 3), np.array([0, 1, 0, 0])
 
     def folder_of(self, name):

@@ -1,4 +1,4 @@
-"""docs/operators.md has every operator, with its schema as registered, and its examples in Python run."""
+"""docs/operators.md lists every operator with its registered schema, and its Python examples run."""
 import importlib.util
 import pathlib
 import re
@@ -19,7 +19,7 @@ def examples(language):
 
 
 def run(source):
-    """From a file: TorchScript reads a function's source there."""
+    """Runs the source from a file: TorchScript reads a function's source there."""
     with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file:
         file.write(PROLOGUE + source)
         file.flush()

@@ -1,6 +1,6 @@
-// gpt2_logits WEIGHTS HEADS TOKENS LOGITS: computes the logits of a gpt that begins with the file WEIGHTS, for the test
-// that compares them with PyTorch's. TOKENS is a safetensors file with the tensor `tokens`, int64 [B, T]; LOGITS
-// becomes one with `logits`, float32 [B, T, vocabulary].
+// gpt2_logits WEIGHTS HEADS TOKENS LOGITS: computes the logits of a gpt whose weights are read from WEIGHTS, for
+// comparison with PyTorch's. TOKENS is a safetensors file with the tensor `tokens`, int64 [B, T]. The program writes
+// LOGITS, a safetensors file with `logits`, float32 [B, T, vocabulary].
 #include <ATen/ATen.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-"""GPT-2 as its code has it (openai/gpt-2, and GPT2LMHeadModel of Hugging Face's transformers) beside narrowcast's gpt, by
-the layout of weights that they share."""
+"""Compares narrowcast's gpt with GPT-2 as its code defines it (openai/gpt-2, and GPT2LMHeadModel of Hugging Face's
+transformers), using the layout of weights that they share."""
 import math
 import os
 import pathlib
@@ -16,7 +16,7 @@ LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = 3, 4, 32, 24, 128
 
 
 def random_weights(generator):
-    """Of Hugging Face's names and shapes. Weights of Conv1D are [inputs, outputs]."""
+    """Weights with Hugging Face's names and shapes. Weights of Conv1D are [inputs, outputs]."""
     def random(*shape):
         return 0.2 * torch.randn(shape, generator=generator)
 
@@ -77,7 +77,7 @@ class Gpt2(unittest.TestCase):
         return safetensors_file.read(self.folder / "logits.safetensors")[0]["logits"]
 
     def assert_close(self, actual, expected):
-        """float32 by another order of sums; logits are of about 1."""
+        """float32 with another order of sums; logits are of about 1."""
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
     def test_logits_of_files_as_hugging_face_writes_them(self):
@@ -100,7 +100,7 @@ class Gpt2(unittest.TestCase):
             self.assert_close(self.our_logits(self.folder / "narrow.safetensors"), expected)
 
     def test_what_is_written_loads_there(self):
-        """After a training, and computes there what it computes here."""
+        """A file written after a training loads in PyTorch, and gives the same logits there."""
         start, text = self.folder / "gpt2.safetensors", self.folder / "text.txt"
         safetensors_file.write(start, self.weights)
         text.write_text("the cat sat on the mat. " * 40)

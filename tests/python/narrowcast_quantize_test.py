@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 class ByOperators(nn.Module):
-    """What a converted Linear layer must compute."""
+    """The computation of a converted Linear layer."""
     def __init__(self, linear):
         super().__init__()
         self.codes, self.scales, _ = ops.dynamically_quantize_per_channel(linear.weight.detach(), -128, 127, torch.int8)
@@ -50,17 +50,17 @@ class ByOperators(nn.Module):
 
 
 class Derived(nn.Linear):
-    """As torch.nn.Linear, under a name of its own."""
+    """Like torch.nn.Linear, under another name."""
 
 
 class Rectified(nn.Linear):
-    """With a forward of its own."""
+    """With a custom forward."""
     def forward(self, x):
         return torch.relu(linear(x, self.weight, self.bias)) + x.sum(-1, keepdim=True)
 
 
 class Transposed(nn.Linear):
-    """Not by linear."""
+    """Does not call linear."""
     def forward(self, x):
         return torch.mm(x, self.weight.t())
 
@@ -86,7 +86,7 @@ class Encoder(nn.Module):
 
 
 class UnlikePair(nn.Module):
-    """Two layers of one TorchScript type, which does not say what their weights are."""
+    """Two layers of one TorchScript type although their weights differ."""
     def __init__(self):
         super().__init__()
         self.first = nn.Linear(16, 16)
@@ -173,10 +173,10 @@ class NarrowcastQuantize(ExactTestCase):
         self.assertEqual(result.returncode, exit_code, result.stderr)
         return result.stdout if exit_code == 0 else result.stderr
 
-    # In float64 whatever order sums take is 1e-9 apart at most, where no number is above 10000. A layer that is
-    # forgotten, or converted that should stay, changes more.
+    # In float64, different orders of sums differ by at most 1e-9 if no number is above 10000. A layer that is not
+    # converted, or is converted wrongly, changes more.
     def check(self, net, converted, staying="", trace=False, x=None):
-        """The file of `net` computes what it did with the weights of those layers, and no others, rounded."""
+        """The file of `net` gives the same result as `net` with the weights of exactly those layers rounded."""
         net = net.double().eval()
         x = torch.randn(3, 5, 16).double() if x is None else x
         output = self.quantize(torch.jit.trace(net, x, check_trace=False) if trace else torch.jit.script(net))
@@ -187,7 +187,7 @@ class NarrowcastQuantize(ExactTestCase):
         rounded = copy.deepcopy(net)
         with torch.no_grad():
             layers = [rounded.get_submodule("" if name == "the module" else name) for name in converted]
-            for weight in {layer.weight for layer in layers}:  # Once where several share it.
+            for weight in {layer.weight for layer in layers}:  # Once if several layers share it.
                 codes, scales, _ = ops.dynamically_quantize_per_channel(weight.float(), -128, 127, torch.int8)
                 weight.copy_(codes.double() * scales.double()[:, None])
             actual = torch.jit.load(self.output)(x)
@@ -229,7 +229,7 @@ class NarrowcastQuantize(ExactTestCase):
                     with self.subTest(layer=layer.__name__, trace=trace, bias=bias):
                         self.check(layer(16, 11, bias=bias), ["the module"], trace=trace)
 
-    # |w - code * scale| is at most half a scale, but for the roundings of float32 on the way: each input adds that.
+    # |w - code * scale| is at most half a scale, up to float32 roundings on the way: each input adds that.
     def test_is_within_half_a_scale_per_input_of_the_floats(self):
         for dtype, roundoff in ((torch.float32, 2.0**-24), (torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11)):
             layer, x = Derived(200, 30).to(dtype), torch.randn(70, 200).to(dtype)
@@ -238,8 +238,8 @@ class NarrowcastQuantize(ExactTestCase):
             exact = linear(x.double(), layer.weight.double(), layer.bias.double())
             terms = x.double().abs() @ (layer.weight.double().abs().t()) + layer.bias.double().abs()
             half_scales = x.double().abs().sum(1, keepdim=True) * quantized.scales.double() / 2
-            # Scales and, in bfloat16, products are rounded to the dtype, and so is the result; sums as in float32, of
-            # inputs that are rounded to 2^-14 of their row's largest at most.
+            # Scales, the result and, in bfloat16, products are rounded to the dtype. Sums are as in float32, with
+            # inputs rounded to at most 2^-14 of their row's largest one.
             weights = layer.weight.double().abs().sum(1) + 200 * quantized.scales.double()
             roundings = ((terms + half_scales) * (3 * roundoff + (200 + 3) * 2.0**-24)
                          + x.double().abs().amax(1, keepdim=True) * weights * 2.0**-14)
@@ -255,14 +255,14 @@ class NarrowcastQuantize(ExactTestCase):
         state = torch.jit.load(self.output).state_dict()
         self.assertEqual(len({x.data_ptr() for name, x in state.items() if name.endswith(".weight")}), 1)
 
-    # In a trace one of a layer's names has its code.
+    # In a trace, only one of the layer's names has its code.
     def test_a_shared_layer_in_a_trace(self):
         net = Shared()
         net.tied = nn.Linear(16, 16)
         self.check(net, ["first", "tied"], "same stays as it is: none of its methods multiplies by its weight\n",
                    trace=True)
 
-    # A trace gives the one weight to both layers that share it.
+    # A trace gives both layers that share the weight the same one.
     def test_refuses_a_tied_weight_in_a_trace(self):
         error = self.quantize(torch.jit.trace(Shared(), torch.randn(3, 16)), exit_code=2)
         self.assertIn("first stays as it is: the module uses its weight itself; same stays as it is: none of its "
@@ -298,7 +298,7 @@ class NarrowcastQuantize(ExactTestCase):
         self.assertRegex(error, "quantised; out_proj stays as it is: the module uses its weight itself\n$")
         self.assertFalse(os.path.exists(self.output))
 
-    # LibTorch's copies of a module lose them.
+    # LibTorch's copies of a module lose hooks.
     def test_refuses_hooks(self):
         for net, name in ((Net(), "the module"), (Net().head, "the module"), (nn.Sequential(Net().head), "submodule '0'")):
             module = net[0] if isinstance(net, nn.Sequential) else net

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from support.exact import ExactTestCase, ops, registered_operators
 from support.operator_cases import CASES
 
-SIZES = (7, 9, 12)  # Unlike any other dimension of the cases: the compiler takes equal ones for the same.
+SIZES = (7, 9, 12)  # Different from all other dimensions of the cases: the compiler would identify equal ones.
 
 
 def setUpModule():
@@ -21,7 +21,7 @@ def tearDownModule():
 
 
 def copies(arguments):
-    """Own memory for each tensor, with the strides it has."""
+    """Copies each tensor to new memory, with the same strides."""
     def copy(x):
         if not isinstance(x, torch.Tensor):
             return x
@@ -30,14 +30,14 @@ def copies(arguments):
 
 
 def run(function, arguments):
-    """What it returns, and its arguments afterwards: some operators write to them."""
+    """The result, and the arguments afterwards: some operators write to them."""
     arguments = copies(arguments)
     result = function(*arguments)
     return [result, *pytree.tree_leaves(arguments)]
 
 
 def needing_gradients(arguments, positions=None):
-    """The arguments, of which the floats (at those positions) require a gradient."""
+    """The arguments; the floating-point ones (at those positions) require a gradient."""
     def require(x):
         floats = isinstance(x, torch.Tensor) and x.is_floating_point()
         return x.detach().clone().requires_grad_() if floats else x
@@ -46,7 +46,7 @@ def needing_gradients(arguments, positions=None):
 
 
 def keyword_arguments(operator, arguments):
-    """The arguments as (args, kwargs) of a call of `operator`, some of whose arguments take no position."""
+    """The arguments as (args, kwargs) of a call of `operator`, which may have keyword-only arguments."""
     parameters = operator._schema.arguments
     positional = [x for parameter, x in zip(parameters, arguments) if not parameter.kwarg_only]
     keywords = {parameter.name: x for parameter, x in zip(parameters, arguments) if parameter.kwarg_only}
@@ -54,7 +54,7 @@ def keyword_arguments(operator, arguments):
 
 
 class CountingBackend:
-    """torch.compile's backend aot_eager; knows how many graphs it was given."""
+    """torch.compile's backend aot_eager, which counts its graphs."""
 
     def __init__(self):
         self.graphs = 0
@@ -69,8 +69,8 @@ class Library(unittest.TestCase):
     def test_every_operator_has_a_case(self):
         self.assertEqual(set(CASES), registered_operators())
 
-    # The library is linked with another copy of LibTorch than Python's; were both loaded, operators and process groups
-    # registered in one would be unknown in the other.
+    # The library is linked with another copy of LibTorch than Python's. If both were loaded, operators and process
+    # groups registered in one would be unknown in the other.
     def test_shares_the_libtorch_of_python(self):
         with open("/proc/self/maps", encoding="utf-8") as maps:
             files = {line.split()[-1] for line in maps if "libtorch_cpu.so" in line or "libc10.so" in line}
@@ -127,7 +127,7 @@ class Operators(ExactTestCase):
             loaded = torch.jit.load(file)
             for arguments in [case.sized(SIZES[0]), *case.others()]:
                 expected = run(case.call, arguments)
-                for function in (scripted, loaded, loaded):  # The executor changes what it runs in the second call.
+                for function in (scripted, loaded, loaded):  # The executor changes the code in the second call.
                     self.assert_same(run(function, arguments), expected)
         self.for_each_case(check)
 
@@ -169,14 +169,14 @@ class Operators(ExactTestCase):
                 self.assert_same(pytree.tree_leaves(actual), [torch.stack(xs) for xs in zip(*expected)])
         self.for_each_case(check)
 
-    # A constant where a gradient should be would be silently wrong.
+    # A constant in place of a gradient would be silently wrong.
     def test_have_a_gradient_or_say_that_they_have_none(self):
         def check(name, case):
             arguments = case.sized(SIZES[0])
             positions = case.differentiable or range(len(arguments))
             inputs = needing_gradients(arguments, positions)
             written = [x.detach() for x in pytree.tree_leaves(inputs[0]) if isinstance(x, torch.Tensor)]
-            if name.startswith("auto_quantize"):  # The first argument is written to: no leaf may be.
+            if name.startswith("auto_quantize"):  # The first argument is written to, so it must not be a leaf.
                 inputs = (written if isinstance(inputs[0], list) else written[0], *inputs[1:])
             elif name.endswith("_"):
                 inputs = (inputs[0].clone(), *inputs[1:])

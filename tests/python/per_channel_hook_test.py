@@ -22,7 +22,7 @@ SIZES = (1, 7, 128, 512, 799, 800, 1000)  # The reference task's one bucket has 
 
 
 class Bucket:
-    """What the hook uses of a dist.GradBucket, which cannot be made in Python."""
+    """The part of dist.GradBucket that the hook uses; Python cannot construct one."""
 
     def __init__(self, buffer):
         self._buffer = buffer
@@ -32,7 +32,8 @@ class Bucket:
 
 
 class Gathered:
-    """The hook takes the result of an all-gather as NCCL's future holds it: one tensor of all ranks', in a list."""
+    """The result of an all-gather in the form of NCCL's future, which the hook expects: one tensor of all ranks, in a
+    list."""
 
     def __init__(self, outputs):
         self._future = torch.futures.Future()
@@ -43,7 +44,7 @@ class Gathered:
 
 
 def all_gather(outputs, own, group, async_op):
-    """As dist.all_gather on Gloo, whose future holds a list of the ranks' tensors."""
+    """Like dist.all_gather on Gloo, whose future has a list of the ranks' tensors."""
     del async_op
     dist.all_gather(outputs, own, group=group)
     return Gathered(outputs)
@@ -55,7 +56,7 @@ def upstream_mean(bucket, bucket_size):
 
 
 def read_gradient(folder, hook, rank):
-    """The one tensor, float32, of what a rank of narrowcast-train ended with."""
+    """The only tensor, float32, of a rank's final gradients in narrowcast-train."""
     with open(os.path.join(folder, f"{hook}.rank{rank}.safetensors"), "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         data = bytearray(file.read())
@@ -65,14 +66,14 @@ def read_gradient(folder, hook, rank):
 
 
 def dump_gradients(folder, hook, *flags):
-    """Lets two ranks of narrowcast-train write what they end the reference task with."""
+    """Makes two ranks of narrowcast-train write their final gradients of the reference task."""
     subprocess.run([os.environ["NARROWCAST_RUN"], f"--nproc_per_node={WORLD}", os.environ["NARROWCAST_TRAIN"],
                     "--model=ddp_comm_hook_task", "--verify_gradients", f"--hook={hook}",
                     f"--dump_gradients={folder}", *flags], check=True, capture_output=True)
 
 
 class OnEachRank(ExactTestCase):
-    """What one rank does; not a test by itself."""
+    """The test on one rank; not a test by itself."""
 
     def __init__(self, folder):
         super().__init__()

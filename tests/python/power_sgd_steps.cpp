@@ -1,9 +1,8 @@
-// power_sgd_steps FOLDER...: runs steps of a PowerSGD hook on ranks that are threads, for the test that compares them
-// with PyTorch's.
+// power_sgd_steps FOLDER...: runs steps of a PowerSGD hook on ranks that are threads, for comparison with PyTorch's.
 //
 // FOLDER/case.json: hook, options under PyTorch's names, world_size, steps, dtype ("float32" or "float64") and buckets,
-// each the list of its parameters' sizes. FOLDER/gradients.bin: the numbers by step, rank and bucket; FOLDER/means.bin
-// becomes what the ranks end with, in the same order.
+// each the list of its parameters' sizes. FOLDER/gradients.bin: the numbers by step, rank and bucket. The program
+// writes FOLDER/means.bin: the ranks' results, in the same order.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -59,7 +58,7 @@ std::vector<at::Tensor> make_parameters(const std::vector<Sizes>& sizes, at::Sca
   return parameters;
 }
 
-// One rank's steps; `gradients` and the result by step.
+// One rank's steps; `gradients` and the result are indexed by step.
 std::vector<Numbers> run_steps(const Case& test, const std::vector<Numbers>& gradients,
                                const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const auto hook = hooks::create_comm_hook(test.hook, {.process_group = group, .power_sgd = test.options});

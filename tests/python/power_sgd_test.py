@@ -1,4 +1,4 @@
-"""The PowerSGD hooks, with the memory of means, equal PyTorch's own on two ranks, and nearly so on more."""
+"""The PowerSGD hooks, with the memory of means, equal PyTorch's own on two ranks, and approximately on more."""
 import ctypes
 import itertools
 import json
@@ -19,7 +19,8 @@ from support.ranks import run_on_ranks
 
 STEPS = 20
 START = 2
-# Two buckets: matrices of which two have one shape, a convolution's weight, a bias, and one too small to shrink.
+# Two buckets: matrices, two of which have the same shape, a convolution's weight, a bias, and one too small to
+# compress.
 BUCKETS = [[(1024, 64), (64, 1024), (7,), (64, 1024)], [(16, 8, 3, 3), (16,), (1, 5)]]
 USUAL = {"hook": "power_sgd", "matrix_approximation_rank": 1, "start_powerSGD_iter": START, "min_compression_rate": 2,
          "use_error_feedback": True, "warm_start": True, "orthogonalization_epsilon": 0, "random_seed": 0,
@@ -30,7 +31,7 @@ OF_PYTORCH = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compressi
 
 
 class RandomState:
-    """What the hook uses of numpy.random.RandomState, which the tests do not need otherwise."""
+    """The part of numpy.random.RandomState that the hook uses; otherwise the tests do not need NumPy."""
 
     def __init__(self, seed):
         self._numbers = [seed]
@@ -62,7 +63,7 @@ class RandomState:
 
 
 class Bucket:
-    """What the hooks use of a dist.GradBucket, which cannot be made in Python."""
+    """The part of dist.GradBucket that the hooks use; Python cannot construct one."""
 
     def __init__(self, buffer, shapes, index, count):
         self._buffer, self._shapes, self._index, self._count = buffer, shapes, index, count
@@ -85,7 +86,7 @@ class Bucket:
 
 
 def orthogonalize_batches_of_one(matrices, epsilon=0, inner=upstream._orthogonalize):
-    """The batched hook passes a matrix where a batch is asked for: a batch of one is what it means."""
+    """The batched hook passes a matrix to a function that expects a batch: treats it as a batch of one."""
     inner(matrices.unsqueeze(0) if matrices.dim() == 2 else matrices, epsilon)
 
 
@@ -95,7 +96,7 @@ def make_state(case):
 
 
 def upstream_means(case, gradients):
-    """What this rank ends with, by step and bucket; buckets come one at a time, as the hook waits within callbacks."""
+    """This rank's results, by step and bucket. Buckets come one at a time, because the hook waits within callbacks."""
     state = make_state(case)
     hook = upstream.batched_powerSGD_hook if case["hook"].startswith("batched") else upstream.powerSGD_hook
     means = []
@@ -113,7 +114,7 @@ def numels(case):
 
 
 def make_gradients(case):
-    """By rank, step and bucket."""
+    """Gradients by rank, step and bucket."""
     torch.manual_seed(1)
     dtype = getattr(torch, case["dtype"])
     return [[[torch.randn(numel, dtype=dtype) * 1e-3 for numel in numels(case)] for _ in range(case["steps"])]
@@ -132,7 +133,7 @@ def write_case(case, gradients, folder):
 
 
 def read_means(case, folder):
-    """By rank, step and bucket."""
+    """Means by rank, step and bucket."""
     with open(os.path.join(folder, "means.bin"), "rb") as file:
         numbers = torch.frombuffer(bytearray(file.read()), dtype=getattr(torch, case["dtype"]))
     parts = iter(numbers.split(numels(case) * case["steps"] * case["world_size"]))
@@ -148,7 +149,7 @@ def cases(**changes):
 
 
 class OnEachRank(unittest.TestCase):
-    """What one rank does; not a test by itself."""
+    """The test on one rank; not a test by itself."""
 
     def __init__(self, all_cases, folder=None, relative=None):
         super().__init__()

@@ -1,4 +1,4 @@
-"""tests/bench/network/python_training.py: it trains as often as it is told, and what narrowcast-train would."""
+"""tests/bench/network/python_training.py runs the given number of steps, and trains the same as narrowcast-train."""
 import json
 import os
 import pathlib

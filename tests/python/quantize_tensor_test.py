@@ -1,4 +1,4 @@
-"""FP16 and BFP16 equal PyTorch's own torch/distributed/algorithms/_quantization, bit for bit, but for NaN."""
+"""FP16 and BFP16 equal PyTorch's own torch/distributed/algorithms/_quantization, bit for bit, except for NaN."""
 import unittest
 
 import torch
@@ -12,7 +12,7 @@ QUANT_LOSS = 1.1
 
 
 def upstream_quantize(x, qtype):
-    """PyTorch's function; its BFP16 takes contiguous matrices of float32 only."""
+    """PyTorch's function; its BFP16 only accepts contiguous float32 matrices."""
     if qtype == "bfp16":
         x = x.float().reshape(1, -1)
     return upstream._quantize_tensor(x, UPSTREAM_TYPE[qtype])
@@ -44,7 +44,7 @@ class QuantizeTensor(ExactTestCase):
         torch.manual_seed(1)
         self.assert_encodes_as_upstream(random_bits(torch.float32, 10_000_000))
 
-    # The lower half of float32 decides how BFP16 rounds: all of it, above some upper halves.
+    # The lower half of a float32 decides how BFP16 rounds: tries all lower halves with some upper halves.
     def test_every_way_to_round_to_bfp16(self):
         lower = torch.arange(2**16, dtype=torch.int32)
         for upper in (0x0000, 0x007F, 0x3F80, 0x3F81, 0x477F, 0x7F7F, 0x8000, 0xC77F, 0xFF7F):
@@ -60,7 +60,7 @@ class QuantizeTensor(ExactTestCase):
         for dtype in FLOATS:
             self.assert_encodes_as_upstream(hostile_numbers(dtype))
 
-    # PyTorch's BFP16 reads other tensors than contiguous matrices wrongly, or refuses them.
+    # PyTorch's BFP16 misreads, or rejects, tensors other than contiguous matrices.
     def test_any_layout(self):
         base = torch.randn(6, 8, 10)
         for x in (base.transpose(0, 2), base[::2, 1:, 3], base[0, 0, 0], base[:, :1].expand(6, 4, 10)):
@@ -92,7 +92,7 @@ class Lists(ExactTestCase):
             self.assert_same([bits(q) for q in qs], [bits(q) for q in expected])
             decoded = upstream._dequantize_tensor_list(expected, upstream_type)
             self.assert_same(ops.dequantize_tensor_list(qs, qtype), decoded)
-            # Upstream forgets quant_loss here.
+            # Upstream ignores quant_loss here.
             self.assert_same(ops.dequantize_tensor_list(qs, qtype, QUANT_LOSS), [x / QUANT_LOSS for x in decoded])
 
 

@@ -1,4 +1,4 @@
-"""The page of trainings and of measurements, opened in a headless Chromium."""
+"""The pages of trainings and of measurements, opened in a headless Chromium."""
 import html.parser
 import json
 import math
@@ -20,7 +20,7 @@ PAGE = ROOT / "trainer/train/reporting/report.html.in"
 BROWSER = shutil.which("chromium-headless-shell")
 SMALL = ["--layers=1", "--heads=2", "--width=16", "--context=16", "--batch_size=12", "--eval_batches=1", "--sample_length=0",
          "--log_every=2", "--eval_every=3", "--bucket_cap_mb=25", "--steps=8"]
-# Measures the page, once it is drawn, in a window of a phone's width, from a page around it.
+# Measures the page, once it is drawn, in a frame of a phone's width, from an outer page.
 PHONE = """<!doctype html><title>wait</title><iframe id=f src="{page}" style="border:0;width:390px;height:40000px"></iframe>
 <script>
 function measure() {{
@@ -34,7 +34,7 @@ document.getElementById("f").onload = measure;
 </script>"""
 
 
-# The same in a window of 1,200 pixels, for the summary: the part of it that is seen without scrolling, and the whole.
+# The same in a window of 1,200 pixels, for the summary: its part that is visible without scrolling, and the whole.
 DESKTOP = """<!doctype html><title>wait</title><iframe id=f src="{page}" style="border:0;width:1200px;height:20000px"></iframe>
 <script>
 function measure() {{
@@ -50,7 +50,7 @@ document.getElementById("f").onload = measure;
 
 
 def made_up(name, hook, step_seconds, unit="nats", steps=700):
-    """The lines of a training whose loss falls in the same way with every hook, some faster."""
+    """The lines of a training whose loss falls in the same way with every hook; step times differ."""
     loss = lambda step: 1.5 + 2.5 * math.exp(-step / 120)  # noqa: E731 -- a formula
     counts = {"measuring_bytes_sent": 27262976, "skipped_steps": 12, "compression": 3.938}
     lines = [{"event": "start", "hook": hook, "ranks": 128, "samples_per_step": 1024, "loss": unit}]
@@ -71,12 +71,12 @@ def run(*command):
 
 
 def loss_text(loss):
-    """As narrowcast-train prints losses, too."""
+    """The loss as narrowcast-train also prints it."""
     return f"{loss:.4f}" if loss == 0 or abs(loss) >= 0.1 else f"{loss:#.4g}"
 
 
 class Tables(html.parser.HTMLParser):
-    """Tables of a page, as {name of row: {name of column: (exact, text)}}, and what is drawn."""
+    """Tables of a page, as {name of row: {name of column: (exact, text)}}, and the drawn elements."""
 
     def __init__(self, text):
         super().__init__()
@@ -108,7 +108,7 @@ class Tables(html.parser.HTMLParser):
         elif attributes.get("scope") == "col":
             self.columns.append(text)
         elif attributes.get("scope") == "row":
-            self.row = self.tables[-1][text] = {}  # Of several rows of a name the last one stays.
+            self.row = self.tables[-1][text] = {}  # The last of several rows with the same name remains.
         if tag != "title" and attributes.get("scope") != "col":
             exact = attributes.get("data-value")
             self.row[self.columns[len(self.row)]] = (exact, text)
@@ -122,7 +122,7 @@ class ReportTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def browse(self, page, *flags):
-        """What the browser makes of the page. It may fetch nothing, and say nothing on its console."""
+        """The browser's result for the page. The page may fetch nothing, and print nothing on its console."""
         command = [BROWSER, "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=5000",
                    "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self.folder}/profile", *flags, "--dump-dom",
                    page.as_uri()]
@@ -154,7 +154,7 @@ class ReportTest(unittest.TestCase):
         return [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
 
     def expect_summary(self, row, lines):
-        """What the table says is what metrics.jsonl says, in its cells' data and, as rounded, in their texts."""
+        """The table matches metrics.jsonl: exact values in its cells' data, rounded ones in their texts."""
         end = lines[-1]
         for column, value in {"steps": 8, "training loss": end["training_loss"], "validation loss": end["validation_loss"],
                               "sent per rank": end["payload_bytes_sent"], "without a hook": end["payload_bytes_without_hook"],
@@ -212,7 +212,8 @@ class ReportTest(unittest.TestCase):
                 self.expect_fits_a_phone(page)
 
     def test_loss_over_time_of_several_hooks(self):
-        """Of three trainings that take as many steps, the one with the fastest steps ends first in the chart over time alone."""
+        """Of three trainings with the same number of steps, the one with the fastest steps ends first, only in the
+        chart over time."""
         seconds = {"none": 0.2, "bf16_compress": 0.1, "int8": 0.05}
         page = self.made_up_page(*(made_up(hook, hook, each) for hook, each in seconds.items()))
         figures = {re.match("[^<]*", figure)[0]: figure for figure in self.browse(page).split("<figure><figcaption>")[1:]}
@@ -230,12 +231,12 @@ class ReportTest(unittest.TestCase):
         self.assertIn(">1 min 00 s</text>", figures["Loss over time"])
 
     def captions(self, page):
-        """Of the charts that name their curves: in what they are, by title."""
+        """The units of the charts with named curves, by title."""
         captions = re.findall(r'<figcaption>([^<]*)<span> · ([^<]*)</span></figcaption><div class="legend"', self.browse(page))
         return {title: [unit for other, unit in captions if other == title] for title, _ in captions}
 
     def test_different_units_share_no_chart(self):
-        """Of a text, and of the same lines as a module would have left them that learns samples."""
+        """A training on a text, and the same lines as from a module that learns samples."""
         start, *lines = self.train("text", 1)
         samples = {key: value for key, value in start.items() if key != "tokens_per_step"} | {"samples_per_step": 12}
         page = self.folder / "page.html"
@@ -251,7 +252,7 @@ class ReportTest(unittest.TestCase):
             self.assertEqual(len(captions["Sent"]), 1)
 
     def test_texts_of_times_and_losses(self):
-        """Those that rounding brings to another unit or another digit."""
+        """Values that rounding moves to another unit or another digit."""
         *lines, end = self.train("run", 1)
         page, file = self.folder / "page.html", self.folder / "metrics.jsonl"
         for seconds, time, loss in ((0.25, "250 ms", 0.0999999), (59.4, "59.4 s", 1.2e-4), (59.6, "1 min 00 s", 4.12e-5),
@@ -286,7 +287,7 @@ class ReportTest(unittest.TestCase):
         self.expect_networks(results)
 
     def expect_networks(self, results):
-        """The page of tests/bench/network/run has what each network gave, beside the others."""
+        """The page of tests/bench/network/run shows the results of all networks."""
         page = self.folder / "networks.html"
         page.write_text(network_page.make({"2 x 1, 1gbit": results, "2 x 1, 10gbit": {key: results[key] for key in ("reference", "hooks")}}))
         shown = Tables(self.browse(page))

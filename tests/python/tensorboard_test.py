@@ -1,4 +1,4 @@
-"""What narrowcast-train --tensorboard_dir writes, read by TensorBoard."""
+"""TensorBoard reads the files of narrowcast-train --tensorboard_dir."""
 import json
 import os
 import pathlib

@@ -14,7 +14,7 @@ TARGETS = ((-128, 127, torch.int8), (-127, 127, torch.int8), (0, 255, torch.uint
 
 
 def symmetric_codes(x, low, high, dtype):
-    """Every step rounded to x's dtype: each is an operator of PyTorch's on tensors of that dtype."""
+    """Rounds every step to x's dtype: each is a PyTorch operator on tensors of that dtype."""
     largest = torch.maximum(-x.amin(1).clamp(max=0), x.amax(1).clamp(min=0))
     scales = (largest / ((high - low) / 2)).clamp(min=EPS)
     codes = (x / scales[:, None]).round().clamp(low, high).to(dtype)
@@ -75,7 +75,7 @@ class DynamicallyQuantizePerChannel(ExactTestCase):
 
 
 def small_layer():
-    """Weights, scales and bias of which every sum and product is exact, in any order and any dtype."""
+    """Weights, scales and bias for which every sum and product is exact, in any order and any dtype."""
     return (torch.randint(-8, 9, (24, 16), dtype=torch.int8), torch.randint(-3, 3, (24,)).float().exp2(),
             torch.randint(-4, 5, (24,)).float())
 
@@ -194,7 +194,7 @@ class Transforms(ExactTestCase):
 
 
 class Autocast(ExactTestCase):
-    """As torch.nn.functional.linear under autocast."""
+    """Compares with torch.nn.functional.linear under autocast."""
 
     def test_computes_in_the_dtype_of_autocast(self):
         weight, scales, bias = small_layer()
@@ -206,7 +206,7 @@ class Autocast(ExactTestCase):
                     with torch.autocast("cpu", to):
                         actual = ops.weight_only_int8_linear(x, weight, scales, bias)
                         self.assertEqual(actual.dtype, linear(x, weight.to(dtype)).dtype)
-                        for _ in range(3):  # The executor changes what it runs in the first two.
+                        for _ in range(3):  # The executor changes the code in the first two runs.
                             self.assert_same(scripted(x, weight, scales, bias), actual)
                     self.assert_same(actual, ops.weight_only_int8_linear(x.to(actual.dtype), weight, scales, bias))
 

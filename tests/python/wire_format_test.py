@@ -1,4 +1,4 @@
-"""docs/wire_format.md, followed word by word in Python's own numbers, gives the operators' bytes and values."""
+"""docs/wire_format.md, implemented literally with Python's numbers, gives the operators' bytes and values."""
 import functools
 import itertools
 import math
@@ -53,7 +53,7 @@ def random_word(seed, step, position):
 
 
 def least_scale(magnitude, greatest):
-    """The bits of the least bfloat16 that reaches the magnitude, by search."""
+    """The bits of the smallest bfloat16 that covers the magnitude, by search."""
     low, high = 0, 0x7F7F
     while low < high:
         middle = (low + high) // 2
@@ -77,7 +77,7 @@ E4M3 = [Fraction(code, 512) if code < 8 else Fraction(8 + code % 8) * Fraction(2
 def e4m3_code(y, word):
     sign = 0x80 if math.copysign(1, y) < 0 else 0
     magnitude = Fraction(min(abs(y), 448.0))
-    if word is None:  # Of two that are as near, the one with the even code.
+    if word is None:  # If two are equally near, the one with the even code.
         return sign | min(range(127), key=lambda code: (abs(E4M3[code] - magnitude), code % 2))
     small = magnitude < Fraction(1, 64)
     fixed = math.trunc(magnitude * 2**29) if small else bits_of(float(magnitude)) - 0x3C000000
@@ -135,7 +135,7 @@ ZERO_POINT_WIDTHS = range(3, 8)
 
 
 def width_of(header):
-    """Of a block, from its header."""
+    """A block's width, from its header."""
     if header >= 64:
         return header // 32 + 1
     return 2 if header >= 8 else 8 + header if header else 0
@@ -147,7 +147,7 @@ def zero_point_of(header):
 
 
 def own_step(step, header):
-    """Of a block, from the message's 16 bits and the block's header."""
+    """A block's own step, from the message's 16 bits and the block's header."""
     distance = header // 4 % 8 * 2**20 if header >= 64 else (header - 8) // 2 * 2**21 if header >= 8 else 0
     is_negative = header >= 8 and header % 2 == 1
     return float_of(max(step * 2**16 - distance, 0) ^ is_negative << 31)
@@ -167,7 +167,7 @@ def bfloat16_above(magnitude):
 
 
 class Extent:
-    """How far a block's numbers reach to either side of 0."""
+    """The largest magnitudes of a block's numbers on both sides of 0."""
 
     def __init__(self, block):
         positive = bfloat16_above(max((x for x in block if x > 0), default=0.0))
@@ -177,7 +177,7 @@ class Extent:
 
 
 class Step:
-    """What a step's 16 bits make of blocks; stochastic: of codes that are rounded at random."""
+    """The effect of a step's 16 bits on blocks; stochastic: with codes that are rounded at random."""
 
     def __init__(self, bits, stochastic):
         self.bits, self.inverse = bits, float32(1 / float_of(bits << 16))
@@ -185,10 +185,10 @@ class Step:
         self.least_faint = LEAST_FAINT if stochastic else max(LEAST_FAINT, bits * 2**16 - 27 * 2**21)
 
     def width(self, extent):
-        """Of a block, by search; None if no width will do."""
+        """A block's width, by search; None if no width suffices."""
         if bits_of(extent.larger) < self.least_faint:
             return 0
-        # Products and sums of two float32, rounded to double first, become the same float32.
+        # Products and sums of two float32 give the same float32 if they are rounded to double first.
         larger, smaller = float32(extent.larger * self.inverse), float32(extent.smaller * self.inverse)
         a, c = float32(larger - self.beyond), float32(smaller + (1 - self.beyond))
         without = max(a, c)
@@ -202,7 +202,7 @@ class Step:
         return next(filter(holds, range(2, 16)), None)
 
     def header(self, extent):
-        """Of such a block: that of the least step which is not too small, by search."""
+        """The header of such a block: the header of the smallest step that is not too small, by search."""
         width = self.width(extent)
         if width == 0 or width > 8:
             return max(width - 8, 0)
@@ -212,7 +212,7 @@ class Step:
             return max(float32(extent.larger * float32(1 / (half + zero_point + self.beyond))),
                        float32(extent.smaller * float32(1 / (half - 1 - zero_point + self.beyond))))
         zero_points = (0, half // 4) if width in ZERO_POINT_WIDTHS else (0,)
-        zero_point = min(zero_points, key=least)  # The first of two that are equal.
+        zero_point = min(zero_points, key=least)  # The first one if two are equal.
         enough = max(least(zero_point), 2.0**-101 if width == 2 else 0)
         headers = headers_with(width, zero_point, int(extent.is_positive))
         steps = {abs(own_step(self.bits, header)): header for header in headers}
@@ -224,7 +224,7 @@ class Step:
 
 
 def least_step(extents, stochastic, space):
-    """The bits of the least bfloat16 with which all codes fit, by search."""
+    """The bits of the smallest bfloat16 with which all codes fit, by search."""
     low, high = bits_of(2.0**-100) >> 16, GREATEST_STEP
     while low < high:
         middle = (low + high) // 2
@@ -248,7 +248,7 @@ def encode_variable(x, name, seed=None, step=0, offset=0):
     size, blocks = variable_size(len(x), VARIABLE_FORMATS[name]), parts_of(x, 32)
     if not x:
         return b""
-    if not all(abs(value) <= GREATEST_MAGNITUDE for value in x):  # NaN is not, either.
+    if not all(abs(value) <= GREATEST_MAGNITUDE for value in x):  # False for NaN as well.
         return struct.pack("<H", NAN_SCALE) + bytes(size - 2)
     extents = [Extent(block) for block in blocks]
     bits = least_step(extents, seed is not None, size - 2 - len(blocks))
@@ -334,26 +334,27 @@ def faint_blocks(numel):
 
 
 def falling_blocks(parts):
-    """Blocks of which each is smaller by that part of an octave, from the greatest code down to zeros."""
+    """Blocks that each are smaller than the previous one by that part of an octave, from the greatest code down to
+    zeros."""
     sizes = torch.arange(23 * parts, dtype=torch.float64).neg().div(parts).exp2().repeat_interleave(32)
     return (torch.rand(sizes.numel(), generator=torch.Generator().manual_seed(6)) - 0.5).sign() * sizes.float()
 
 
 def lopsided_blocks(parts):
-    """Falling blocks that reach from 0 to 1 times as far to one side as to the other."""
+    """Falling blocks that extend from 0 to 1 times as far on one side as on the other."""
     block = torch.arange(13 * parts)
     far = block.double().neg().div(parts).exp2()
     near = far * block.remainder(13) / 12
     up, down = torch.where(block % 2 == 0, torch.stack([far, near]), torch.stack([near, far])).unsqueeze(2)
     within = torch.rand(13 * parts, 32, generator=torch.Generator().manual_seed(7))
-    within[:, 3:5] = 1  # One of each sign, so that the sides are these.
+    within[:, 3:5] = 1  # One of each sign, so that the extents are exact.
     return torch.where(torch.arange(32) % 2 == 0, within * up, -within * down).float().flatten()
 
 
 def variable_inputs():
     sizes = torch.arange(20).repeat_interleave(33)
     different = torch.randn(660, generator=torch.Generator().manual_seed(3)) * 2.0**(sizes * 7 % 23)
-    least = falling_blocks(1) * 2.0**-86  # Steps that end at half of the least one.
+    least = falling_blocks(1) * 2.0**-86  # Steps that end at half of the smallest one.
     greatest = torch.tensor([1.0, -1.0]).repeat(48) * GREATEST_MAGNITUDE
     alone = torch.arange(256).eq(40).float()  # 16256 fits a step below 1. 16257, which is rounded up to 16320, does not.
     return (*inputs(), alone * 16256, -alone * 16257, -different, different.abs(), different * 2.0**-108, least, -least,
@@ -397,16 +398,16 @@ class VariableFormats(ExactTestCase):
 
     def test_any_bytes_are_decoded(self):
         generator = torch.Generator().manual_seed(4)
-        steps = (None, None, 0, 1, 0x80, 0x7F7F, 0x7F80, NAN_SCALE, 0x8000, 0xBF80, 0xFFFF)  # None: at random.
+        steps = (None, None, 0, 1, 0x80, 0x7F7F, 0x7F80, NAN_SCALE, 0x8000, 0xBF80, 0xFFFF)  # None: rounds at random.
         fit = []
         for (name, bits), numel, step in itertools.product(VARIABLE_FORMATS.items(), (1, 33, 300, 2100), steps):
-            for headers in (0xFF, 0x7F, 0x3F, 0x38):  # From such that do not fit to faint blocks and zeros alone.
+            for headers in (0xFF, 0x7F, 0x3F, 0x38):  # From headers that do not fit to faint blocks and zeros only.
                 message = torch.randint(0, 256, (variable_size(numel, bits),), dtype=torch.uint8, generator=generator)
                 message[2:][:(numel + 31) // 32] &= headers
                 if step is not None:
                     message[0], message[1] = step % 256, step // 256
                 self.assert_decodes(message, name, numel)
-                if step == 0:  # What is there is 0.
+                if step == 0:  # A message that fits contains only zeros.
                     fit.append(not any(map(math.isnan, decode_variable(bytes(message.tolist()), name, numel))))
         self.assertTrue(any(fit))
         self.assertFalse(all(fit))

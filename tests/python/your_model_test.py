@@ -1,4 +1,4 @@
-"""docs/your_model.md: every block of it, one after the other, in one folder; and its walks on two nodes."""
+"""docs/your_model.md: runs every block, one after another, in one folder; and its walks on two nodes."""
 import json
 import os
 import pathlib
@@ -14,17 +14,18 @@ import unittest
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 DOCUMENT = (DOCS / "your_model.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-# The lines of two machines, and the command whose rest stands for their "...".
+# The document's lines for two machines, and the command whose remainder "..." stands for.
 LINES_OF_NODES = re.findall(r"^    (narrowcast-run --nnodes=2 .*) \.\.\.$", DOCUMENT, re.MULTILINE)
 TRAINS = "narrowcast-train --model=ring.pt"
-# The module of each walk, and below what its validation loss ends. Points and first weights are other ones each time: half of
-# what guessing comes to, ln 2. Guessing is ln 256 = 5.5 in the second, and, with 0 for every point, 0.5 in the third.
+# The module of each walk, and the bound of its final validation loss. Points and initial weights differ in each run.
+# For the first walk the bound is half of the loss of guessing, ln 2. The loss of guessing is ln 256 = 5.5 in the second
+# walk and, with 0 for every point, 0.5 in the third.
 WALKS = {"ring": 0.35, "language": 4.0, "curve": 0.05}
 PROGRAMS = os.path.dirname(os.environ["NARROWCAST_TRAIN"])
 
 
 def idx_images(count):
-    """Images of 28 x 28 in which the digit is a row that is bright, and their labels."""
+    """Images of 28 x 28 whose digit is the number of a bright row, and their labels."""
     digits = [image % 10 for image in range(count)]
     pixels = b"".join(bytes(200 if pixel // 56 == digit else pixel % 7 for pixel in range(784)) for digit in digits)
     sizes = b"".join(size.to_bytes(4, "big") for size in (count, 28, 28))
@@ -40,7 +41,7 @@ def write_mnist(folder):
 
 
 def own_address():
-    """The address at which other machines know this one, or None. Nothing is sent."""
+    """This machine's address for other machines, or None. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
         try:
             route.connect(("10.0.0.1", 9))
@@ -60,7 +61,7 @@ class YourModel(unittest.TestCase):
         self.environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | paths
 
     def run_block(self, language, text):
-        """A Python block is a file, whose name its first line says."""
+        """A Python block is a file, named in its first line."""
         command = ["bash", "-e", "-c", text]
         if language == "python":
             name = re.match(r"# (\w+\.py)\n", text)[1]
@@ -87,7 +88,8 @@ class YourModel(unittest.TestCase):
             self.assertEqual(files, {"model.pt", "model.safetensors", "metrics.jsonl"})
 
     def test_buffers_that_the_class_does_not_save(self):
-        """There with FILE of save_file(net.state_dict()), and back with the call that the document names."""
+        """Loads the weights of save_file(net.state_dict()) as FILE, and loads them back with the call that the document
+        names."""
         call = re.search(r"`(net\.load_state_dict\(trained\.state_dict\(\), strict=False\))`", DOCUMENT)[1]
         self.run_block("python", "# rotary.py\n" + textwrap.dedent("""
             import torch
@@ -126,7 +128,7 @@ class YourModel(unittest.TestCase):
             """))
 
     def start_node(self, line, address, port):
-        """One of the document's lines, with this machine for both of its, and a port that is free."""
+        """Runs one of the document's lines, with this machine in place of both, and a free port."""
         place = f"--master_addr={address} --master_port={port}"
         command = ["bash", "-e", "-c", "exec " + re.sub(r"--master_addr=\S+", place, line)]
         node = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
@@ -137,7 +139,7 @@ class YourModel(unittest.TestCase):
         return node
 
     def test_the_walks_on_two_nodes(self):
-        """The document's lines are those of its first walk; the others differ by the module and what follows it."""
+        """The document's lines belong to its first walk; the other walks differ in the module and its options."""
         address = own_address()
         if not address:
             self.skipTest("this machine has no address but its loopback's, which a job on several nodes refuses")
@@ -150,7 +152,7 @@ class YourModel(unittest.TestCase):
         walk = next(index for index, (_, text) in enumerate(BLOCKS) if trains in text)
         for language, text in BLOCKS[walk - 2:walk]:
             self.run_block(language, text)
-        rest = re.match(r"(.*\\\n)*.*", BLOCKS[walk][1].partition(trains)[2])[0]  # Of this command alone.
+        rest = re.match(r"(.*\\\n)*.*", BLOCKS[walk][1].partition(trains)[2])[0]  # The rest of this command only.
         lines = [line.replace(TRAINS, trains) + rest for line in LINES_OF_NODES if line.endswith(TRAINS)]
         self.assertEqual([re.search(r"--node_rank=(\d) ", line)[1] for line in lines], ["0", "1"])
         with socket.create_server((address, 0)) as free:
@@ -159,7 +161,7 @@ class YourModel(unittest.TestCase):
         printed = [node.communicate()[0] for node in nodes]
         self.assertEqual([node.returncode for node in nodes], [0, 0], printed)
         losses = re.findall(r"validation loss +(\S+)", printed[0])
-        self.assertLess(float(losses[0]), bound)  # As on one machine: the number of ranks changes the speed alone.
+        self.assertLess(float(losses[0]), bound)  # As on one machine: the number of ranks only changes the speed.
         plan = json.loads((self.folder / "runs" / module / "metrics.jsonl").read_text().splitlines()[0])
         self.assertEqual(plan["ranks"], 4)
 

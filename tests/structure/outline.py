@@ -5,14 +5,14 @@ import pathlib
 import re
 import subprocess
 
-# LibTorch's options declare functions by a macro; names of macros in a class's or function's head are no part of it.
+# LibTorch's options declare functions by a macro; macro names in the head of a class or function are ignored.
 CTAGS = ["ctags", "--quiet", "--options=NONE", "--languages=C++", "--langmap=C++:.h.cpp.cu.cuh", "--output-format=json",
          "--fields=*", "--fields-C++=*", "--kinds-C++=*-lzZLDM", "-D", "TORCH_ARG(type,name)=void name(type);",
          "-I", "NARROWCAST_EXPORT,__launch_bounds__+,__global__,__device__,__host__,__forceinline__", "-L", "-", "-f", "-"]
 CLASSES = ("class", "struct", "union", "enum")
 KINDS = {"function": "function", "prototype": "function", "variable": "constant", "typedef": "alias", "alias": "alias",
          **{kind: kind for kind in CLASSES}}
-MACRO = re.compile(r"[A-Z][A-Z0-9_]+")  # TORCH_LIBRARY(...) {...} and the like are no functions.
+MACRO = re.compile(r"[A-Z][A-Z0-9_]+")  # TORCH_LIBRARY(...) {...} and the like are not functions.
 
 
 @dataclasses.dataclass(slots=True)
@@ -20,7 +20,7 @@ class Function:
     name: str
     line: int
     last_line: int
-    parameters: list  # Texts.
+    parameters: list  # Source texts.
     is_pure: bool
 
     @property
@@ -38,15 +38,15 @@ class Declaration:
     kind: str
     name: str
     line: int
-    last_line: int  # Of its head: a class's body is no part of it.
-    ends: int  # The last line, body included.
-    follows: "Declaration" = None  # The one that ends on the line before.
+    last_line: int  # Last line of its head: a class's body does not count.
+    ends: int  # The last line, including the body.
+    follows: "Declaration" = None  # The declaration that ends on the line before.
 
 
 class Outline:
-    """What a file declares: `functions` that it defines or declares as pure virtual; `declarations`, those that a user of
-    the file can name, without what needs no words (overrides, destructors, what is defaulted or deleted); `names`, the
-    qualified names of all that it declares; `classes`, those of its classes."""
+    """The declarations of a file. `functions`: those that it defines or declares as pure virtual. `declarations`: those
+    that a user of the file can name, except those that need no comment (overrides, destructors, defaulted or deleted
+    ones). `names`: the qualified names of all declarations. `classes`: the qualified names of its classes."""
 
     def __init__(self, text, tags):
         self.text = text
@@ -84,7 +84,7 @@ class Outline:
         self.declarations.append(declaration)
 
     def has_comment(self, declaration):
-        """Whether a comment stands directly above a declaration, its `template <...>` or on one of its lines."""
+        """Whether a comment stands directly above the declaration or its `template <...>`, or on one of its lines."""
         above = declaration.line - 2
         while above > 0 and self.lines[above].lstrip().startswith(("template", "requires")):
             above -= 1
@@ -92,13 +92,14 @@ class Outline:
             "//" in line for line in self.lines[declaration.line - 1:declaration.last_line])
 
     def shares_comment(self, declaration):
-        """The same, or the declarations directly above it, without a line between them, have one."""
+        """The same, or a declaration directly above it, without a line between them, has a comment."""
         while declaration and not self.has_comment(declaration):
             declaration = declaration.follows
         return declaration is not None
 
     def exemption(self, function):
-        """Who else decides a function's signature: the operator that it is registered for, or a library; or None."""
+        """The reason why a function's signature is not ours to choose (the registered operator, or a library), or
+        None."""
         if re.search(rf'impl\("[^"]*", &{re.escape(function.name)}\b', self.text):
             return "operators' schemas"
         return "nlohmann's SAX" if function.name == "boolean" and "json_sax" in self.text else None
@@ -116,7 +117,7 @@ def read(paths):
 
 
 def scoped(tag):
-    """A tag's qualified name, without scopes that have no name."""
+    """A tag's qualified name, without unnamed scopes."""
     path = f"{tag['scope']}::{tag['name']}" if "scope" in tag else tag["name"]
     return "::".join(part for part in path.replace("operator ", "operator").split("::") if not part.startswith("__anon"))
 
@@ -130,7 +131,7 @@ def needs_no_words(tag):
 
 
 def split_parameters(signature):
-    """The parameters of a signature, split at the commas that no bracket encloses."""
+    """The parameters of a signature, split at the commas outside of brackets."""
     found, depth, text = [], 0, ""
     for symbol in signature[1:]:
         depth += (symbol in "(<[{") - (symbol in ")>]}")

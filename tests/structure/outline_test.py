@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what outline.py makes of the tags of code made up; that tags are right is Universal Ctags' business."""
+"""Tests outline.py's use of tags with small code examples; Universal Ctags is responsible for the tags themselves."""
 import pathlib
 import tempfile
 import unittest

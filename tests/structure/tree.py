@@ -1,4 +1,4 @@
-"""The tree as check_layers and measure see it: its C++ and CUDA files, its public headers, and who includes whom."""
+"""The tree for check_layers and measure: its C++ and CUDA files, its public headers, and its includes."""
 import collections
 import pathlib
 import re
@@ -11,14 +11,14 @@ NO_USER_HAS = re.compile(r"^(nlohmann|absl|gloo|hwy|openssl)/")
 
 
 def listed(*patterns):
-    """The files that git tracks, or would, as paths from the root."""
+    """The files that git tracks, or would track, as paths from the root."""
     names = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
                            cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     return [name for name in names if (ROOT / name).exists()]
 
 
 def sources():
-    """The product's and the tests' files."""
+    """The files of the product and of the tests."""
     return [name for name in listed("*.h", "*.cpp", "*.cu", "*.cuh") if name.split("/")[0] in (*PRODUCT, "tests")]
 
 
@@ -29,7 +29,7 @@ def layer_of(name):
 
 
 def public_headers(names):
-    """The path of each public header, by the name that it is included by."""
+    """The path of each public header, by its name in includes."""
     found = {}
     for name in names:
         folder, _, header = name.partition("/include/narrowcast/")
@@ -47,9 +47,9 @@ def includes_of(name, text, public, errors):
     found = []
     is_public = name in public.values()
     for quoted, bracketed in INCLUDE.findall(text):
-        # `#include HWY_TARGET_INCLUDE` aside, every quoted include is a path from the root.
+        # Every quoted include is a path from the root, except `#include HWY_TARGET_INCLUDE`.
         if quoted and not (ROOT / quoted).exists():
-            errors.append(f"{name}: includes \"{quoted}\", which is no path from the project's root")
+            errors.append(f"{name}: includes \"{quoted}\", which is not a path from the project's root")
         elif quoted and quoted in public.values():
             errors.append(f"{name}: includes \"{quoted}\": public headers are included as <narrowcast/...>")
         elif quoted:
@@ -57,7 +57,7 @@ def includes_of(name, text, public, errors):
         elif bracketed in public:
             found.append(public[bracketed])
         elif bracketed.startswith("narrowcast/"):
-            errors.append(f"{name}: includes <{bracketed}>, which is no public header")
+            errors.append(f"{name}: includes <{bracketed}>, which is not a public header")
         if is_public and (quoted or NO_USER_HAS.match(bracketed)):
             errors.append(f"{name}: is public, but includes {quoted or bracketed}")
     return found
@@ -65,7 +65,7 @@ def includes_of(name, text, public, errors):
 
 def folder_graph(graph):
     """The folders of the product that each of its folders includes, from the files that each file includes."""
-    folders = collections.defaultdict(dict)  # As a set that keeps its order.
+    folders = collections.defaultdict(dict)  # Dictionaries as ordered sets.
     for name, targets in graph.items():
         for target in targets:
             if layer_of(name) != "tests" and folder_of(target) != folder_of(name):

@@ -8,7 +8,8 @@
 
 namespace narrowcast::hooks {
 
-// One more row after the others, for as long as this lives. Made and destroyed while nobody asks the table.
+// Adds a row to the end of the hook table for the lifetime of this object. Construct and destroy it while no other
+// thread uses the table.
 class AddedHookRow {
  public:
   explicit AddedHookRow(HookRow row) : row_(add_hook_row(std::move(row))) {}

@@ -1,4 +1,4 @@
-// A backend in which a collective is waited for until it is broken off, as NCCL's whose peer is gone.
+// A backend whose collectives wait until they are aborted, as NCCL's do when a peer is gone.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -18,7 +18,7 @@
 
 namespace narrowcast::testing {
 
-// What ends a rank of run_ranks as if its process had died.
+// Ends a rank of run_ranks as if its process had died.
 struct Death : std::exception {};
 
 class BreakableBackend final : public c10d::Backend {
@@ -37,8 +37,8 @@ class BreakableBackend final : public c10d::Backend {
   }
   c10d::ErrorType getError() override { return error; }
 
-  // What a host that waits for such a collective's stream does: it returns once that is broken off. False if it was
-  // not in time.
+  // Waits as a host waits for the stream of such a collective: returns once the collective is aborted. False if that
+  // took too long.
   bool wait_for_abort() {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, kPatience, [&] { return aborts_ > 0; });
@@ -65,14 +65,14 @@ class BreakableBackend final : public c10d::Backend {
 
 using BreakablePtr = c10::intrusive_ptr<BreakableBackend>;
 
-// Adds it to `group`, for tensors on GPUs.
+// Adds the backend to `group`, for tensors on GPUs.
 inline BreakablePtr add_breakable(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   auto backend = c10::make_intrusive<BreakableBackend>(group->getRank(), group->getSize());
   group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::CUSTOM, backend);
   return backend;
 }
 
-// A group that has nothing else, and its backend.
+// A group with this backend only, and the backend.
 inline std::pair<c10::intrusive_ptr<c10d::ProcessGroup>, BreakablePtr> breakable_group() {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), 0, 2);
   auto backend = add_breakable(group);

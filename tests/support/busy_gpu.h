@@ -1,5 +1,5 @@
-// Keeps a GPU busy, so that work which was not made to wait for other work comes too early, and work on memory that was
-// given away too soon comes too late.
+// Keeps a GPU busy. Work that does not wait for other work then runs too early, and work on memory that was freed too
+// soon runs too late.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,15 +10,15 @@
 
 namespace narrowcast::test {
 
-// Enqueues 6 TFLOP of float32 on the current stream: a tenth of a second of an H100, more of others.
+// Enqueues 6 TFLOP of float32 on the current stream: a tenth of a second on an H100, more on other GPUs.
 inline void keep_gpu_busy() {
   const at::Tensor factor = at::full({4096, 4096}, 1e-4, at::kCUDA);
   at::Tensor product = at::empty_like(factor);
   for (int i = 0; i < 44; ++i) at::mm_out(product, factor, factor);
 }
 
-// Takes memory of the sizes that `like` and its parts have from LibTorch's allocator, fills it with NaN on the current
-// stream, and gives it back: what is still to be read of memory that was given away before is lost.
+// Allocates memory of the sizes of `like` and its parts, fills it with NaN on the current stream, and frees it. Data in
+// memory that was freed earlier and is still to be read are lost.
 inline void overwrite_free_memory(const at::Tensor& like) {
   std::vector<at::Tensor> taken;
   for (const int64_t divisor : {1, 1, 2, 3, 4}) {

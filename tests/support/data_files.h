@@ -1,4 +1,4 @@
-// Data of one's own as others write it, byte by byte: token files and numpy's arrays.
+// Writes data files byte by byte, as other programs write them: token files and NumPy arrays.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,13 +15,13 @@
 
 namespace narrowcast::testing {
 
-// Numbers as memory has them, which is little-endian.
+// The bytes of numbers in memory order, which is little-endian.
 template <class Number>
 std::string bytes_of(const std::vector<Number>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
 }
 
-// What llm.c writes before so many tokens.
+// The header that llm.c writes before `tokens` tokens.
 inline std::string token_header(int32_t magic, int32_t version, int32_t tokens) {
   std::vector<int32_t> header(256);
   header[0] = magic;
@@ -30,7 +30,7 @@ inline std::string token_header(int32_t magic, int32_t version, int32_t tokens) 
   return bytes_of(header);
 }
 
-// A file of llm.c for GPT-2's tokens.
+// A token file of llm.c for GPT-2.
 inline std::string gpt2_file(const std::vector<uint16_t>& tokens) {
   return token_header(20240520, 1, static_cast<int32_t>(tokens.size())) + bytes_of(tokens);
 }
@@ -39,7 +39,7 @@ inline std::string llama3_file(const std::vector<uint32_t>& tokens) {
   return token_header(20240801, 7, static_cast<int32_t>(tokens.size())) + bytes_of(tokens);
 }
 
-// An NPY file with that dictionary, which is padded as numpy does it, so that the array begins at a multiple of 64.
+// An NPY file with this dictionary, padded as NumPy does so that the array begins at a multiple of 64.
 inline std::string npy_file(const std::string& dictionary, std::string_view array, char version = 1) {
   const size_t before = version == 1 ? 10 : 12;
   const size_t length = (before + dictionary.size() + 1 + 63) / 64 * 64 - before;
@@ -54,7 +54,7 @@ inline std::string npy_dictionary(const std::string& dtype, const std::string& s
   return "{'descr': '" + dtype + "', 'fortran_order': False, 'shape': " + shape + ", }";
 }
 
-// A contiguous tensor of one of numpy's dtypes.
+// An NPY file of a contiguous tensor; its dtype must be one of NumPy's.
 inline std::string npy_file(const at::Tensor& tensor) {
   const std::map<at::ScalarType, std::string> names = {{at::kDouble, "<f8"}, {at::kFloat, "<f4"}, {at::kHalf, "<f2"},
                                                        {at::kLong, "<i8"},   {at::kInt, "<i4"},   {at::kShort, "<i2"},
@@ -68,7 +68,7 @@ inline std::string npy_file(const at::Tensor& tensor) {
                   {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()});
 }
 
-// The samples of a part, in each of the two formats.
+// Writes the samples of a part (inputs and targets), in each of the two formats.
 inline void write_npy(const TemporaryFolder& folder, const std::string& part, const at::Tensor& inputs,
                       const at::Tensor& targets) {
   folder.write(part + "_inputs.npy", npy_file(inputs));

@@ -23,8 +23,8 @@ inline std::string why_missing(c10::DeviceType device) {
 // Lower case, for the names of tests.
 inline std::string name_of(c10::DeviceType device) { return c10::DeviceTypeName(device, /*lower_case=*/true); }
 
-// Whether a test that needs a GPU fails where there is none, instead of being skipped: NARROWCAST_REQUIRE_GPU=1 says
-// that this machine is there to run such tests.
+// Whether a test that needs a GPU fails, instead of being skipped, on a machine without one. NARROWCAST_REQUIRE_GPU=1
+// requests that.
 inline bool gpu_is_required() {
   const char* const required = std::getenv("NARROWCAST_REQUIRE_GPU");
   return required != nullptr && std::string(required) == "1";
@@ -34,7 +34,7 @@ inline std::string name_of_case(const ::testing::TestParamInfo<c10::DeviceType>&
 
 }  // namespace narrowcast::test
 
-// Ends a test or its SetUp that needs a GPU; `why_not` says why it cannot have one, and is empty if it can.
+// Ends a test or its SetUp that needs a GPU. `why_not` is the reason why no GPU can be used; empty if one can.
 #define NARROWCAST_NEEDS_GPU(why_not)                                  \
   if (const std::string missing = (why_not); !missing.empty()) {       \
     if (::narrowcast::test::gpu_is_required()) {                       \
@@ -49,9 +49,9 @@ inline std::string name_of_case(const ::testing::TestParamInfo<c10::DeviceType>&
 
 namespace narrowcast::test {
 
-// What holds on every device: TEST_P of a class derived from it, and
-// INSTANTIATE_TEST_SUITE_P(Devices, ThatClass, kDevices, name_of_case). ctest runs the cases on a GPU as a test of
-// their own (cmake/NarrowcastTest.cmake).
+// Base class of tests that run on every device. Derive a class from it for TEST_P, and write
+//   INSTANTIATE_TEST_SUITE_P(Devices, ThatClass, kDevices, name_of_case);
+// ctest runs the cases on a GPU as separate tests (cmake/NarrowcastTest.cmake).
 class DeviceTest : public ::testing::TestWithParam<c10::DeviceType> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(GetParam()); }

@@ -1,4 +1,4 @@
-// MNIST's format in small.
+// Small data sets in MNIST's format.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace narrowcast::testing {
 
-// 8 x 8 images, the digit k drawn as a bar in row k % 8 of brightness by k / 8, with some pixels of noise; or their
-// labels.
+// Either 8 x 8 images or their labels. Digit k is a bar in row k % 8 whose brightness depends on k / 8, with noise of
+// up to 15 in every pixel.
 inline std::string idx_file(const std::string& header, int images, bool labels) {
   std::string bytes = header;
   unsigned noise = 1;
@@ -28,7 +28,7 @@ inline std::string idx_file(const std::string& header, int images, bool labels) 
   return bytes;
 }
 
-// 400 images to train on and 40 that are held out.
+// Writes 400 training images and 40 held-out ones.
 inline void write_digits(const TemporaryFolder& folder) {
   const auto size = [](int value) {
     return std::string{'\0', '\0', static_cast<char>(value >> 8), static_cast<char>(value)};

@@ -1,4 +1,4 @@
-// Memory behind whose last byte nothing can be read or written.
+// Memory followed by a page that can be neither read nor written.
 #pragma once
 
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 
 namespace narrowcast::test {
 
-// `size` bytes, zero at first, that end where a page without access begins: who goes beyond them dies of it.
+// `size` bytes, initially zero, that end where a page without access begins: an access beyond them ends the process.
 class EndOfPage {
  public:
   explicit EndOfPage(size_t size) {

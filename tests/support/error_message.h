@@ -1,4 +1,4 @@
-// What a call throws, for comparison with the message that users see.
+// The message of a thrown error, for comparison with the message that users see.
 #pragma once
 
 #include <c10/util/Exception.h>

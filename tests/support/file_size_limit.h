@@ -1,4 +1,4 @@
-// Makes writes fail as a full disk does.
+// Makes writes fail as they do on a full disk.
 #pragma once
 
 #include <signal.h>
@@ -6,7 +6,7 @@
 
 namespace narrowcast::testing {
 
-// While it lives, no file of this process can grow beyond `bytes`: the write that reaches the limit is short, and
+// During its lifetime, no file of this process can grow beyond `bytes`: the write that reaches the limit is short, and
 // the next one fails.
 class FileSizeLimit {
  public:

@@ -10,9 +10,8 @@ using c10d::ProcessGroupGloo;
 
 namespace {
 
-// LibTorch's flight recorder is one per process and notes collectives in a map
-// without a lock: with a rank per thread it crashes now and then. Off before it
-// is first used.
+// LibTorch's flight recorder is one per process and records collectives in a map without a lock, so that it sometimes
+// crashes with a rank per thread. It is switched off before its first use.
 [[maybe_unused]] const int flight_recorder_off = ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace narrowcast::testing {
 struct GlooGroupOptions {
   int64_t rank = 0;
   int64_t world_size = 1;
-  std::chrono::milliseconds timeout = kPatience;  // Of joining and of every collective and message.
+  std::chrono::milliseconds timeout = kPatience;  // For joining, and for every collective and message.
 };
 
 // Blocks until all ranks have joined through `store`. The group has a name, but is not registered under it: the

@@ -1,4 +1,4 @@
-// Random weights as files of Hugging Face's GPT-2 hold them.
+// Random weights with the layout of Hugging Face's GPT-2 files.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ struct Gpt2Shape {
   int64_t vocabulary = 11;
 };
 
-// The tensors of `shape` under their names there, N(0, 0.1^2), the same in every process. Weights of Conv1D are
+// The tensors of `shape` under Hugging Face's names, N(0, 0.1^2), the same in every process. Weights of Conv1D are
 // [inputs, outputs].
 inline std::map<std::string, at::Tensor> gpt2_weights(const Gpt2Shape& shape = {}) {
   at::Generator generator = at::detail::createCPUGenerator(11);

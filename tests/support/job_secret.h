@@ -1,4 +1,4 @@
-// Secrets of jobs, which come out of files.
+// Job secrets, which are read from files.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 
 namespace narrowcast::testing {
 
-// A file with the secret `text`, as long as this lives.
+// A file that contains the secret `text`, for the lifetime of this object.
 class SecretFile {
  public:
   explicit SecretFile(const std::string& text) : path_(folder_.write("secret", text)) { chmod(path_.c_str(), 0600); }
@@ -21,7 +21,7 @@ class SecretFile {
   const std::string path_;
 };
 
-// The secret `text`.
+// The job secret `text`.
 inline program::JobSecret secret_of(const std::string& text) {
   return program::JobSecret::read("secret", SecretFile(text).path());
 }

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Numbers of the sockets that a process has open; `folder` is its own below /proc.
+// Inode numbers of the sockets that a process has open; `folder` is the folder of the process below /proc.
 std::set<std::string> sockets_of(const fs::path& folder) {
   std::set<std::string> inodes;
   for (const auto& entry : fs::directory_iterator(folder / "fd")) {
@@ -27,7 +27,7 @@ std::set<std::string> sockets_of(const fs::path& folder) {
   return inodes;
 }
 
-// The kernel writes addresses as 32-bit words in the machine's order.
+// The kernel prints addresses as 32-bit words in the machine's byte order.
 std::string as_number(const std::string& hex) {
   uint32_t words[4] = {};
   for (size_t word = 0; word < hex.size() / 8; ++word) {
@@ -38,7 +38,7 @@ std::string as_number(const std::string& hex) {
   return text;
 }
 
-// "ADDRESS:PORT", in the kernel's hexadecimal, of the sockets on which it waits for connections.
+// "ADDRESS:PORT", in the kernel's hexadecimal, of the process's sockets that wait for connections.
 std::vector<std::string> listening_at(const fs::path& folder) {
   const std::set<std::string> own = sockets_of(folder);
   std::vector<std::string> places;

@@ -1,4 +1,4 @@
-// What processes really listen at, from the kernel.
+// The addresses and ports at which processes listen, from the kernel.
 #pragma once
 
 #include <sys/types.h>
@@ -9,11 +9,11 @@
 
 namespace narrowcast::testing {
 
-// The addresses, as numbers without ports, of every TCP socket on which this process waits for connections, sorted,
-// e.g. {"127.0.0.1", "::"}; the latter is every interface.
+// The numeric addresses, without ports, of every TCP socket on which this process waits for connections, sorted, e.g.
+// {"127.0.0.1", "::"}; "::" is every interface.
 std::vector<std::string> listening_addresses();
 
-// The ports of those of another process of this user.
+// The ports at which another process of this user listens.
 std::vector<int64_t> listening_ports_of(pid_t process);
 
 }  // namespace narrowcast::testing

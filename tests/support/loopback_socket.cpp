@@ -18,8 +18,9 @@ struct Ports {
   int64_t last;
 };
 
-// Below the ports that the kernel gives to sockets that do not ask for one: a connection of another process would have
-// such a port before the test listens there. If the kernel has nearly all of them, the upper ones.
+// Ports below the range that the kernel gives to sockets that do not request one: a connection of another process could
+// otherwise take such a port before the test listens there. If that range covers nearly all ports, any unprivileged
+// port.
 Ports ports_to_choose_from() {
   constexpr Ports kUnprivileged = {.first = 10'000, .last = 65'535};
   constexpr int64_t kEnough = 1'000;
@@ -29,8 +30,9 @@ Ports ports_to_choose_from() {
                                                        : Ports{.first = kUnprivileged.first, .last = kernels_first - 1};
 }
 
-// Takes the port from the tests that run beside this one: an abstract socket's name belongs, as a port does, to the
-// network namespace, and is free again when the process and those that it forked have ended, however they do.
+// Reserves the port among the tests that run at the same time, with the name of an abstract socket. Such a name, like a
+// port, belongs to the network namespace. It is free again once the process and its forked children have ended, in
+// whatever way.
 bool reserve(int64_t port) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -55,7 +57,7 @@ bool can_listen_at(int64_t port) {
 int64_t free_port() {
   constexpr int kTries = 1'000;
   const Ports ports = ports_to_choose_from();
-  std::random_device entropy;  // Not gtest's seed: tests that run at once have the same.
+  std::random_device entropy;  // Not gtest's seed, which is the same in tests that run at once.
   std::uniform_int_distribution<int64_t> any(ports.first, ports.last);
   for (int i = 0; i < kTries; ++i) {
     const int64_t port = any(entropy);

@@ -1,4 +1,4 @@
-// Ports of this machine for tests that need one.
+// Ports of this machine for tests.
 #pragma once
 
 #include <netinet/in.h>
@@ -14,18 +14,18 @@
 
 namespace narrowcast::testing {
 
-// Listens at `address`, a number, and a free port.
+// Listens at the numeric address `address` and a free port.
 inline network::ListeningSocket loopback_socket(const std::string& address = "127.0.0.1") {
   int error = 0;
   return network::ListeningSocket::listen_at({*network::find_addresses(address, error), 0}, error).value();
 }
 
-// A port of 127.0.0.1 at which nobody listens, and which neither a test nor the kernel gives to somebody else while
-// this process lives: whoever is given it may listen there later, however many tests run beside it. Throws
-// std::system_error if there is none.
+// A port of 127.0.0.1 at which nobody listens. Neither a test nor the kernel hands it out again while this process
+// lives. A program that is given this port may therefore listen there later, however many tests run at the same time.
+// Throws std::system_error if no port is free.
 int64_t free_port();
 
-// A port of 127.0.0.1 at which nobody listens, and which nobody else gets meanwhile: who connects is refused.
+// A port of 127.0.0.1 that is reserved for this object and at which nobody listens: connections are refused.
 class SilentPort {
  public:
   SilentPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -1,4 +1,4 @@
-// Lets a process run out of file descriptors.
+// Makes a process run out of file descriptors.
 #pragma once
 
 #include <fcntl.h>
@@ -7,14 +7,14 @@
 
 namespace narrowcast::testing {
 
-// The number of the next descriptor, the lowest that is free.
+// The number of the next descriptor: the lowest free one.
 inline rlim_t next_descriptor() {
   const int next = ::open("/dev/null", O_RDONLY);
   ::close(next);
   return static_cast<rlim_t>(next);
 }
 
-// While it lives, this process gets no new descriptor whose number is `files` or more.
+// During its lifetime, this process gets no new descriptor numbered `files` or higher.
 class OpenFileLimit {
  public:
   explicit OpenFileLimit(rlim_t files) {

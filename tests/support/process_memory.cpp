@@ -20,7 +20,7 @@ struct Region {
   off_t end;
 };
 
-// But for address space that is only reserved, of many gigabytes.
+// Without address space that is only reserved, which can be many gigabytes.
 std::vector<Region> writable_regions(pid_t pid) {
   constexpr off_t kMost = off_t{1} << 30;
   std::vector<Region> regions;
@@ -36,7 +36,7 @@ std::vector<Region> writable_regions(pid_t pid) {
   return regions;
 }
 
-// What can be read of it: a device's memory cannot.
+// The readable part of the region: memory of a device cannot be read.
 std::string read_region(int memory, const Region& region) {
   std::string content(static_cast<size_t>(region.end - region.begin), '\0');
   const ssize_t count = ::pread(memory, content.data(), content.size(), region.begin);

@@ -22,12 +22,12 @@ StoreFile::StoreFile() : path_(::testing::TempDir() + "narrowcast_store_XXXXXX")
 }
 
 StoreFile::~StoreFile() {
-  std::error_code ignored;  // A FileStore that goes last removes the file itself.
+  std::error_code ignored;  // The last FileStore removes the file itself.
   std::filesystem::remove(path_, ignored);
 }
 
 int run_rank(const std::string& store_path, const RankBody& body, const RankOfProcess& process) {
-  std::signal(SIGPIPE, SIG_IGN);  // As init_process_group does: a dead peer is an error, not this rank's end.
+  std::signal(SIGPIPE, SIG_IGN);  // As init_process_group does: a dead peer is an error and must not end this rank.
   try {
     at::set_num_threads(1);
     const auto store = c10::make_intrusive<c10d::FileStore>(store_path, static_cast<int>(process.world_size));

@@ -28,11 +28,11 @@ struct RankOfProcess {
   RanksOptions options = {};
 };
 
-// Runs `body` as that rank and returns what its process must exit with, kRankPassed or kRankFailed. It waits for no
-// other rank then: where one died, those that live notice each other's end alone.
+// Runs `body` as this rank and returns the exit code for its process, kRankPassed or kRankFailed. It does not wait for
+// other ranks at the end, so that where one died the survivors notice only each other's end.
 int run_rank(const std::string& store_path, const RankBody& body, const RankOfProcess& process);
 
-// Waits for the end of `process`, a child of this one: its exit code, or 128 + the signal that ended it.
+// Waits for the end of the child process `process`. Returns its exit code, or 128 + the signal that ended it.
 int exit_code_of(pid_t process);
 
 }  // namespace narrowcast::testing

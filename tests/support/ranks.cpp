@@ -47,11 +47,11 @@ class FirstException {
   }
 
   std::mutex mutex_;
-  std::string messages_;  // Of all, in time.
+  std::string messages_;  // Messages of all exceptions, in order of time.
   std::exception_ptr first_;
 };
 
-// Destroys groups, all at once: Gloo waits for up to 10 ms for each of a group's connections.
+// Destroys all groups at once: Gloo waits up to 10 ms for each connection of a group.
 void drop_all(std::vector<Group> groups) {
   std::vector<std::thread> threads;
   for (Group& group : groups) {
@@ -93,7 +93,7 @@ constexpr std::chrono::milliseconds kLeastToJoin = std::chrono::seconds(10);
 
 Group join_ranks(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size,
                  const RanksOptions& options) {
-  // Gloo keeps the limit of messages between two ranks for good, and joining has the same.
+  // Gloo keeps the limit of messages between two ranks for good, and uses it for joining as well.
   Group group = make_gloo_group(store, {rank, world_size, std::max(options.timeout, kLeastToJoin)});
   wait_for_ranks(group);
   set_timeout(group, options.timeout);
@@ -107,14 +107,14 @@ void set_timeout(const Group& group, std::chrono::milliseconds timeout) {
 std::vector<int> fork_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options) {
   const StoreFile file;
   std::vector<pid_t> processes;
-  std::fflush(nullptr);  // Or children print what was buffered before the fork once more.
+  std::fflush(nullptr);  // Otherwise children print again what was buffered before the fork.
   for (int64_t rank = 0; rank < world_size; ++rank) {
     const pid_t process = ::fork();
     if (process < 0) throw std::system_error(errno, std::generic_category(), "fork");
     if (process == 0) {
       const int code = run_rank(file.path(), body, {rank, world_size, options});
       std::fflush(nullptr);
-      ::_exit(code);  // Not exit: the static objects belong to the parent.
+      ::_exit(code);  // exit() would destroy static objects that belong to the parent.
     }
     processes.push_back(process);
   }

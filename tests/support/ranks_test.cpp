@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// The sum of rank + 1 over the ranks, as an all-reduce finds it.
+// The sum of rank + 1 over the ranks, computed by an all-reduce.
 int64_t all_reduced_rank_sum(int64_t rank, const Group& group) {
   std::vector<at::Tensor> tensors{at::full({1}, rank + 1, at::kLong)};
   group->allreduce(tensors)->wait();

@@ -1,4 +1,4 @@
-// A process group that carries collectives out and notes what they are called with.
+// A process group that runs collectives and records their arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,15 +17,15 @@ namespace narrowcast::testing {
 struct RecordedCollective {
   at::Tensor sent;
   at::Tensor received;
-  std::vector<int64_t> parts_sent;      // By rank, the first byte of its part of `sent`; of an all-gather only 0.
+  std::vector<int64_t> parts_sent;      // By rank, the first byte of its part of `sent`; for an all-gather only 0.
   std::vector<int64_t> parts_received;  // By rank, the first byte of its part of `received`.
   bool async_op = true;
 };
 
 using CollectiveRecord = std::vector<RecordedCollective>;
 
-// Does what another backend does, but that it has nothing to wait for where the order is a stream's, as NCCL's. (Of two
-// names for the same collective LibTorch knows one.)
+// Forwards collectives to another backend. A collective without async_op returns no work, as in NCCL's backend. (The
+// names of the virtual functions depend on the version of LibTorch; both are defined.)
 class RecordingBackend final : public c10d::Backend {
  public:
   RecordingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<CollectiveRecord> record)
@@ -93,7 +93,7 @@ class RecordingBackend final : public c10d::Backend {
   const std::shared_ptr<CollectiveRecord> record_;
 };
 
-// The ranks of `group`, whose tensors on the CPU travel as there. What this rank calls is added to `record`.
+// The ranks of `group`, whose CPU tensors are sent as in `group`. This rank's calls are added to `record`.
 inline c10::intrusive_ptr<c10d::ProcessGroup> recorded(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                        const std::shared_ptr<CollectiveRecord>& record) {
   using c10d::ProcessGroup;

@@ -1,5 +1,5 @@
-// What sanitizers need to see: they find an access or an arithmetic operation that is wrong, not a wrong result. So
-// under them tests that try many inputs in the same way try fewer, of every kind.
+// Lets tests do less under sanitizers, which find wrong accesses and arithmetic, not wrong results. A test that treats
+// many inputs in the same way then uses fewer inputs of every kind.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// All of them, or under sanitizers two: of each call the next two, so that in a few calls everyone had its turn. For
-// one thread.
+// All elements, or under sanitizers two: each call returns the next two, so that a few calls cover every element. Call
+// it from one thread only.
 template <class T>
 std::vector<T> some_of(std::vector<T> all) {
   static size_t turn = 0;

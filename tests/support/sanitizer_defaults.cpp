@@ -1,12 +1,12 @@
-// Defaults of the sanitizers' run-time libraries, compiled into each test
-// program so that they hold however the program is started.
+// Defaults of the sanitizers' run-time libraries, compiled into each test program so that they hold however the program
+// is started.
 #define NARROWCAST_SANITIZER_HOOK extern "C" __attribute__((visibility("default"), used)) const char*
 
 NARROWCAST_SANITIZER_HOOK __lsan_default_suppressions();
 NARROWCAST_SANITIZER_HOOK __lsan_default_suppressions() {
-  return "leak:c10d::FlightRecorder\n";  // One event, held by a static of LibTorch.
+  return "leak:c10d::FlightRecorder\n";  // One event, held by a static object of LibTorch.
 }
-// Where there is no memory a program is told so, as without a sanitizer.
+// A failed allocation returns an error to the program, as without a sanitizer.
 NARROWCAST_SANITIZER_HOOK __asan_default_options();
 NARROWCAST_SANITIZER_HOOK __asan_default_options() { return "allocator_may_return_null=1"; }
 NARROWCAST_SANITIZER_HOOK __ubsan_default_options();
@@ -17,7 +17,7 @@ NARROWCAST_SANITIZER_HOOK __tsan_default_options() {
 }
 NARROWCAST_SANITIZER_HOOK __tsan_default_suppressions();
 NARROWCAST_SANITIZER_HOOK __tsan_default_suppressions() {
-  // libstdc++ counts an exception's owners with atomics, but is not instrumented: that one owner read the exception
-  // before another, the last, destroyed it looks like a race.
+  // libstdc++ counts the owners of an exception with atomics, but is not instrumented. A read by one owner before
+  // another, the last one, destroys the exception therefore looks like a race.
   return "race:std::__exception_ptr::exception_ptr::_M_release\n";
 }

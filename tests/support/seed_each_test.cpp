@@ -1,7 +1,7 @@
 // Linked into every test program: each test begins with the same random numbers. LibTorch seeds its generator from the
-// clock, and a test that fails for one seed in thirty fails for no one who looks.
+// clock, so that a test that fails for one seed in thirty could not be reproduced.
 //
-// Seeds the CPU only: at::manual_seed asks CUDA for its GPUs, after which no process that a test forks can use them.
+// Seeds the CPU only: at::manual_seed asks CUDA for its GPUs, after which no forked process of a test can use them.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 

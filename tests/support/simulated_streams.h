@@ -1,5 +1,5 @@
-// A device with streams and events, but nothing that computes: what is enqueued there is only noted. Shows which work a
-// stream begins when which other is done. Of the type FPGA, which LibTorch has the name of alone.
+// A device with streams and events that computes nothing: it only records the enqueued work. Shows which work of a
+// stream waits for which other work. Its type is FPGA, of which LibTorch has only the name.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,10 +22,10 @@ namespace narrowcast::testing {
 inline constexpr c10::DeviceType kSimulated = c10::DeviceType::FPGA;
 inline const c10::Device kSimulatedDevice(kSimulated, 0);
 
-// All streams of the device. For one thread at a time.
+// All streams of the device. Use it from one thread at a time.
 class SimulatedStreams {
  public:
-  // Notes work on the current stream; names are used once.
+  // Records work on the current stream; use each name once.
   static void enqueue(const std::string& work) {
     std::set<std::string>& done = state().done[state().current];
     if (!state().before.emplace(work, done).second) throw std::logic_error(work + " is enqueued twice");
@@ -33,19 +33,19 @@ class SimulatedStreams {
     done.insert(work);
   }
 
-  // Whether `later` begins when `earlier` is done.
+  // Whether `later` begins only after `earlier` is done.
   static bool precedes(const std::string& earlier, const std::string& later) {
     return state().before.at(later).contains(earlier);
   }
   static bool has_high_priority(const std::string& work) { return state().stream_of.at(work) % 2 == 1; }
 
-  // From now on, until reset, streams cannot be ordered: as after an error that a device keeps.
+  // From now on, until reset, streams cannot be ordered, as after a persistent device error.
   static void break_events() { state().events_are_broken = true; }
 
   // Forgets all work.
   static void reset() { state() = {}; }
 
-  // A float32 of one element on the device.
+  // A float32 tensor of one element on the device.
   static at::Tensor tensor() {
     static float element = 0;
     c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(element), c10::DataPtr(&element, kSimulatedDevice),
@@ -62,7 +62,7 @@ class SimulatedStreams {
   struct State {
     c10::StreamId current = 0;
     c10::StreamId streams = 1;            // Streams of high priority have odd numbers.
-    std::map<c10::StreamId, Works> done;  // By stream, what is done once all that it has is.
+    std::map<c10::StreamId, Works> done;  // By stream, the work that is done once all of the stream's work is.
     std::map<std::string, Works> before;
     std::map<std::string, c10::StreamId> stream_of;
     bool events_are_broken = false;
@@ -73,7 +73,7 @@ class SimulatedStreams {
   }
 };
 
-// What LibTorch asks of a device.
+// LibTorch's interface to a device.
 class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kSimulated; }
@@ -116,11 +116,11 @@ class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
   static c10::Stream stream(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, kSimulatedDevice, id); }
 };
 
-// Once in a program, however many files include this.
+// One instance per program, however many files include this header.
 inline const c10::impl::DeviceGuardImplRegistrar kSimulatedGuard(kSimulated,
                                                                  std::make_unique<SimulatedGuard>().release());
 
-// The allocator's business, of which there is none.
+// record_stream does nothing: the device has no allocator that must keep memory.
 inline const std::unique_ptr<torch::Library> kSimulatedOperators = [] {
   auto library =
       std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::FPGA, __FILE__, __LINE__);

@@ -15,10 +15,10 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-// What tells a process that it is a rank.
+// Environment variables that mark a process as a rank.
 constexpr const char* kRank = "NARROWCAST_TEST_RANK";
 constexpr const char* kStore = "NARROWCAST_TEST_STORE";
-constexpr int kPassedAsRank = 77;  // A process that never came to spawn_ranks exits with 0.
+constexpr int kPassedAsRank = 77;  // A process that never reached spawn_ranks exits with 0.
 
 [[noreturn]] void be_rank(int64_t rank, int64_t world_size, const RankBody& body, const RanksOptions& options) {
   const int code = run_rank(std::getenv(kStore), body, {rank, world_size, options});
@@ -26,8 +26,8 @@ constexpr int kPassedAsRank = 77;  // A process that never came to spawn_ranks e
   ::_exit(code == kRankPassed ? kPassedAsRank : code);
 }
 
-// `variables`, and of this process's environment what they do not change; without GoogleTest's, which may ask for a
-// report or a shard.
+// This process's environment, changed by `variables`. GoogleTest's variables are removed: they may request a report or
+// a shard.
 std::vector<std::string> environment_with(const Variables& variables) {
   Variables all = variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {

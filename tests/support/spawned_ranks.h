@@ -1,4 +1,4 @@
-// Ranks as processes that share nothing with the one that starts them.
+// Ranks as processes that share nothing with the process that starts them.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,10 @@
 
 namespace narrowcast::testing {
 
-// As fork_ranks, for ranks that need what a forked process cannot use, as CUDA is once its parent has initialised it.
-// Each rank starts this test program anew, for the current test alone, with `variables` in its environment, and is a
-// rank when it comes here: a test calls this once, and makes what `body` needs before.
+// Like fork_ranks, for ranks that need something that a forked process cannot use, such as CUDA once its parent has
+// initialised it. Each rank starts this test program again, for the current test only, with `variables` in its
+// environment. It becomes a rank when it reaches this call, so a test calls this once and prepares before what `body`
+// needs.
 std::vector<int> spawn_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {},
                              const std::function<std::map<std::string, std::string>(int64_t rank)>& variables = {});
 

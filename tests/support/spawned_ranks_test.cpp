@@ -41,7 +41,7 @@ TEST(SpawnRanks, TellsHowEachRankEnded) {
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankFailed, kRankFailed, 42, 128 + SIGKILL));
 }
 
-// A process that ends without having been a rank has not passed.
+// A process that ends without having become a rank has not passed.
 TEST(SpawnRanks, NoticesRanksThatDoNotCome) {
   if (std::getenv("NARROWCAST_TEST_RANK") != nullptr) return;  // This is the rank.
   EXPECT_THAT(spawn_ranks(1, [](int64_t, const Group&) {}), ElementsAre(kRankFailed));

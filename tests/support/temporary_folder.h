@@ -1,4 +1,4 @@
-// A folder that lasts as long as the test.
+// A folder that is removed at the end of the test.
 #pragma once
 
 #include <stdlib.h>
@@ -30,15 +30,15 @@ class TemporaryFolder {
   const std::filesystem::path& path() const { return path_; }
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
 
-  // Writes a file, making the folders above it, and returns its path.
+  // Writes a file, creating its parent folders, and returns its path.
   std::string write(const std::string& name, std::string_view content) const {
     std::filesystem::create_directories((path_ / name).parent_path());
-    std::filesystem::remove(path_ / name);  // Overwriting in place waits for the disk on some file systems.
+    std::filesystem::remove(path_ / name);  // On some file systems, overwriting in place waits for the disk.
     std::ofstream(path_ / name, std::ios::binary) << content;
     return *this / name;
   }
 
-  // Number of files and folders directly in it.
+  // Number of files and folders directly in this one.
   int64_t entries() const {
     return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
   }

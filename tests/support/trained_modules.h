@@ -1,4 +1,4 @@
-// A TorchScript module that can be trained, made from source: no Python is needed. It classifies images of 8 x 8.
+// Trainable TorchScript modules made from source, without Python. They classify images of 8 x 8.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@ inline at::Tensor initial_weight(at::IntArrayRef sizes) {
   return (at::randn(sizes, at::detail::createCPUGenerator(7)) / 10).requires_grad_();
 }
 
-// A module that knows whether it is trained, as those saved by Python do.
+// A module with a training mode, like modules saved by Python.
 inline torch::jit::Module trained_module(const std::shared_ptr<torch::jit::CompilationUnit>& unit,
                                          const std::string& name) {
   torch::jit::Module module(c10::QualifiedName("__torch__." + name), unit, /*shouldMangle=*/true);
@@ -30,8 +30,8 @@ inline constexpr const char* kGivesLoss =
     "def forward(self, images: Tensor, targets: Tensor) -> Tensor:\n"
     "    return torch.cross_entropy_loss(self.logits(images), targets)\n";
 
-// Images, uint8 [B, 8, 8], to logits [B, 10], through two linear layers with a batch norm, x * sigmoid(x) and dropout
-// between them. The executor's optimisations compute the third with other roundings than operator by operator.
+// Images, uint8 [B, 8, 8], to logits [B, 10]: two linear layers with a batch norm, x * sigmoid(x) and dropout between
+// them. The executor's optimisations round x * sigmoid(x) differently than separate operators do.
 inline torch::jit::Module digit_net(const std::string& forward = kPredicts) {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
   torch::jit::Module net = trained_module(unit, "DigitNet");
@@ -63,7 +63,7 @@ inline torch::jit::Module digit_net(const std::string& forward = kPredicts) {
   return net;
 }
 
-// The same, that counts its passes and keeps a moving average of its pixels, 64, in buffers that it assigns anew.
+// The same; it also counts its passes and keeps a moving average of its 64 pixels, in buffers that it reassigns.
 inline torch::jit::Module averaging_digit_net() {
   torch::jit::Module net = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "AveragingDigitNet");
   net.register_module("net", digit_net());
@@ -79,7 +79,7 @@ inline torch::jit::Module averaging_digit_net() {
   return net;
 }
 
-// The same, that from its fifth pass in training on changes a parameter by numbers that every rank draws for itself.
+// The same; from its fifth training pass on, each rank changes a parameter by different random numbers.
 inline torch::jit::Module drifting_digit_net() {
   torch::jit::Module net = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "DriftingDigitNet");
   net.register_module("net", digit_net());
@@ -94,7 +94,7 @@ inline torch::jit::Module drifting_digit_net() {
   return net;
 }
 
-// The same, with a layer of its own for batches whose pixels add up to an even number.
+// The same, with a separate layer for batches whose pixels have an even sum.
 inline torch::jit::Module branching_digit_net() {
   torch::jit::Module net = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "BranchingDigitNet");
   net.register_module("net", digit_net());
@@ -108,7 +108,7 @@ inline torch::jit::Module branching_digit_net() {
   return net;
 }
 
-// The same, with parameters that nothing uses.
+// The same, with unused parameters.
 inline torch::jit::Module leftover_digit_net() {
   torch::jit::Module net = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "LeftoverDigitNet");
   net.register_module("net", digit_net());

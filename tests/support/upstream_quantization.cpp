@@ -8,7 +8,7 @@
 namespace narrowcast::hooks::upstream {
 namespace {
 
-// UniformQuantizationObserverBase._calculate_qparams for quint8, 0..255, affine; both results float32.
+// UniformQuantizationObserverBase._calculate_qparams for quint8, 0..255, affine; both results are float32.
 std::tuple<at::Tensor, at::Tensor> calculate_qparams(const at::Tensor& min_val, const at::Tensor& max_val) {
   const at::Tensor min_val_neg = at::min(min_val, at::zeros_like(min_val));
   const at::Tensor max_val_pos = at::max(max_val, at::zeros_like(max_val));
@@ -31,7 +31,7 @@ at::Tensor dequantize(const at::Tensor& codes, const at::Tensor& scale, const at
 at::Tensor per_tensor_round_trip(const at::Tensor& bucket) {
   const at::Tensor x = bucket.to(at::kFloat);  // As the observer does.
   const auto [scale, zero_point] = calculate_qparams(x.min(), x.max());
-  // [0]: upstream indexes the gathered tensor, which makes 0-dim tensors that do not promote x.
+  // [0]: upstream indexes the gathered tensor, which gives 0-dim tensors that do not promote x.
   return dequantize(to_codes(quantize(bucket, scale[0], zero_point[0])), scale[0], zero_point[0]);
 }
 
@@ -48,7 +48,7 @@ at::Tensor per_channel_round_trip(const at::Tensor& bucket, int64_t bucket_size)
   return decoded.flatten().narrow(0, 0, bucket.numel());
 }
 
-// Returns the sums of the first bucket, of the first two and so on.
+// Returns the sums of the first bucket, of the first two, and so on.
 template <class RoundTrip>
 std::vector<at::Tensor> means(const std::vector<at::Tensor>& buckets, const RoundTrip& round_trip) {
   at::Tensor aggregated = at::zeros_like(buckets[0], at::kFloat);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests how count_instructions reads machine code and follows it, by a listing of a small kernel."""
+"""Tests how count_instructions reads and follows machine code, with the listing of a small kernel."""
 import pathlib
 import re
 import struct
@@ -45,15 +45,15 @@ class Listing(unittest.TestCase):
 
 class Walk(unittest.TestCase):
     def visits(self, place, listing=LISTING, **values):
-        """By address."""
+        """Visits by address."""
         kernel = sample(listing)
         constants = dict(enumerate(arguments(**values), kernel.argument_offset))
         return {instruction.address: count for instruction, count in
                 zip(kernel.instructions, lane_walk.walk(kernel, constants, place)) if count}
 
     def test_counts_every_instruction_from_the_first_to_the_last(self):
-        # 20 before the jump of the table, 5 of its case, 9 before the loop, 3 turns of 8, 1, two turns of 6 as rows 0 and 32
-        # are the first lane's, 18 behind: the division's slow way is not taken.
+        # 20 before the jump through the table, 5 in its case, 9 before the loop, 3 iterations of 8, 1, two iterations
+        # of 6 (rows 0 and 32 are the first lane's), 18 after it. The slow path of the division is not taken.
         self.assertEqual(sum(self.visits(lane_at(0)).values()), 20 + 5 + 9 + 3 * 8 + 1 + 2 * 6 + 18)
         self.assertEqual(sum(self.visits(lane_at(8)).values()), 20 + 5 + 9 + 3 * 8 + 1 + 6 + 18)
 
@@ -80,7 +80,7 @@ class Walk(unittest.TestCase):
     def test_a_warp_issues_what_the_lane_needs_that_needs_it_most_often(self):
         kernel = sample()
         constants = dict(enumerate(arguments(n=65), kernel.argument_offset))
-        lanes = [lane_at(lane) for lane in range(32)]  # All but the first end at once.
+        lanes = [lane_at(lane) for lane in range(32)]  # All except the first end at once.
         self.assertEqual(lane_walk.warp_issues(kernel, constants, lanes), lane_walk.walk(kernel, constants, lanes[0]))
 
     def test_a_trap_and_what_is_not_known_are_refused(self):
@@ -100,7 +100,7 @@ class Walk(unittest.TestCase):
 
 class Integers(unittest.TestCase):
     def run_lane(self, *instructions, **registers):
-        """The lane after instructions as a listing has them, from registers R1 and so on."""
+        """The lane after instructions in a listing's notation; registers R1 and so on have the given values."""
         text = LISTING[:re.search(r"^ +/\*0000\*/ +LDC R1", LISTING, re.MULTILINE).start()]
         text += "".join(f"        /*{16 * i:04x}*/  {line} ;\n" for i, line in enumerate(instructions))
         kernel = sample(text)

@@ -1,5 +1,5 @@
-// Times of kernels on a GPU, from a cold L2 cache: kernels take turns, and before
-// each the cache is filled with something else.
+// Times of kernels on a GPU with a cold L2 cache: kernels take turns, and the cache is filled with other data before
+// each.
 #pragma once
 
 #include <ATen/ops/sum.h>
@@ -17,7 +17,7 @@
 
 namespace narrowcast::bench {
 
-// Throws std::runtime_error saying what failed.
+// Throws std::runtime_error with the name of the failed operation.
 inline void check_cuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
@@ -48,7 +48,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void record() const { check_cuda(cudaEventRecord(event_, nullptr), "cudaEventRecord"); }
-  // Seconds from `begin` to this one, once it has happened.
+  // Seconds from `begin` to this event, once it has happened.
   double seconds_since(const Event& begin) const {
     float milliseconds = 0;
     check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
@@ -60,15 +60,15 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Something that the device does on the default stream, and its times so far.
+// An operation on the device's default stream, and its times so far.
 struct Work {
   std::string name;
-  double bytes;                   // That it has to move.
-  std::function<void()> enqueue;  // Must take the CPU less time than the device fills its cache in.
-  double target = 0;              // The part of a copy's rate that it must reach; 0 if none.
+  double bytes;                   // Bytes that it has to move.
+  std::function<void()> enqueue;  // Must take the CPU less time than the device needs to fill its cache.
+  double target = 0;              // The required share of a copy's rate; 0 if none.
   std::vector<double> seconds = {};
 
-  // Bytes per second, in the median of its times.
+  // Bytes per second, from the median of its times.
   double rate() const {
     std::vector<double> times = seconds;
     const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
@@ -77,7 +77,7 @@ struct Work {
   }
 };
 
-// Lets all take turns, `rounds` times after two to warm up.
+// Lets all operations take turns: two to warm up, then `rounds`.
 inline void take_turns(std::vector<Work>& all, int64_t rounds) {
   constexpr int64_t kWarmUp = 2;
   constexpr int64_t kCacheBytes = int64_t{256} << 20;  // More than any GPU's cache.
@@ -86,7 +86,7 @@ inline void take_turns(std::vector<Work>& all, int64_t rounds) {
   const Event end;
   for (int64_t round = 0; round < kWarmUp + rounds; ++round) {
     for (Work& work : all) {
-      other.sum();  // Only reads: what others wrote is written back before, and nothing remains to be.
+      other.sum();  // Only reads: writes back what others wrote, and leaves nothing to write back.
       begin.record();
       work.enqueue();
       end.record();

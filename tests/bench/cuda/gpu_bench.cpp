@@ -8,8 +8,8 @@
 
 #include "trainer/base/program/command_line.h"
 
-// Lines that a kernel leaves in the cache are then no part of what it writes.
-ABSL_FLAG(int64_t, mebibytes, 2048, "float32 that a kernel reads or writes");
+// The size makes the lines that a kernel leaves in the cache a negligible part of its writes.
+ABSL_FLAG(int64_t, mebibytes, 2048, "MiB of float32 that a kernel reads or writes");
 ABSL_FLAG(int64_t, rounds, 21, "measured turns of each, after two to warm up");
 
 namespace narrowcast::bench {
@@ -38,7 +38,7 @@ program::Description description(const std::string& name, const std::string& sum
   return description;
 }
 
-// c10::ValueError for flags that leave nothing to measure.
+// Raises c10::ValueError if the flags leave nothing to measure.
 void check_flags() {
   for (const auto& [name, value] : {std::pair<const char*, int64_t>{"mebibytes", absl::GetFlag(FLAGS_mebibytes)},
                                     std::pair<const char*, int64_t>{"rounds", absl::GetFlag(FLAGS_rounds)}}) {

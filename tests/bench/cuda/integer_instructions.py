@@ -1,5 +1,6 @@
-"""What machine instructions on integers and predicates do. A value is a number of 32 bits or, where it hangs on data, None;
-a predicate True, False or None. `modifiers` are what nvdisasm puts behind a name, and operands in its order.
+"""Machine instructions on integers and predicates. A value is a 32-bit number, or None if it depends on data; a
+predicate is True, False or None. `modifiers` are the suffixes of a name in nvdisasm's output; operands are in its
+order.
 """
 import struct
 
@@ -11,7 +12,7 @@ def signed(value):
 
 
 def both(a, b):
-    """a and b, of which either may be None."""
+    """a and b; either may be None."""
     if a is False or b is False:
         return False
     return None if a is None or b is None else True
@@ -33,7 +34,7 @@ JOINED = {"AND": both, "OR": either}
 
 
 def compare(modifiers, a, b, joined_with, below=None):
-    """ISETP's predicate; with EX of high words, `below` being that of the low ones."""
+    """ISETP's predicate; with EX, of high words, where `below` is the predicate of the low words."""
     if a is None or b is None:
         result = None
     else:
@@ -46,7 +47,7 @@ def compare(modifiers, a, b, joined_with, below=None):
 
 
 def look_up(table, a, b, c):
-    """Bit by bit, bits of a, b and c name one of the table's eight."""
+    """For each bit position, the bits of a, b and c select one of the table's eight bits."""
     result = 0
     for row in range(8):
         if table >> row & 1:
@@ -55,14 +56,14 @@ def look_up(table, a, b, c):
 
 
 def look_up_predicate(table, *inputs):
-    """None unless all rows agree that the known inputs leave."""
+    """None unless all table rows that the known inputs allow agree."""
     rows = [row for row in range(8) if all(known is None or known == bool(row & bit) for known, bit in zip(inputs, (4, 2, 1)))]
     results = {bool(table >> row & 1) for row in rows}
     return results.pop() if len(results) == 1 else None
 
 
 def permute(a, selector, b):
-    """PRMT: each of four bytes is one of the eight, or its sign."""
+    """PRMT: each of the four result bytes is one of the eight source bytes, or its sign."""
     source = a | b << 32
     result = 0
     for place in range(4):
@@ -75,7 +76,7 @@ def permute(a, selector, b):
 
 
 def shift(modifiers, low, by, high):
-    """SHF: a part of the 64 bits of high and low, shifted."""
+    """SHF: a part of the 64 bits high:low, shifted."""
     by &= 31 if "W" in modifiers else 63
     if "W" not in modifiers and {"U32", "S32"} & set(modifiers):
         by = min(by, 32)
@@ -96,16 +97,16 @@ def shifted_address(modifiers, a, b, high, by):
 
 
 def product(modifiers, a, b):
-    """Of 64 bits."""
+    """The 64-bit product."""
     return a * b if "U32" in modifiers else signed(a) * signed(b)
 
 
 def extreme(modifiers, values, smaller):
-    """VIMNMX: the smallest or the largest."""
+    """VIMNMX: the minimum or the maximum."""
     chosen = (min if smaller else max)(values, key=(lambda value: value) if "U32" in modifiers else signed)
     return chosen & WORD
 
 
 def half_constant(high, low):
-    """The word whose halves are these numbers as float16, by which HFMA2 sets constants."""
+    """The word whose halves are these numbers as float16: HFMA2 sets constants this way."""
     return struct.unpack("<I", struct.pack("<ee", low, high))[0]

@@ -1,7 +1,7 @@
-"""A lane's registers and predicates, and what machine instructions but branches do to them.
+"""A lane's registers and predicates, and the effect of all machine instructions except branches on them.
 
-Integers, addresses and predicates are computed; what is read from memory, comes from other lanes or is a float is unknown
-(None). No vote is won: kernels vote on whether an overflow is near.
+Integers, addresses and predicates are computed. Values are unknown (None) if they are floats, come from other lanes or
+are read from memory. Votes are taken to be false: kernels vote on whether an overflow is near.
 """
 import functools
 import re
@@ -9,7 +9,7 @@ import re
 from integer_instructions import (WORD, compare, extreme, half_constant, look_up, look_up_predicate, negated, permute,
                                   product, shift, shifted_address)
 
-# Results hang on data.
+# The results depend on data.
 UNKNOWN_RESULT = set("""LDG LD LDS SHFL FADD FMUL FFMA FMNMX FSEL FSETP FCHK MUFU F2I F2F F2FP I2F I2FP HADD2 HMUL2 HFMA2 HSETP2
     DADD DMUL DFMA DSETP R2P P2R POPC FLO""".split())
 NO_RESULT = set("""ST STG STS LDGSTS LDGDEPBAR DEPBAR NOP BSSY BSYNC BREAK WARPSYNC WARPSYNC.ALL ERRBAR MEMBAR BAR CCTL
@@ -17,7 +17,7 @@ NO_RESULT = set("""ST STG STS LDGSTS LDGDEPBAR DEPBAR NOP BSSY BSYNC BREAK WARPS
 
 
 class UnknownInstruction(Exception):
-    """An instruction whose meaning this script does not know, where it would have to."""
+    """An instruction whose meaning this script does not know and would need."""
 
 
 REGISTER = re.compile(r"(U?R)(\d+)")
@@ -26,14 +26,14 @@ CONSTANT = re.compile(r"c\[(0x\w+)\]\s*\[(U?R\w+)?\+?(-?0x\w+)?\]")
 
 @functools.cache
 def register_of(word, offset=0):
-    """The key of a register; None for what is none, or is always 0."""
+    """The key of a register; None if `word` is not a register, or is one that is always 0."""
     found = REGISTER.fullmatch(word)
     return (found[1], int(found[2]) + offset) if found else None
 
 
 @functools.cache
 def immediate(word):
-    """None for a float's digits, or a part of a register."""
+    """The integer; None for the digits of a float, or a part of a register."""
     if word in ("RZ", "URZ", "SRZ"):
         return 0
     try:
@@ -55,8 +55,8 @@ def is_negated(word):
 
 
 class Lane:
-    """`constants`: the bytes of bank 0 by address; `special`: where it is, by names of registers as SR_TID.X. `visits`: of each
-    instruction."""
+    """`constants`: the bytes of bank 0 by address. `special`: the lane's position, by names of registers such as
+    SR_TID.X. `visits`: the number of visits of each instruction."""
 
     def __init__(self, kernel, constants, special):
         self.kernel = kernel
@@ -79,7 +79,7 @@ class Lane:
         return int.from_bytes(bytes(found), "little") if len(found) == count else None
 
     def value(self, word, high=0):
-        """Of an operand; `high` = 1: of the register behind it."""
+        """The value of an operand; with `high` = 1, of the following register."""
         register = register_of(word, high)
         if register:
             return self.registers.get(register)
@@ -108,7 +108,8 @@ class Lane:
         self.put(word, None if value is None else value >> 32, 1)
 
     def forget(self, operands, registers):
-        """The results of an instruction are unknown: predicates, and as many registers from the first one on."""
+        """Marks the results of an instruction as unknown: predicates, and `registers` registers from the first one
+        on."""
         for word in operands:
             if not is_predicate(word):
                 for offset in range(registers):
@@ -124,7 +125,7 @@ def is_predicate(word):
 
 
 def results(name, modifiers):
-    """How many registers an instruction writes."""
+    """The number of registers that an instruction writes."""
     if "128" in modifiers:
         return 4
     if "64" in modifiers or (name in ("F2F", "I2F") and modifiers[:1] == ["F64"]) or name in ("DADD", "DMUL", "DFMA"):
@@ -133,7 +134,7 @@ def results(name, modifiers):
 
 
 def split_off_predicates(operands):
-    """The operands, and the predicates behind the first of them: what an addition carries out."""
+    """The operands, and the predicates after the first operand: the carries of an addition."""
     first, rest = operands[0], operands[1:]
     carries = []
     while rest and is_predicate(rest[0]) and rest[0][0] != "!":
@@ -142,18 +143,18 @@ def split_off_predicates(operands):
 
 
 def needs_all(function):
-    """function(lane, modifiers, operands) -> value, None where it would have computed with an unknown."""
+    """function(lane, modifiers, operands) -> value; None if it needs an unknown value."""
     @functools.wraps(function)
     def guarded(*arguments):
         try:
             return function(*arguments)
-        except TypeError:  # Of arithmetic with None.
+        except TypeError:  # Arithmetic with None.
             return None
     return guarded
 
 
 def sum_of(lane, words):
-    """The unmasked sum, a subtraction as the processor does it: ~b + 1, which carries."""
+    """The unmasked sum. A subtraction adds ~b + 1, as the processor does, so that it carries."""
     total = 0
     for word in words:
         if is_negated(word):
@@ -187,7 +188,7 @@ def multiply_add(lane, modifiers, operands):
     except TypeError:
         total = None
     if carries:
-        lane.put_predicate(carries[0], None)  # No kernel uses it; an unknown one would be seen.
+        lane.put_predicate(carries[0], None)  # No kernel uses this carry; a use of an unknown one would be noticed.
     (lane.put_wide if wide else lane.put)(result, total)
 
 
@@ -292,13 +293,13 @@ def set_constant(lane, _, operands):
 
 @functools.cache
 def parts_of(name):
-    """A name without the mark of the uniform pipe, and its modifiers."""
+    """The name without the prefix of the uniform pipe, and its modifiers."""
     plain, *modifiers = name.removeprefix("U").split(".")
     return plain, modifiers
 
 
 def execute(lane, instruction):
-    """Anything but branches."""
+    """Executes any instruction except a branch."""
     plain, modifiers = parts_of(instruction.name)
     operands = instruction.operands
     if plain in NO_RESULT:

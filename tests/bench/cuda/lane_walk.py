@@ -1,7 +1,8 @@
-"""Walks through a kernel's machine code as one lane goes, by its arguments and its place, and counts.
+"""Follows a kernel's machine code as one lane would, given its arguments and its position, and counts instructions.
 
-Of a branch that hangs on something unknown (lane.py) the lane takes the side that calls no subroutine, as those are the slow
-ways of divisions and reciprocals, and of two such the one that falls through: the compiler jumps to what is rare.
+At a branch that depends on an unknown value (lane.py), the lane takes the side that calls no subroutine: subroutines
+are the slow paths of divisions and reciprocals. If neither side calls one, the lane falls through: the compiler jumps
+to the rare case.
 """
 import functools
 
@@ -13,7 +14,8 @@ BRANCHES = {"BRA", "BRX", "EXIT", "CALL", "RET", "BPT"}
 
 
 def goes(lane, place, condition):
-    """Whether a lane takes a branch, where the condition is unknown: unless it falls through without calling."""
+    """Whether a lane takes a branch. If the condition is unknown, it does so only if falling through leads to a
+    call."""
     if condition is not None:
         return condition
     instructions = lane.kernel.instructions
@@ -34,10 +36,10 @@ def condition_of(lane, instruction):
 
 
 def next_place(lane, place):
-    """Where a lane goes from a branch; None for the end."""
+    """The lane's next place after a branch; None for the end."""
     instruction = lane.kernel.instructions[place]
     name, modifiers = parts_of(instruction.name)
-    if name == "BRA" and "DIV" in modifiers:  # Where lanes have parted.
+    if name == "BRA" and "DIV" in modifiers:  # The branch of diverged lanes.
         return place + 1
     if not goes(lane, place, condition_of(lane, instruction)):
         return place + 1
@@ -74,5 +76,5 @@ def walk(kernel, constants, special):
 
 
 def warp_issues(kernel, constants, places):
-    """How often a warp issues each instruction whose lanes are at `places`: as often as the lane that has it most often."""
+    """How often a warp, whose lanes are at `places`, issues each instruction: the maximum over its lanes."""
     return [max(visits) for visits in zip(*(walk(kernel, constants, place) for place in places))]

@@ -5,7 +5,8 @@ import re
 
 @dataclasses.dataclass
 class Instruction:
-    """`guard`: the predicate that it is executed under, as !P0; `name` with all its parts, as IMAD.WIDE.U32."""
+    """`guard`: the predicate under which it is executed, such as !P0. `name`: with all its parts, such as
+    IMAD.WIDE.U32."""
     address: int
     guard: str
     name: str
@@ -17,8 +18,8 @@ class Instruction:
 
 @dataclasses.dataclass
 class Kernel:
-    """`instructions` by place; `places` of labels and addresses; `tables`: the bytes of its constant bank 2, where tables of
-    jumps are; arguments are the `argument_bytes` from `argument_offset` on in bank 0."""
+    """`instructions` by place; `places` of labels and addresses; `tables`: the bytes of constant bank 2, which has the
+    jump tables. Arguments are the `argument_bytes` bytes from `argument_offset` on in bank 0."""
     name: str
     instructions: list = dataclasses.field(default_factory=list)
     places: dict = dataclasses.field(default_factory=dict)
@@ -32,13 +33,13 @@ OTHER_SECTION = re.compile(r"\s*\.section\s")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?)\s*;")
 BYTES = re.compile(r"\s*(?:/\*[0-9a-f]+\*/)?\s*\.byte\s+(.*)")
-# Where arguments are: the attribute's name, and three lines further down the words of it.
+# The attribute that gives the position of arguments; its words follow three lines below.
 ARGUMENTS = "EIATTR_PARAM_CBANK"
 SHORT = re.compile(r"\.short\s+(0x[0-9a-f]+)")
 
 
 def operands_of(text):
-    """Without comments, quotes around labels, and what says that a register is read again."""
+    """Removes comments, quotes around labels, and marks of registers that are reused."""
     text = re.sub(r"\(\*.*?\*\)", "", text)
     text = re.sub(r"`\((.*?)\)", r"\1", text).replace(".reuse", "")
     return [word.strip() for word in text.split(",")] if text.strip() else []
@@ -50,7 +51,7 @@ class _Reader:
     def __init__(self):
         self.kernels = {}
         self.kind, self.kernel = None, None
-        self.argument_words = None  # Those read since ARGUMENTS.
+        self.argument_words = None  # The words read since ARGUMENTS.
 
     def read(self, line):
         section = SECTION.match(line)

@@ -1,8 +1,7 @@
-// The operators of the reference tier on a GPU: bytes moved per second, as a part of
-// what a device-to-device copy moves in the same run; and the weight-only int8
-// linear layer beside the reference's expression linear(x, w.to(x.dtype)) * scales,
-// LibTorch's _weight_int8pack_mm and the dense layer in bfloat16, with the errors of
-// those that take codes. Everything takes turns, from a cold L2 cache.
+// The operators of the reference tier on a GPU. Reports bytes moved per second, as a share of the rate of a
+// device-to-device copy in the same run. Compares the weight-only int8 linear layer with the reference's expression
+// linear(x, w.to(x.dtype)) * scales, with LibTorch's _weight_int8pack_mm and with the dense layer in bfloat16. Prints
+// the errors of the layers with codes. All operations take turns, with a cold L2 cache.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <absl/flags/flag.h>
@@ -24,17 +23,17 @@
 namespace narrowcast::bench {
 namespace {
 
-// Parts of the copy's rate: some percent less than an H200 gave.
+// Shares of the copy's rate: some percent below the results of an H200.
 constexpr double kFloat32Target = 0.90;
 constexpr double kBfloat16Target = 0.75;
-constexpr double kShortBfloat16RowsTarget = 0.55;  // A lane has two packs of a row of 512.
+constexpr double kShortBfloat16RowsTarget = 0.55;  // A lane has only two packs of a row of 512.
 constexpr double kOneRowTarget = 0.40;
 
 const at::TensorOptions kOnGpu = at::device(at::kCUDA).dtype(at::kFloat);
 
 double bytes_of(const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
 
-// Copies `from` to memory that it keeps.
+// Copies `from` to memory that the result owns.
 Work copy_of(const at::Tensor& from) {
   const at::Tensor to = at::empty_like(from);
   Work copy = device_copy(to.mutable_data_ptr(), from.const_data_ptr(), static_cast<int64_t>(from.nbytes()));
@@ -88,7 +87,7 @@ bool measure_rows_of(int64_t row_size) {
   add_affine_uint8(all, x.to(at::kBFloat16));
   add_dequantize(all, x);
   add_quantize_tensor(all, x);
-  // Reads x twice, to find the scales and to write codes, and writes a byte for each element.
+  // Reads x twice, to find the scales and to encode, and writes a byte for each element.
   all.push_back({"dynamically_quantize_per_channel", 2 * bytes_of(x) + static_cast<double>(x.numel()),
                  [=] { dynamically_quantize_per_channel(x, -128, 127, at::kChar); }});
   return measure("rows of " + std::to_string(row_size), all);
@@ -99,7 +98,7 @@ std::function<void()> recorded(const std::function<void()>& body) {
   c10::cuda::device_synchronize();
   auto graph = std::make_shared<at::cuda::CUDAGraph>();
   {
-    const c10::cuda::CUDAStreamGuard not_the_default(c10::cuda::getStreamFromPool());  // Which cannot be recorded.
+    const c10::cuda::CUDAStreamGuard not_the_default(c10::cuda::getStreamFromPool());  // It cannot be recorded.
     body();  // Libraries prepare themselves at their first call.
     c10::cuda::device_synchronize();
     graph->capture_begin();
@@ -109,7 +108,7 @@ std::function<void()> recorded(const std::function<void()>& body) {
   return [graph] { graph->replay(); };
 }
 
-// Layers of 4096 x 4096, one after the other: together more than a cache holds, so that each is read from memory.
+// Layers of 4096 x 4096 in sequence: together they exceed any cache, so that each is read from memory.
 struct Layers {
   explicit Layers(int64_t row_count) : x(at::randn({row_count, kSize}, kOnGpu).to(at::kBFloat16)) {
     for (int64_t layer = 0; layer < kLayers; ++layer) {
@@ -119,18 +118,18 @@ struct Layers {
     }
   }
 
-  // Layer i of the operator, as the reference's expression, and as LibTorch's operator for such codes.
+  // Layer i by our operator, by the reference's expression, and by LibTorch's operator for such codes.
   at::Tensor int8(size_t i) const { return weight_only_int8_linear(x, codes[i], scales[i]); }
   at::Tensor reference(size_t i) const { return at::linear(x, codes[i].to(at::kBFloat16)) * scales[i]; }
   at::Tensor libtorch(size_t i) const { return at::_weight_int8pack_mm(x, codes[i], scales[i]); }
 
-  // The root of the mean squared error of a layer's result, in parts of that of the exact result.
+  // The root mean square error of a layer's result, relative to the exact result.
   double error_of(const at::Tensor& result, size_t i) const {
     const at::Tensor exact = at::linear(x.to(at::kDouble), codes[i].to(at::kDouble)) * scales[i];
     return ((result - exact).norm() / exact.norm()).item<double>();
   }
 
-  // Every one of them.
+  // Runs all layers.
   void run_int8() const {
     for (size_t i = 0; i < kLayers; ++i) int8(i);
   }
@@ -152,7 +151,7 @@ struct Layers {
   std::vector<at::Tensor> dense;
 };
 
-// Bytes of each entry are those of the int8 codes: the rest of a layer's bytes is small beside them.
+// The bytes of each entry are the bytes of the int8 codes: the rest of a layer's bytes is small in comparison.
 bool measure_linear(int64_t row_count) {
   const Layers layers(row_count);
   const double bytes = static_cast<double>(Layers::kLayers) * bytes_of(layers.codes.front());

@@ -1,5 +1,5 @@
-// The kernels of the wire formats on a GPU: bytes moved per second, as a part of
-// what a device-to-device copy moves in the same run.
+// The kernels of the wire formats on a GPU: bytes moved per second, as a share of the rate of a device-to-device copy
+// in the same run.
 #include <absl/flags/flag.h>
 
 #include <algorithm>
@@ -14,13 +14,13 @@
 namespace narrowcast::bench {
 namespace {
 
-// Parts of the copy's rate that kernels must reach when they round to nearest.
+// Shares of the copy's rate that kernels must reach with rounding to nearest.
 constexpr double kEncodeTarget = 0.90;
 constexpr double kDecodeTarget = 0.88;
 
-// Messages that are summed, and the part that this must reach in int8: some percent less than an H200 gave. A message
-// has so few bytes per element that instructions count, most where there are few messages (docs/performance.md). Of the
-// other formats it is reported.
+// The number of messages that are summed, and the share that int8 must reach: some percent below the results of an
+// H200. A message has so few bytes per element that instructions limit the rate, most with few messages
+// (docs/performance.md). For other formats the share is only reported.
 struct Average {
   int64_t ranks;
   double target_of_int8;
@@ -31,7 +31,7 @@ bool is_int8(WireFormat format) {
   return format == WireFormat::kInt8B32 || format == WireFormat::kInt8B128 || format == WireFormat::kInt8B256;
 }
 
-// What the kernels read and write.
+// Inputs and outputs of the kernels.
 struct Buffers {
   explicit Buffers(int64_t bytes) : floats(bytes), other(bytes), messages(bytes), message(bytes), n(bytes / 4) {
     std::vector<float> host(static_cast<size_t>(n));
@@ -46,13 +46,13 @@ struct Buffers {
 
   DeviceMemory floats;
   DeviceMemory other;
-  DeviceMemory messages;  // Of all ranks, one behind the other.
+  DeviceMemory messages;  // The messages of all ranks, one after another.
   DeviceMemory message;
   int64_t n;  // float32 numbers.
 };
 
-// Elements of each rank's message if `ranks` of them fill the buffer, or the floats do not last; a multiple of what
-// every format can be cut at.
+// Elements of each rank's message: as many as fit the buffer with `ranks` messages, but no more than there are floats.
+// A multiple of the grain at which every format can be cut.
 int64_t elements_of_average(const Buffers& b, WireFormat format, int64_t ranks) {
   constexpr int64_t kGrain = 4096;
   const double bytes_per_element = static_cast<double>(encoded_size(kGrain, format)) / kGrain;
@@ -79,7 +79,7 @@ Work average_of(const Buffers& b, WireFormat format, const Average& average) {
 
 Work copy(const Buffers& b) { return device_copy(b.other.data(), b.floats.data(), b.floats.size()); }
 
-// All but averages.
+// All kernels except averages.
 std::vector<Work> kernels_of(const Buffers& b, WireFormat format) {
   const auto encoded = static_cast<double>(encoded_size(b.n, format));
   const auto plain = static_cast<double>(b.floats.size());
@@ -93,8 +93,8 @@ std::vector<Work> kernels_of(const Buffers& b, WireFormat format) {
           {"decode", plain + encoded, [=] { cuda::wire_decode(format, decode, nullptr); }, kDecodeTarget}};
 }
 
-// The kernels of a format of variable width, which have no targets. Messages are summed into float32: what a rank sends
-// is then encoded by itself, as the widths of all blocks must be known first.
+// The kernels of a variable-width format, which have no targets. Messages are summed into float32, and a separate
+// kernel encodes the mean: the widths of all blocks must be known first.
 bool measure_variable(const Buffers& b, WireFormat format) {
   const std::string name(to_string(format));
   const auto plain = static_cast<double>(b.floats.size());
@@ -146,7 +146,7 @@ bool measure_all() {
     }
     const std::string name(to_string(format));
     met = measure(name, kernels_of(b, format)) && met;
-    for (const Average& average : kAverages) {  // One after the other: their messages share a buffer.
+    for (const Average& average : kAverages) {  // One after another: their messages share a buffer.
       met = measure(name + ": decode, sum and encode", {copy(b), average_of(b, format, average)}) && met;
     }
   }

@@ -1,4 +1,4 @@
-"""The kernels of wire formats as a benchmark launches them, and what a warp issues for them."""
+"""The wire-format kernels as a benchmark launches them, and the instructions that a warp issues for them."""
 import ctypes
 import dataclasses
 
@@ -6,21 +6,21 @@ import lane_walk
 
 WARP = 32
 WARPS_PER_BLOCK = 4
-TILE = 1024  # Elements that a warp works on.
+TILE = 1024  # Elements that a warp processes.
 ELEMENTS = 1 << 28
 ARRAY, MESSAGE = 1 << 40, 1 << 41
-SLOT = 128  # Messages of ranks begin at multiples of it.
+SLOT = 128  # Messages of ranks begin at multiples of this.
 
-# In a whole tile of an aligned message all lanes do the same but for its ends in bytes and the last turn of copying 16 bytes
-# each. The first lane has most turns, and these two take care of the first bytes of either end.
+# In a whole tile of an aligned message, lanes differ only at its ends in bytes and in the last iteration of copying
+# 16-byte granules. The first lane has most iterations, and these two lanes handle the first bytes of either end.
 LANES = (0, 16)
-# Messages of tiles have two alignments at most: every 8th byte is one of a tile's.
+# Messages of tiles have at most two alignments: a tile's bytes are a multiple of 8.
 TILES = (0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """`mangled`: how a kernel's name says it; `tile_bytes`: of the message of a tile."""
+    """`mangled`: its part of a kernel's mangled name; `tile_bytes`: bytes of a tile's message."""
     name: str
     mangled: str
     tile_bytes: int
@@ -43,7 +43,7 @@ FORMATS = [
 ]
 
 
-# The arguments of ops/cuda/wire/wire_kernels.h. Where they do not fit the machine code, the walk is refused.
+# The arguments in ops/cuda/wire/wire_kernels.h. If their size differs from the machine code's, the walk fails.
 class Rounding(ctypes.Structure):
     _fields_ = [("stochastic", ctypes.c_bool), ("seed", ctypes.c_uint64), ("step", ctypes.c_uint64),
                 ("position", ctypes.c_uint64)]
@@ -76,7 +76,7 @@ class AverageEncodeArguments(ctypes.Structure):
 
 
 def encode():
-    """One whole message of float32, rounded to the nearest, without residuals."""
+    """Arguments for one whole message of float32, rounded to nearest, without residuals."""
     return EncodeArguments(x=ARRAY, n=ELEMENTS, message=MESSAGE, shards=Shards(count=1, left_out=1))
 
 
@@ -85,18 +85,18 @@ def decode():
 
 
 def average_encode(wire_format, ranks):
-    """Of messages alone: no rank's part is an array."""
+    """Arguments for messages only: no rank's part is an array."""
     message_bytes = -(-ELEMENTS // TILE * wire_format.tile_bytes // SLOT) * SLOT
     return AverageEncodeArguments(
         parts=RankParts(first=MESSAGE, stride=message_bytes, ranks=ranks, own_rank=ranks, n=ELEMENTS), message=ARRAY)
 
 
 class OtherArguments(Exception):
-    """The machine code takes other arguments than this script thinks."""
+    """The machine code takes other arguments than this script passes."""
 
 
 def kernel_of(kernels, name, wire_format):
-    """Without residuals, where there are two."""
+    """The kernel without residuals, if there are two."""
     found = [kernel for mangled, kernel in kernels.items()
              if f"{len(name)}{name}I" in mangled and wire_format.mangled in mangled and "ELb1EE" not in mangled]
     if len(found) != 1:
@@ -105,7 +105,7 @@ def kernel_of(kernels, name, wire_format):
 
 
 def issues_of(kernel, arguments, lanes=LANES, tiles=TILES):
-    """Instructions that a warp issues for a tile, on average over `tiles`."""
+    """Instructions that a warp issues for a tile, averaged over `tiles`."""
     if ctypes.sizeof(arguments) != kernel.argument_bytes:
         raise OtherArguments(f"{kernel.name} takes {kernel.argument_bytes} bytes of arguments, "
                              f"not {ctypes.sizeof(arguments)}: wire_walks.py does not fit wire_kernels.h")
@@ -120,8 +120,8 @@ def issues_of(kernel, arguments, lanes=LANES, tiles=TILES):
 
 @dataclasses.dataclass
 class FusedCounts:
-    """What a warp issues for a tile of decode-sum-encode, by number of messages; and of that for one more message, and for
-    the tile itself."""
+    """Instructions that a warp issues for a tile of decode-sum-encode, by number of messages; and the shares of one
+    more message and of the tile itself."""
     by_messages: dict
     per_message: float
     once: float

@@ -13,11 +13,11 @@
 namespace narrowcast::bench {
 namespace {
 
-// Shares of the processors that are small enough to leave medians and best quarters alone.
+// Shares of the processors that are small enough not to affect medians and best quarters.
 constexpr double kMostByOthers = 0.05;
 constexpr double kMostByHost = 0.02;
 constexpr double kMostByQuota = 0.02;
-constexpr int64_t kFewestProcessors = 2;  // Ranks and threads run beside each other.
+constexpr int64_t kFewestProcessors = 2;  // Ranks and threads run in parallel.
 
 int64_t ticks_per_second() { return ::sysconf(_SC_CLK_TCK); }
 
@@ -41,14 +41,14 @@ int64_t own_ticks() {
   return ticks;
 }
 
-// Enough where that is not known, as on a machine of more than the 1024 that fit the set.
+// kFewestProcessors if unknown, as on a machine with more than the 1024 processors that fit the set.
 int64_t usable_processors() {
   cpu_set_t processors;
   const bool known = ::sched_getaffinity(0, sizeof processors, &processors) == 0;
   return known ? CPU_COUNT(&processors) : kFewestProcessors;
 }
 
-// Of a group and those that it is in, the one that waited longest: a quota of an outer group stops the inner ones, too.
+// The longest wait of a group and its ancestors: a quota of an outer group stops the inner ones as well.
 double throttled_seconds_of(const std::filesystem::path& mount, const std::string& group) {
   double longest = 0;
   for (std::filesystem::path path = group;; path = path.parent_path()) {
@@ -110,7 +110,7 @@ ProcessorUse MachineWatch::now() {
   int64_t user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft_interrupts = 0, steal = 0;
   file >> name >> user >> nice >> system >> idle >> waiting >> interrupts >> soft_interrupts >> steal;
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now().time_since_epoch();
-  // Interrupts, soft ones as well, are for whoever sends and receives.
+  // Interrupts, including soft interrupts, belong to the processes that send and receive.
   return {.usable = usable_processors(),
           .elapsed = ticks_of(wall.count()),
           .processes = user + nice + system,

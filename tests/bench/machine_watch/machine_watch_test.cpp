@@ -8,7 +8,7 @@
 namespace narrowcast::bench {
 namespace {
 
-// Ten seconds on two processors, of which this program had one and a half and nobody the rest.
+// Ten seconds on two processors: this program used one and a half, other processes none.
 constexpr ProcessorUse kQuiet = {.usable = 2, .elapsed = 1000, .processes = 1500, .own = 1500, .idle = 500};
 
 TEST(Disturbance, ThereIsNoneOnAQuietMachine) {
@@ -16,7 +16,7 @@ TEST(Disturbance, ThereIsNoneOnAQuietMachine) {
   EXPECT_EQ(disturbance_of({}), "") << "nothing is known";
 }
 
-// At their bounds they are still nothing to speak of.
+// At their limits, disturbances are not yet reported.
 TEST(Disturbance, OthersMayTakeATwentieth) {
   ProcessorUse use = kQuiet;
   use.processes = 1600;
@@ -37,7 +37,7 @@ TEST(Disturbance, TheHostMayTakeAFiftieth) {
   EXPECT_EQ(disturbance_of(use), "the host took 3% of the processors");
 }
 
-// Of the time on the processors that the program may use, however many the machine has beside them.
+// The share is relative to the processors that the program may use, however many others the machine has.
 TEST(Disturbance, AQuotaMayTakeAFiftieth) {
   ProcessorUse use = kQuiet;
   use.idle = 100000;

@@ -1,10 +1,11 @@
-"""What left the interface of each node, beside the payload that its ranks sent: with hooks that know of no nodes, to each
-other too."""
+"""Compares the bytes that left each node's interface with the payload that its ranks sent. Hooks without node support
+also send payload between ranks of one node."""
 import program
 
 
 def check_nodes(result, layout):
-    """Raises program.Failed if a JSON of narrowcast-bench names other nodes than `layout` has. Some builds name none."""
+    """Raises program.Failed if a JSON of narrowcast-bench names other nodes than `layout` has. Some builds name no
+    nodes."""
     if "nodes" not in result:
         return
     found = result["nodes"]["ranks_per_node"]
@@ -13,8 +14,8 @@ def check_nodes(result, layout):
 
 
 def payload_of_node(results, layout):
-    """Bytes that each node's ranks sent in the runs with these JSONs of narrowcast-bench; None if they do not say, also of
-    measuring the link or checking hooks. Where nodes send unlike amounts, those of the one that sends most."""
+    """Bytes that each node's ranks sent in the runs with these JSONs of narrowcast-bench. None if the JSONs lack them,
+    or if the link was measured or hooks were checked. If nodes send different amounts, the largest one."""
     if layout.ranks_per_node == 1:
         return payload_of_rank_0(results)
     rows = [(result, row) for result in results for row in result["hooks"]]
@@ -34,7 +35,7 @@ def _megabytes(count):
 
 
 def _whole(results, layout):
-    """What the counters are compared with: its bytes, and in words."""
+    """The payload to compare the counters with: its bytes, and a description."""
     payload = payload_of_node(results, layout)
     if payload is not None:
         return payload, f"the payload that its ranks sent ({_megabytes(payload)})"
@@ -44,7 +45,8 @@ def _whole(results, layout):
 
 
 def lines(layout, results, interfaces):
-    """One per node. `results`: JSONs of narrowcast-bench; `interfaces`: what Network.counters counted meanwhile, by node."""
+    """One line per node. `results`: JSONs of narrowcast-bench; `interfaces`: Network.counters of the same time, by
+    node."""
     payload, words = _whole(results, layout)
     for node, counted in enumerate(interfaces):
         text = f"Node {node}: {_megabytes(counted['tx_bytes'])} left its interface, {counted['tx_bytes'] / payload:.4f}"

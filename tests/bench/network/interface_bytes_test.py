@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests interface_bytes.py with counts made up."""
+"""Tests interface_bytes.py with invented counts."""
 import unittest
 
 import interface_bytes
@@ -59,7 +59,7 @@ class SeveralRanksPerNode(unittest.TestCase):
 
 class Nodes(unittest.TestCase):
     def test_must_be_those_that_the_bench_found(self):
-        interface_bytes.check_nodes(result(0), Layout(2, 4))  # A build that names none.
+        interface_bytes.check_nodes(result(0), Layout(2, 4))  # A build that names no nodes.
         interface_bytes.check_nodes(result(0, nodes={"count": 2, "ranks_per_node": [4, 4]}), Layout(2, 4))
         with self.assertRaisesRegex(program.Failed, "started on 2 nodes of 4 ranks, .* found nodes of 8 ranks"):
             interface_bytes.check_nodes(result(0, nodes={"count": 1, "ranks_per_node": [8]}), Layout(2, 4))

@@ -1,14 +1,15 @@
-"""Which simulated networks a program measures: how many nodes, ranks on each of them, and the rate of their links."""
+"""The simulated networks that a program measures: how many nodes, ranks on each of them, and the rate of their
+links."""
 import argparse
 import pathlib
 import typing
 
-RATES = {"0.1": 1e8, "1": 1e9, "10": 1e10, "open": None}  # Of each node's egress, in bits per second.
+RATES = {"0.1": 1e8, "1": 1e9, "10": 1e10, "open": None}  # Each node's egress, in bits per second.
 MOST_RANKS = 64
 
 
 class Layout(typing.NamedTuple):
-    """`nodes` hosts with `ranks_per_node` ranks each. The ranks of a host share its interface, and so its rate."""
+    """`nodes` hosts with `ranks_per_node` ranks each. The ranks of a host share its interface and its rate."""
     nodes: int
     ranks_per_node: int
 
@@ -29,48 +30,48 @@ def rate_text(rate):
 
 
 def tc_rate(rate):
-    """As network_namespace.Network takes it."""
+    """The rate in the notation of network_namespace.Network."""
     return None if rate == "open" else rate + "gbit"
 
 
 def words(text):
-    """The words between commas, each once."""
+    """The distinct words of a comma-separated list."""
     return list(dict.fromkeys(text.split(",")))
 
 
 def counts(text):
-    """The positive whole numbers between commas, each once."""
+    """The distinct positive whole numbers of a comma-separated list."""
     for word in text.split(","):
         if not word.isdecimal() or int(word) == 0:
-            raise argparse.ArgumentTypeError(f"'{word}' is no positive whole number")
+            raise argparse.ArgumentTypeError(f"'{word}' is not a positive whole number")
     return list(dict.fromkeys(map(int, text.split(","))))
 
 
 def count(text):
     """A positive whole number."""
     if "," in text:
-        raise argparse.ArgumentTypeError(f"'{text}' is no positive whole number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive whole number")
     return counts(text)[0]
 
 
 def output_file(text):
-    """The path of a file that will be written when all is measured: a place where none can be is told before."""
+    """The path of a file to write after all measurements; a path that cannot be written is an error at once."""
     path = pathlib.Path(text)
     if not text or path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"'{text}' is no place for a file")
+        raise argparse.ArgumentTypeError(f"'{text}' cannot be written")
     return path
 
 
 def _rates(text):
     for rate in words(text):
         if rate not in RATES:
-            raise argparse.ArgumentTypeError(f"'{rate}' is none of {', '.join(RATES)}")
+            raise argparse.ArgumentTypeError(f"'{rate}' is not one of {', '.join(RATES)}")
     return words(text)
 
 
 def add_flags(parser, layouts, rates):
-    """--nodes, --ranks_per_node, --world and --rate. `layouts`: in words, those that are measured if none is named;
-    `rates`: likewise, the list itself."""
+    """Adds --nodes, --ranks_per_node, --world and --rate. `layouts` describes the default layouts; `rates` is the list
+    of default rates."""
     parser.add_argument("--nodes", type=counts, metavar="N,...", help=f"numbers of nodes (default: {layouts})")
     parser.add_argument("--ranks_per_node", type=counts, metavar="G,...",
                         help="with --nodes: numbers of ranks on each of them; every combination is measured (default: 1)")
@@ -78,7 +79,7 @@ def add_flags(parser, layouts, rates):
     parser.add_argument("--rate", type=_rates, default=list(rates), metavar="R,...",
                         help=f"of each node's egress: 0.1, 1, 10 (Gbit/s) or open (default: {','.join(rates)})")
     parser.add_argument("--delay_ms", type=_milliseconds, default=0, metavar="MS",
-                        help="how long packets are under way from one node to another (default: 0)")
+                        help="time that packets take from one node to another (default: 0)")
 
 
 def _milliseconds(text):
@@ -87,7 +88,7 @@ def _milliseconds(text):
     except ValueError:
         value = -1
     if not 0 <= value < 10_000:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number from 0 to below 10000")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to below 10000")
     return value
 
 
@@ -96,7 +97,7 @@ def link_text(rate, delay_ms):
 
 
 def named_layouts(parser, arguments):
-    """The layouts that flags name, or None if there are no such flags. Ends the program if they contradict each other."""
+    """The layouts that flags name, or None if no flag names any. Ends the program if flags contradict each other."""
     if arguments.world:
         for flag in ("nodes", "ranks_per_node"):
             if getattr(arguments, flag):

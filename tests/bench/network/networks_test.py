@@ -52,7 +52,7 @@ class Flags(unittest.TestCase):
         self.assertEqual(networks.link_text("1", 2.5), "1 Gbit/s, 2.5 ms of delay")
         for wrong in ("-1", "nan", "long", "10000"):
             self.assertEqual(self.error_of("--delay_ms=" + wrong),
-                             f"argument --delay_ms: '{wrong}' is no number from 0 to below 10000")
+                             f"argument --delay_ms: '{wrong}' is not a number from 0 to below 10000")
 
     def test_world_contradicts_nodes(self):
         means = "; --world=W means --nodes=W --ranks_per_node=1"
@@ -72,8 +72,9 @@ class Flags(unittest.TestCase):
     def test_what_is_no_count_or_rate_is_named(self):
         for value in ("x", "0", "-2", "2.5", "", "2,"):
             word = "" if value == "2," else value
-            self.assertEqual(self.error_of(f"--nodes={value}"), f"argument --nodes: '{word}' is no positive whole number")
-        self.assertEqual(self.error_of("--rate=1,100"), "argument --rate: '100' is none of 0.1, 1, 10, open")
+            self.assertEqual(self.error_of(f"--nodes={value}"),
+                             f"argument --nodes: '{word}' is not a positive whole number")
+        self.assertEqual(self.error_of("--rate=1,100"), "argument --rate: '100' is not one of 0.1, 1, 10, open")
 
 
 class Rates(unittest.TestCase):
@@ -99,7 +100,7 @@ class Programs(unittest.TestCase):
         for program, flag in (("run", "json"), ("run", "report"), ("low_communication", "json")):
             for place in ("", "/nowhere/x", str(HERE)):
                 self.assertTrue(self.refusal_of(program, f"--{flag}={place}").endswith(
-                    f"argument --{flag}: '{place}' is no place for a file"))
+                    f"argument --{flag}: '{place}' cannot be written"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How the programs of this folder begin and end."""
+"""Start and end of the programs in this folder."""
 import contextlib
 import pathlib
 import signal
@@ -12,11 +12,11 @@ import network_namespace  # noqa: E402 -- found by the line above
 
 
 class WrongUse(Exception):
-    """Something that whoever started the program has to change, in words."""
+    """An error that the caller must correct; its text describes it."""
 
 
 class Failed(Exception):
-    """What was run did not do what it should have, in words."""
+    """A program failed or printed something unexpected; its text describes it."""
 
 
 def add_bin_flag(parser, program):
@@ -26,7 +26,7 @@ def add_bin_flag(parser, program):
 
 @contextlib.contextmanager
 def made_network(arguments, layout, rate):
-    """The hosts of a layout, with flags of networks.add_flags and add_bin_flag."""
+    """The hosts of a layout, for arguments of networks.add_flags and add_bin_flag."""
     wire = arguments.bin / "narrowcast_test_wire" if arguments.delay_ms else None
     if wire and not wire.exists():
         raise WrongUse(f"--delay_ms: {wire.parent} has no {wire.name}; build it, or name its folder with --bin")
@@ -44,8 +44,9 @@ def _missing(program):
 
 
 def exit_code(name, program, run):
-    """What run() returns; 2 after WrongUse or if this machine or user lacks something, e.g. `program`; 3 if a rank or
-    what it said failed. `name`: before what is said about that. A signal unwinds run(), which takes its networks down."""
+    """The result of run(); 2 after WrongUse, or if this machine or user lacks something, e.g. `program`; 3 if a rank
+    failed or printed something unexpected. Errors are printed after `name`. A signal unwinds run(), which removes its
+    networks."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     try:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""One rank of a training in Python that `train` measures beside narrowcast-train's: PyTorch's DistributedDataParallel on
-the same char_gpt, batches and optimizer, with a hook of PyTorch's or that of docs/examples/ddp_from_python.py. Flags are
-those of narrowcast-train; rank 0 writes metrics.jsonl, with the number of parameters and a line for each step."""
+"""One rank of a training in Python that `train` compares with narrowcast-train: PyTorch's DistributedDataParallel on
+the same char_gpt, batches and optimizer. The hook is one of PyTorch's or the hook of docs/examples/ddp_from_python.py.
+Flags are as for narrowcast-train. Rank 0 writes metrics.jsonl, with the number of parameters and a line for each
+step."""
 import argparse
 import contextlib
 import json
@@ -38,7 +39,7 @@ class Block(nn.Module):
 
 
 class CharGpt(nn.Module):
-    """models/gpt.cpp, with the same parameters."""
+    """The same model as models/gpt.cpp, with the same parameters."""
 
     def __init__(self, options, vocabulary_size):
         super().__init__()
@@ -67,12 +68,12 @@ def parse_arguments():
         parser.add_argument(f"--{flag}", type=int, required=True)
     parser.add_argument("--batch_size", type=int, help="sequences of all ranks together")
     parser.add_argument("--output_dir", type=pathlib.Path)
-    parser.add_argument("--dry_run", action="store_true", help="see whether it could run")
+    parser.add_argument("--dry_run", action="store_true", help="only check whether it can run")
     return parser.parse_args()
 
 
 def registered(hook, ddp):
-    """A context in which the hook is the model's."""
+    """A context in which the model uses the hook."""
     if hook == "none":
         return contextlib.nullcontext()
     if hook in OF_PYTORCH:
@@ -90,7 +91,7 @@ def make_optimizer(model):
 
 
 def seconds_of_steps(arguments, model, tokens):
-    """Yields what all steps have taken so far, after each one. A step ends when all ranks know the mean of its losses."""
+    """Yields the total time of all steps so far, after each step. A step ends when all ranks know its mean loss."""
     ddp = DistributedDataParallel(model, bucket_cap_mb=arguments.bucket_cap_mb)
     optimizer = make_optimizer(model)
     windows = tokens.unfold(0, arguments.context + 1, 1)
@@ -127,8 +128,8 @@ def main():
         arguments.output_dir.mkdir()
         (arguments.output_dir / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     dist.destroy_process_group()
-    # Gloo's threads may still let go of what PyTorch's own hooks gave them, which ends a Python that ends meanwhile with
-    # SIGABRT ("terminate called without an active exception"). Nothing is left to be done.
+    # Gloo's threads may still be releasing tensors of PyTorch's own hooks. If Python ended normally meanwhile, it would
+    # abort with SIGABRT ("terminate called without an active exception"). Nothing else is left to do.
     sys.stdout.flush()
     os._exit(0)
 

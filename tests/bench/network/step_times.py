@@ -1,4 +1,4 @@
-"""The times of optimizer steps, from the metrics of narrowcast-train with --log_every=1, and a table of them."""
+"""The times of optimizer steps, from the metrics of narrowcast-train with --log_every=1, and tables of them."""
 import json
 import statistics
 
@@ -6,13 +6,13 @@ import program
 import targets
 
 NONE, BF16, NOOP = "none", "bf16_compress", "noop"
-AUTO = "auto"  # The hook, and the size of buckets, that narrowcast-train chooses by itself.
-MOST_LONGER = .03  # A step with the chosen size of buckets than with the best of those that were tried.
+AUTO = "auto"  # The hook and the bucket size that narrowcast-train chooses by itself.
+MOST_LONGER = .03  # How much longer a step with the chosen bucket size may be than with the best of the given sizes.
 
 
 def seconds_of_steps(metrics, steps, warmup):
-    """Of each step of a training of `steps` ones, after the first `warmup` ones. `metrics`: the text of metrics.jsonl.
-    Raises program.Failed if it has other steps."""
+    """The seconds of each step after the first `warmup` ones, in a training of `steps` steps. `metrics`: the text of
+    metrics.jsonl. Raises program.Failed if it has other steps."""
     events = [event for event in map(json.loads, metrics.splitlines()) if event["event"] == "step"]
     if [event["step"] for event in events] != list(range(1, steps + 1)):
         raise program.Failed(f"metrics.jsonl: has {len(events)} of {steps} steps")
@@ -21,8 +21,8 @@ def seconds_of_steps(metrics, steps, warmup):
 
 
 def rows(seconds):
-    """A table as lists of words: for each hook the median of its steps' `seconds`, a list by its name, and how many times
-    as fast as without a hook and as with bf16_compress that is."""
+    """A table as lists of words: for each hook the median of its steps' `seconds` (a list by hook), and the speed
+    relative to no hook and to bf16_compress."""
     medians = {hook: statistics.median(times) for hook, times in seconds.items()}
     table = [["hook", "steps", "s per step", f"x {NONE}", f"x {BF16}"]]
     for hook, median in medians.items():
@@ -32,8 +32,8 @@ def rows(seconds):
 
 
 def best(seconds):
-    """By hook the size of buckets with which the median of its steps is least, and that median, of `seconds` of steps by
-    size and hook."""
+    """For each hook, the bucket size with the smallest median step time, and that median. `seconds`: times by size and
+    hook."""
     found = {}
     for cap, of_hooks in seconds.items():
         for hook, times in of_hooks.items():
@@ -44,8 +44,8 @@ def best(seconds):
 
 
 def checks_of_choice(seconds):
-    """Of each hook that sends: whether a step with the chosen size takes at most as much longer than with the best of the
-    others as the target allows. `seconds` as for rows_of_choice."""
+    """For each hook that sends: whether a step with the chosen size is at most MOST_LONGER longer than with the best of
+    the other sizes. `seconds` as for rows_of_choice."""
     given = best({cap: of_hooks for cap, of_hooks in seconds.items() if cap != AUTO})
     for hook, times in seconds[AUTO].items():
         if hook != NOOP:
@@ -55,7 +55,7 @@ def checks_of_choice(seconds):
 
 
 def noise_text(seconds):
-    """By how much steps differ between sizes of buckets where nothing is sent, and so by chance."""
+    """The difference between bucket sizes where nothing is sent: the measurement noise."""
     if NOOP not in seconds[AUTO]:
         return f"the run's noise is not known: {NOOP} was not measured"
     medians = [statistics.median(of_cap[NOOP]) for of_cap in seconds.values()]
@@ -63,8 +63,8 @@ def noise_text(seconds):
 
 
 def rows_of_choice(seconds):
-    """A table as lists of words, from `seconds` of steps by size of buckets and hook: for each hook the best of the sizes
-    that are given, the median of its steps, that with the chosen size, and how much more the latter is."""
+    """A table as lists of words. For each hook: the best of the given sizes, its median step time, the median step time
+    with the chosen size, and their relative difference. `seconds`: times by bucket size and hook."""
     table = [["hook", "best MiB", "s per step", "chosen", "more"]]
     given = best({cap: of_hooks for cap, of_hooks in seconds.items() if cap != AUTO})
     for hook, times in seconds[AUTO].items():

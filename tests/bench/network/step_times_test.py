@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests step_times.py with metrics made up."""
+"""Tests step_times.py with invented metrics."""
 import json
 import unittest
 

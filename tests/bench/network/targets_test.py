@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests targets.py with times made up."""
+"""Tests targets.py with invented times."""
 import unittest
 
 import targets
@@ -45,7 +45,7 @@ class Checks(unittest.TestCase):
     def test_a_hook_that_does_not_exist_is_not_built(self):
         times = [time_of("allreduce", 222), time_of("bf16_compress", 120)]
         self.assertEqual({verdict for _, _, verdict in self.verdicts(ROW, times, built=["allreduce"])}, {"not built"})
-        self.assertIsNone(targets.checks(ROW, [], ["allreduce"]))  # Nobody asked for this case.
+        self.assertIsNone(targets.checks(ROW, [], ["allreduce"]))  # This case was not requested.
 
 
     def test_beside_int8_where_the_row_says_so(self):
@@ -74,7 +74,7 @@ class Evaluate(unittest.TestCase):
     def test_counts_the_rows_that_were_not_asked_for(self):
         times = [time_of("allreduce", 300), time_of("bf16_compress", 150), time_of("int8", 70)]
         found, left_out = targets.evaluate({(Layout(2, 1), "1"): times}, ["int8"], ["int8"])
-        self.assertEqual(len(found), 3)  # One bucket at 1 Gbit/s; four, and small ones, were not measured.
+        self.assertEqual(len(found), 3)  # One bucket at 1 Gbit/s; four buckets, and small ones, were not measured.
         self.assertEqual(left_out, len(targets.ROWS) - 1)
 
     def test_nodes_of_several_ranks_have_rows_of_their_own(self):
@@ -100,7 +100,8 @@ class Rows(unittest.TestCase):
             self.assertGreater(target.goal, target.least)
 
     def test_what_the_document_says_was_reached_would_hold(self):
-        """Of its tables: ms of allreduce, bf16_compress and each hook, by layout, rate and buckets."""
+        """Checks the tables of the document: ms of allreduce, bf16_compress and each hook, by layout, rate and
+        buckets."""
         for layout, rate, buckets, allreduce, bf16, others in (
                 (Layout(2, 1), "1", 1, 221, 117, {"int8": 61}), (Layout(2, 1), "1", 4, 889, 453, {"int8": 230}),
                 (Layout(4, 1), "1", 1, 339, 180, {"int8": 90, "int4": 52}), (Layout(4, 1), "1", 4, 1344, 686, {"int8": 352, "int4": 198}),

@@ -1,4 +1,4 @@
-"""What trainings with few bytes must reach beside others of the same run, and whether measured ones do."""
+"""The targets of trainings with few bytes, relative to others of the same run, and the check of measured values."""
 import dataclasses
 import math
 import statistics
@@ -7,15 +7,15 @@ from networks import Layout
 from targets import Check
 from trainings import OF_PYTHON
 
-# Targets of time and bytes are for this network with one rank per node: of several, each one's payload is another share of
-# what leaves the node.
+# Targets of time and bytes apply to this network with one rank per node. With several ranks, one rank's payload is a
+# different share of the bytes that leave the node.
 COSTS_NETWORK = (1, "0.1")
-PYTHON_NETWORK = (Layout(2, 1), "1")  # Those of trainings in Python are for this one.
+PYTHON_NETWORK = (Layout(2, 1), "1")  # Targets of trainings in Python apply to this network.
 
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """A step is at least so many times as fast as with another way. Ways are named as in variants.py."""
+    """A step is at least `least` times as fast as with the other method. Methods are named as in variants.py."""
     way: str
     other: str
     least: float
@@ -27,7 +27,7 @@ class Speed:
 
 @dataclasses.dataclass(frozen=True)
 class Bytes:
-    """A step sends at most this part of another way's bytes."""
+    """A step sends at most 1/`part` of the other method's bytes."""
     way: str
     other: str
     part: int
@@ -39,15 +39,15 @@ class Bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """After equal steps the validation loss, on average over the seeds, is at most so much above another way's;
-    `standard_errors`: or so many of them more, which are those of the seeds' differences."""
+    """After equal steps the validation loss, averaged over the seeds, is at most `most` above the other method's loss.
+    `standard_errors` relaxes this by a number of standard errors of the seeds' differences."""
     way: str
     other: str
     most: float
     standard_errors: int = 0
 
     def check(self, curves):
-        """Of one seed after the other in both lists of curves."""
+        """Compares the two lists of curves seed by seed."""
         gaps = [own[-1][1] - others[-1][1] for own, others in zip(curves[self.way], curves[self.other])]
         gap, error = statistics.fmean(gaps), math.inf
         if len(gaps) > 1:
@@ -76,12 +76,13 @@ def _of_measured(targets, measured):
 
 
 def checks(costs, curves, layout, rate):
-    """Of what was measured with a layout at `rate`, in the form of variants.rows(): either may lack ways, or be empty."""
+    """The checks of measurements with a layout at `rate`, in the form of variants.rows(); either may lack methods, or
+    be empty."""
     of_costs = COSTS if (layout.ranks_per_node, rate) == COSTS_NETWORK else ()
     return _of_measured(of_costs, costs) + _of_measured(LOSSES, curves)
 
 
 def checks_of_python(best, layout, rate):
-    """Of trainings in Python, each with its best size of buckets, as step_times.best() has them."""
+    """The checks of trainings in Python, each with its best bucket size, as returned by step_times.best()."""
     seconds = {hook: (least,) for hook, (_, least) in best.items()}
     return _of_measured(PYTHON if (layout, rate) == PYTHON_NETWORK else (), seconds)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests training_targets.py with measures made up."""
+"""Tests training_targets.py with invented measurements."""
 import unittest
 
 import networks

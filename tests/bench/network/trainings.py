@@ -1,4 +1,4 @@
-"""The trainings that are measured: narrowcast-train with a char_gpt, and the same in Python."""
+"""The measured trainings: narrowcast-train with a char_gpt, and the same in Python."""
 import dataclasses
 import pathlib
 import subprocess
@@ -8,25 +8,25 @@ import tempfile
 import program
 
 
-OF_PYTHON = "python:"  # How the names begin of hooks with which python_training.py trains.
+OF_PYTHON = "python:"  # Prefix of the names of hooks with which python_training.py trains.
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Of a char_gpt, and of what is trained at a time."""
+    """The flags of a char_gpt, and its sequences per rank and step."""
     flags: tuple
     sequences_per_rank: int
 
 
-# 10.7 million parameters, and 110 thousand: as narrowcast_numerics_bench trains, with four ranks.
+# 10.7 million parameters; and 110 thousand, as in narrowcast_numerics_bench with four ranks.
 LARGE = Size(("--layers=6", "--heads=6", "--width=384", "--context=64"), 2)
 SMALL = Size(("--layers=2", "--heads=4", "--width=64", "--context=64", "--learning_rate=0.003"), 8)
 SIZES = {"large": LARGE, "small": SMALL}
 
 
 class Trainings:
-    """narrowcast-train with the flags that all trainings share. `arguments`: has `bin` and `data`."""
+    """narrowcast-train with the flags that all trainings share. `arguments` has `bin` and `data`."""
 
     def __init__(self, arguments, size=LARGE):
         self._size = size
@@ -41,7 +41,7 @@ class Trainings:
         return self._python + [flag.replace(f"--hook={OF_PYTHON}", "--hook=") for flag in flags]
 
     def check(self, flags):
-        """What one process can: that there are such flags and such data."""
+        """Checks in one process that the flags and the data exist."""
         done = subprocess.run(self._command_of(flags) + ["--dry_run"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
             raise program.WrongUse(done.stderr.strip())

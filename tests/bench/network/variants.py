@@ -1,4 +1,4 @@
-"""Ways to train with few bytes: what each is called, its flags of narrowcast-train, and tables of what each came to."""
+"""Methods to train with few bytes: their names, their flags of narrowcast-train, and tables of their results."""
 import dataclasses
 import json
 import math
@@ -8,7 +8,7 @@ import program
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """`round`: of so many steps each exchanges the same bytes."""
+    """Each `round` consecutive steps exchange the same bytes."""
     name: str
     flags: tuple
     round: int = 1
@@ -29,7 +29,7 @@ FORMATS = ("fp32", "int8_b128", "int4_b32")
 
 
 def _variants(plain_steps):
-    """`plain_steps`: of PowerSGD, before it compresses, and of outer steps, before ranks part."""
+    """`plain_steps`: steps before PowerSGD compresses, and before the first outer step's ranks diverge."""
     for hook in ("none", "bf16_compress", "int8", "int4"):
         yield Variant(hook, _hook(hook))
     power = (f"--power_sgd_start={plain_steps}",)
@@ -51,7 +51,7 @@ def _variants(plain_steps):
 
 
 def _tried(plain_steps):
-    """DiLoCo with other outer rates and momenta: measured only where they are named."""
+    """DiLoCo with other outer rates and momenta: measured only if named."""
     for rate in (.3, .5, 1):
         for momentum in (.5, .8, .9):
             yield Variant(f"DiLoCo every 30, fp32, rate {rate:g}, momentum {momentum:g}",
@@ -60,18 +60,20 @@ def _tried(plain_steps):
 
 
 def variants(plain_steps, names=None):
-    """Those of these names, or all but those that were only tried. Raises program.WrongUse for a name that is none."""
+    """The methods with these names, or by default all except those of _tried(). Raises program.WrongUse for an unknown
+    name."""
     known = {variant.name: variant for variant in _variants(plain_steps)}
     if names:
         known |= {variant.name: variant for variant in _tried(plain_steps)}
     unknown = [name for name in names or [] if name not in known]
     if unknown:
-        raise program.WrongUse(f"--variants: '{unknown[0]}' is none of {'; '.join(known)}")
+        raise program.WrongUse(f"--variants: '{unknown[0]}' is not one of {'; '.join(known)}")
     return [known[name] for name in names or known]
 
 
 def whole_rounds(ways, plain_steps, least):
-    """`plain_steps` and at least `least` more, so many that each of the ways ends with a whole round."""
+    """The smallest number of steps that is at least `least` more than `plain_steps` and ends a whole round of each
+    method."""
     length = math.lcm(*(way.round for way in ways))
     return plain_steps + length * max(1, math.ceil(least / length))
 
@@ -81,9 +83,9 @@ def _events(metrics, kind):
 
 
 def cost_of_steps(metrics, first, last):
-    """Seconds, and bytes of rank 0's payload, of each of the steps after `first` up to `last`, on average: where not all
-    steps exchange, the median is none's. With an outer optimizer its payload alone counts: the other is of hooks between
-    the ranks of a node, which leaves no node. `metrics`: the text of metrics.jsonl with a line for each step."""
+    """Mean seconds and bytes of rank 0's payload of the steps after `first` up to `last`. (A median would ignore the
+    exchanges where not all steps exchange.) With an outer optimizer only its payload counts: the hooks' payload stays
+    between the ranks of a node. `metrics`: the text of metrics.jsonl with a line for each step."""
     at = {event["step"]: event for event in _events(metrics, "step")}
     if first not in at or last not in at:
         raise program.Failed(f"metrics.jsonl: lacks step {first} or {last}")
@@ -97,7 +99,8 @@ def losses(metrics):
 
 
 def loss_after(curve, steps):
-    """Between the points of `curve`, as losses() has them, on the line; None before the first."""
+    """The loss after `steps` steps, interpolated between the points of `curve` (from losses()); None before the
+    first."""
     if not curve or steps < curve[0][0]:
         return None
     for (left, before), (right, after) in zip(curve, curve[1:]):
@@ -129,9 +132,9 @@ def _loss_columns(costs, curves):
 
 
 def rows(costs, curves, reference):
-    """A table as lists of words. `costs`: (seconds, bytes) of a step by name; `curves`: validation losses by name, one
-    curve per seed, whose mean counts; one of them may be empty. Times are told beside `reference`, and the losses after
-    as many steps as all have taken, and after the time in which the fastest has taken them."""
+    """A table as lists of words. `costs`: (seconds, bytes) of a step by name. `curves`: validation losses by name, one
+    curve per seed, which are averaged. One of the two may be empty. Speeds are relative to `reference`. Losses are
+    given after the number of steps that all have taken, and after the time that the fastest needed for them."""
     columns = [_cost_columns(costs, reference)] if costs else []
     columns += [_loss_columns(costs, curves)] if curves else []
     return [[name] + [word for part in columns for word in part[name]] for name in columns[0]]

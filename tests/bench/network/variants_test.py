@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests variants.py with metrics made up."""
+"""Tests variants.py with invented metrics."""
 import json
 import unittest
 
@@ -20,7 +20,7 @@ class Variants(unittest.TestCase):
         names = [variant.name for variant in variants.variants(5)]
         self.assertEqual(len(names), len(set(names)))
         self.assertEqual([variant.name for variant in variants.variants(5, ["int8", "none"])], ["int8", "none"])
-        with self.assertRaisesRegex(program.WrongUse, "'int9' is none of none; bf16_compress; "):
+        with self.assertRaisesRegex(program.WrongUse, "'int9' is not one of none; bf16_compress; "):
             variants.variants(5, ["int9"])
 
     def test_others_are_there_by_name_only(self):

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// What a training is.
+// Identifies a training.
 json key_of(const SimulationOptions& options, const std::string& name) {
   json key = {{"hook", name},
               {"model", options.model},
@@ -63,7 +63,7 @@ Spread spread_of(const std::vector<double>& values) {
 }  // namespace
 
 SavedLosses::SavedLosses(std::string path) : path_(std::move(path)) {
-  if (!path_.empty()) files::JsonLinesFile(path_, files::JsonLinesMode::kAppend);  // An error at once.
+  if (!path_.empty()) files::JsonLinesFile(path_, files::JsonLinesMode::kAppend);  // Fails early if not writable.
 }
 
 double SavedLosses::loss_of(const SimulationOptions& options, int64_t seed, const std::string& name,

@@ -1,8 +1,8 @@
-// What the wire formats cost in accuracy, as docs/numerics.md explains:
+// The accuracy of the wire formats, as docs/numerics.md explains:
 //   1. squared error of one encoding, and of a mean over the ranks, on Gaussian and heavy-tailed numbers, and the bias
-//      of both ways of rounding
-//   2. the same of means of real gradients of char_gpt, per bucket and per tensor, against the targets
-//   3. with --seeds: what each hook and format does to the validation loss of that training, seed by seed
+//      of random rounding
+//   2. the same for means of real gradients of char_gpt, per bucket and per tensor, against the targets
+//   3. with --seeds: the effect of each hook and format on the validation loss of that training, seed by seed
 // Exit code 1 if a target is missed.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -27,26 +27,25 @@
 #include "trainer/base/program/command_line.h"
 #include "trainer/train/optimization/device.h"
 
-ABSL_FLAG(std::string, model, "char_gpt", "the model that is trained: char_gpt or mlp");
+ABSL_FLAG(std::string, model, "char_gpt", "the model to train: char_gpt or mlp");
 ABSL_FLAG(std::vector<std::string>, model_options, {},
-          "its options, such as layers:6; of char_gpt layers:2,heads:4,width:64,context:64 are the defaults");
-ABSL_FLAG(std::vector<std::string>, data, {},
-          "what to train on, as narrowcast-train takes it; without it Tiny Shakespeare");
-ABSL_FLAG(int64_t, ranks, 4, "ranks that are simulated");
+          "its options, such as layers:6; the defaults of char_gpt are layers:2,heads:4,width:64,context:64");
+ABSL_FLAG(std::vector<std::string>, data, {}, "training data, as for narrowcast-train; default: Tiny Shakespeare");
+ABSL_FLAG(int64_t, ranks, 4, "simulated ranks");
 ABSL_FLAG(int64_t, steps, 700, "optimizer steps of each training");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per step, over all ranks");
 ABSL_FLAG(double, learning_rate, 3e-3, "peak learning rate");
-ABSL_FLAG(int64_t, every, 5, "steps between those whose gradients are measured");
-ABSL_FLAG(std::vector<std::string>, hooks, {}, "hooks and formats whose losses are measured; without it all");
+ABSL_FLAG(int64_t, every, 5, "measures the gradients of every N-th step");
+ABSL_FLAG(std::vector<std::string>, hooks, {}, "hooks and formats whose losses are measured; default: all");
 ABSL_FLAG(int64_t, seeds, 0, "trainings per hook and format for the validation losses; 0: none");
-ABSL_FLAG(bool, aligned, true, "parameters lie as hooks of formats with blocks have them; else as gradients come");
-ABSL_FLAG(bool, held_out, true, "the losses are of samples that were held out; else of those trained on");
-ABSL_FLAG(bool, errors, true, "measure errors, too");
+ABSL_FLAG(bool, aligned, true, "lay out parameters as hooks with block formats do; else in the order of gradients");
+ABSL_FLAG(bool, held_out, true, "measure losses of held-out samples; else of training samples");
+ABSL_FLAG(bool, errors, true, "also measure errors");
 ABSL_FLAG(bool, two_shots, false,
-          "errors are those of two shots, also of messages so short that one is taken; targets are not for them");
-ABSL_FLAG(std::string, results, "", "a file that keeps the loss of each training, from which another run goes on");
+          "measure errors of two-shot, also for messages that are short enough for one-shot; checks no targets");
+ABSL_FLAG(std::string, results, "", "a file that keeps the loss of each training, from which another run resumes");
 ABSL_FLAG(std::string, part, "",
-          "K/N: does only the K-th of N parts of the trainings, beside processes that do the others");
+          "K/N: run only the K-th of N parts of the trainings, while other processes run the others");
 ABSL_FLAG(std::string, device, "cpu", "where the trainings compute: cpu or cuda");
 ABSL_FLAG(bool, tf32, false, "on a GPU, the trainings' matrix products in TensorFloat-32");
 
@@ -59,7 +58,7 @@ double normalized_error(const at::Tensor& x, const at::Tensor& reference) {
   return (x.to(at::kDouble) - exact).square().sum().item<double>() / exact.square().sum().item<double>();
 }
 
-// The options of the model that are given, with those of the simulation's own gpt where it is one.
+// The given model options. For char_gpt, they override the simulation's defaults.
 models::ModelOptions model_options() {
   models::ModelOptions options;
   if (absl::GetFlag(FLAGS_model) == models::CharGpt::kName) {
@@ -89,7 +88,7 @@ SimulationOptions simulation() {
           .held_out = absl::GetFlag(FLAGS_held_out)};
 }
 
-// What --part says, if anything.
+// The value of --part, if given.
 std::optional<Part> chosen_part() {
   const std::string given = absl::GetFlag(FLAGS_part);
   if (given.empty()) return std::nullopt;
@@ -107,8 +106,8 @@ std::optional<Part> chosen_part() {
 // Student's t with 3 degrees of freedom: infinite fourth moment.
 at::Tensor heavy_tailed(int64_t numel) { return at::randn({numel}) / (at::randn({3, numel}).square().mean(0)).sqrt(); }
 
-// The mean error of an element over many encodings, in units of its standard error, as root mean squares over the
-// elements: about 1 without bias.
+// Root mean square over the elements of the mean error of many encodings, in units of its standard error: about 1 if
+// there is no bias.
 double bias_of_random_rounding(WireFormat format, const at::Tensor& x) {
   constexpr int64_t kTimes = 400;
   at::Tensor sum = at::zeros({x.numel()}, at::kDouble);
@@ -119,7 +118,7 @@ double bias_of_random_rounding(WireFormat format, const at::Tensor& x) {
     sum += error;
     squares += error.square();
   }
-  const double variance = (squares - sum.square() / kTimes).sum().item<double>();  // Of the sums.
+  const double variance = (squares - sum.square() / kTimes).sum().item<double>();  // The variance of the sums.
   return variance > 0 ? std::sqrt(sum.square().sum().item<double>() / variance) : 0;
 }
 
@@ -144,12 +143,12 @@ void print_synthetic() {
   }
 }
 
-// How wrong one format's means in a training are.
+// The errors of one format's means in a training.
 struct Errors {
   double sum = 0;
   int64_t count = 0;
-  double worst = 0;       // Of a step after the first kSettled.
-  double tensor_sum = 0;  // Of the worst tensor of each step.
+  double worst = 0;       // The largest error of a step after the first kSettled.
+  double tensor_sum = 0;  // Sum over the steps of the worst tensor's error.
   double worst_tensor = 0;
   std::map<std::string, int64_t> worst_names = {};  // How often a tensor was the worst.
 };
@@ -172,7 +171,7 @@ TensorError worst_tensor(const at::Tensor& mean, const at::Tensor& exact, const 
   return worst;
 }
 
-// The one that was it most often.
+// The tensor that was most often the worst.
 std::string usually_worst(const Errors& errors) {
   const auto most = std::ranges::max_element(errors.worst_names, {}, [](const auto& entry) { return entry.second; });
   return most == errors.worst_names.end() ? "" : most->first;
@@ -199,9 +198,9 @@ void measure(const StepGradients& gradients, std::map<WireFormat, Errors>& error
   }
 }
 
-// Mean over the run, worst step, for int4_b32 the mean over the run of the worst tensor, and what is hoped for of the
-// mean over the run; 0: no more. On Tiny Shakespeare int4_b32 came to 1.7e-2. The messages of var3 are so short that
-// they go in one shot here.
+// Targets: the mean over the run, the worst step, and for int4_b32 the mean over the run of the worst tensor's error.
+// `goal` is a lower mean that is hoped for (0: no goal). On Tiny Shakespeare the error of int4_b32 was 1.7e-2. The
+// messages of var3 are so short that they use one-shot here.
 struct Target {
   WireFormat format;
   double mean;
@@ -244,7 +243,7 @@ bool print_real(double loss, const std::map<WireFormat, Errors>& errors) {
   return met;
 }
 
-// The hooks that --hooks names.
+// The hooks in --hooks.
 std::vector<SimulatedHook> chosen_hooks() {
   const std::vector<std::string> names = absl::GetFlag(FLAGS_hooks);
   std::vector<SimulatedHook> hooks = simulated_hooks();
@@ -252,7 +251,7 @@ std::vector<SimulatedHook> chosen_hooks() {
   for (const std::string& name : names) {
     TORCH_CHECK_VALUE(
         std::any_of(hooks.begin(), hooks.end(), [&](const SimulatedHook& hook) { return hook.name == name; }),
-        "--hooks: '", name, "' is no hook or format whose loss is measured");
+        "--hooks: '", name, "' is not a hook or format with a measured loss");
   }
   std::erase_if(hooks,
                 [&](const SimulatedHook& hook) { return std::count(names.begin(), names.end(), hook.name) == 0; });
@@ -271,15 +270,15 @@ bool print_errors() {
 
 int run() {
   at::set_num_threads(1);  // The figures are the same for any number; small tensors are slower with more.
-  const std::vector<SimulatedHook> hooks = chosen_hooks();  // A wrong name is an error at once.
+  const std::vector<SimulatedHook> hooks = chosen_hooks();  // Raises an error at once for a wrong name.
   TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_two_shots) || (absl::GetFlag(FLAGS_errors) && absl::GetFlag(FLAGS_ranks) > 2),
                     "--two_shots is for errors of three --ranks or more");
   TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_tf32) || absl::GetFlag(FLAGS_device) != "cpu", "--tf32 is for --device=cuda");
-  const SimulationOptions options = simulation();  // And so are others.
+  const SimulationOptions options = simulation();  // Other wrong flags are errors as well.
   const std::optional<Part> part = chosen_part();
   const SavedLosses saved(absl::GetFlag(FLAGS_results));
   const int64_t seeds = absl::GetFlag(FLAGS_seeds);
-  if (part.has_value()) {  // Errors are measured by who makes the table.
+  if (part.has_value()) {  // The process that makes the table measures errors.
     train_part(options, hooks, seeds, *part, saved);
     return 0;
   }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests run with a bench made up, whose trainings take no time."""
+"""Tests run with a fake bench, whose trainings take no time."""
 import json
 import os
 import pathlib
@@ -12,8 +12,8 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# Does with flags and files what narrowcast_numerics_bench does, and counts its trainings. script.json beside it says
-# what it prints and where it breaks: {"gaps": {kind of training: {hook: the rest of its row}},
+# Handles flags and files as narrowcast_numerics_bench does, and counts its trainings. script.json beside it defines its
+# output and its failures: {"gaps": {kind of training: {hook: the rest of its row}},
 # "broken": {"steps": of trainings, "ways": {part or "table": "fails" or "waits"}}}.
 FAKE_BENCH = """#!""" + sys.executable + """
 import json, os, pathlib, sys, time
@@ -31,7 +31,7 @@ def end(message, code):
 hooks = flags["hooks"].split(",")
 for hook in hooks:
     if hook not in ("fp16", "var4", "var3", "fed_back_var4"):
-        end(f"--hooks: '{hook}' is no hook or format whose loss is measured", 2)
+        end(f"--hooks: '{hook}' is not a hook or format with a measured loss", 2)
 if pathlib.Path(flags["data"]).is_dir() and not os.listdir(flags["data"]):
     end(flags["data"] + ": no images", 4)
 with open(here / "started.jsonl", "a") as file:
@@ -94,7 +94,7 @@ class Runs(unittest.TestCase):
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def started(self):
-        """The flags of all but the checks."""
+        """The flags of all runs except the checks."""
         return [flags for flags in self.lines_of("started.jsonl") if flags["steps"] != "1"]
 
     def refusal_of(self, *flags):
@@ -158,7 +158,7 @@ class Trainings(Runs):
             started[first:first + 2] = sorted(started[first:first + 2], key=lambda flags: flags["part"])
         self.assertEqual(started, expected)
         self.assertEqual(len(self.lines_of("trained.jsonl")), 4 * 2 * 3)
-        self.assertNotIn(None, [part for _, part in self.lines_of("trained.jsonl")])  # None is left to the table.
+        self.assertNotIn(None, [part for _, part in self.lines_of("trained.jsonl")])  # The table trains nothing.
 
     def test_go_on_from_what_is_there(self):
         self.assertEqual(self.run_with("--trainings=text").returncode, 0)
@@ -175,7 +175,7 @@ class Trainings(Runs):
 
 class Ends(Runs):
     def waiting(self):
-        """The process of the bench that waits, once it does."""
+        """The process of the bench that waits, once it waits."""
         file = self.folder / "waits"
         until = time.monotonic() + 30
         while not file.exists() or not file.read_text():
@@ -190,7 +190,7 @@ class Ends(Runs):
             self.assertEqual((ended.returncode, ended.stdout), (3, ""))
             self.assertEqual(ended.stderr.splitlines()[-1], "tests/bench/numerics/run: narrowcast_numerics_bench ended "
                              "with exit code 5: narrowcast_numerics_bench: out of luck")
-            if (self.folder / "waits").exists():  # Else it was ended before it got there.
+            if (self.folder / "waits").exists():  # Otherwise it was ended before it got there.
                 self.assertFalse(os.path.exists(f"/proc/{self.waiting()}"))
 
     def test_a_table_that_fails_is_an_error(self):
@@ -209,7 +209,7 @@ class Ends(Runs):
             said = running.communicate(timeout=30)[1]
             self.assertEqual(running.returncode, 128 + number)
             self.assertEqual(said.splitlines()[-1],
-                             "tests/bench/numerics/run: stopped; the same command goes on from there")
+                             "tests/bench/numerics/run: stopped; run the same command again to resume")
             self.assertFalse(os.path.exists(f"/proc/{process}"))
         self.script({})
         self.assertEqual(self.run_with("--trainings=long_text").returncode, 0)
@@ -219,16 +219,16 @@ class Ends(Runs):
 class Refusals(Runs):
     def test_hooks_that_the_bench_does_not_know(self):
         self.assertEqual(self.refusal_of("--hooks=var4,var9"),
-                         "tests/bench/numerics/run: --hooks: 'var9' is no hook or format whose loss is measured")
+                         "tests/bench/numerics/run: --hooks: 'var9' is not a hook or format with a measured loss")
         self.assertIn("argument --hooks: '' has an empty name", self.refusal_of("--hooks="))
 
     def test_kinds_of_training_that_there_are_not(self):
-        self.assertIn("argument --trainings: 'words' is none of text, long_text, digits, long_digits",
+        self.assertIn("argument --trainings: 'words' is not one of text, long_text, digits, long_digits",
                       self.refusal_of("--trainings=text,words"))
 
     def test_data_that_is_not_there(self):
-        self.assertIn("argument --text: '/nowhere/x' is no file", self.refusal_of("--text=/nowhere/x"))
-        self.assertIn("argument --digits: '/nowhere' is no folder", self.refusal_of("--digits=/nowhere"))
+        self.assertIn("argument --text: '/nowhere/x' is not a file", self.refusal_of("--text=/nowhere/x"))
+        self.assertIn("argument --digits: '/nowhere' is not a folder", self.refusal_of("--digits=/nowhere"))
         for flag, training in (("text", "text"), ("digits", "digits")):
             command = [word for word in self.command() if not str(word).startswith(f"--{flag}=")]
             ended = subprocess.run(command, capture_output=True, text=True)
@@ -242,10 +242,10 @@ class Refusals(Runs):
 
     def test_places_where_nothing_can_be_written(self):
         for place in ("", "/nowhere/x", str(self.folder / "book.txt")):
-            self.assertIn(f"argument --results: '{place}' is no place for a folder",
+            self.assertIn(f"argument --results: '{place}' cannot be a folder",
                           self.refusal_of(f"--results={place}"))
         for place in ("", "/nowhere/x", str(self.folder)):
-            self.assertIn(f"argument --report: '{place}' is no place for a file", self.refusal_of(f"--report={place}"))
+            self.assertIn(f"argument --report: '{place}' cannot be written", self.refusal_of(f"--report={place}"))
 
     def test_a_bench_that_is_not_built(self):
         self.assertIn("has no narrowcast_numerics_bench; build it, or name its folder with --bin",
@@ -253,7 +253,7 @@ class Refusals(Runs):
 
     def test_what_is_no_count(self):
         for flag in ("seeds", "jobs"):
-            self.assertIn(f"argument --{flag}: '0' is no positive whole number", self.refusal_of(f"--{flag}=0"))
+            self.assertIn(f"argument --{flag}: '0' is not a positive whole number", self.refusal_of(f"--{flag}=0"))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ MeanOfRanks gathered(at::Tensor (*round_trip)(const at::Tensor&)) {
   };
 }
 
-// Divided before they are summed, both in `dtype`.
+// Divides before it sums, both in `dtype`.
 MeanOfRanks compressed(at::ScalarType dtype) {
   return [dtype](const StepGradients& step) {
     const auto ranks = static_cast<int64_t>(step.by_rank.size());
@@ -49,15 +49,14 @@ MeanOfRanks on_the_wire(WireFormat format) {
   return [format](const StepGradients& step) { return wire_mean(step.by_rank, format); };
 }
 
-// The exact mean, but 0 where the format makes 0 of it: what of a format's effect comes from zeros alone.
+// The exact mean with 0 where the format rounds to 0: shows how much of a format's effect comes from zeros alone.
 MeanOfRanks zeros_of(WireFormat format) {
   return [format](const StepGradients& step) {
     return exact_mean(step.by_rank).masked_fill_(wire_mean(step.by_rank, format).eq(0), 0);
   };
 }
 
-// Error feedback on both hops, each message of which has all elements: what rounding leaves out is added in the next
-// step.
+// Error feedback on both hops, with messages of all elements: the rounding error of a step is added in the next one.
 class FedBack {
  public:
   explicit FedBack(WireFormat format) : format_(format) {}
@@ -79,13 +78,13 @@ class FedBack {
   }
 
   const WireFormat format_;
-  std::vector<at::Tensor> lacking_ = {};  // By rank, and last of the mean.
+  std::vector<at::Tensor> lacking_ = {};  // Residuals by rank, and last the mean's.
 };
 
-// Each parameter is multiplied before it is encoded, and divided after, by a power of two near (root mean square of all
-// / its own)^power, as they were in the last mean, which all ranks know: with a power of 1 the step is as large beside
-// the small gradients of a parameter as beside the large ones of another. Weights are from 2^-kMostOf to 2^kMostOf, and
-// 1 for a parameter whose mean was 0 or no number.
+// Multiplies each parameter's gradient by a weight before encoding, and divides by it afterwards. The weight is a power
+// of two near (root mean square of all elements / the parameter's own)^power in the last mean, which all ranks know.
+// With a power of 1, the quantisation step relative to the gradient is the same for parameters with small and with
+// large gradients. Weights are from 2^-kMostOf to 2^kMostOf, and 1 for a parameter whose mean was 0 or not finite.
 class Weighted {
  public:
   Weighted(WireFormat format, double power) : format_(format), power_(power) {}

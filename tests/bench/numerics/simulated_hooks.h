@@ -1,4 +1,4 @@
-// The means over ranks that hooks give, computed in one process.
+// The means over ranks that hooks compute, in one process.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,33 +13,33 @@
 
 namespace narrowcast::bench {
 
-// What one step's gradients are, before the optimizer uses them.
+// The gradients of one step, before the optimizer uses them.
 struct StepGradients {
   int64_t step = 0;                      // From 1.
   std::vector<at::Tensor> by_rank = {};  // float32 [parameters] each, parameter after parameter.
   std::vector<int64_t> sizes = {};       // Elements of each parameter, in that order,
-  std::vector<std::string> names = {};   // and what it is called.
+  std::vector<std::string> names = {};   // and their names.
 };
 
-// float32 [parameters] of each rank -> their mean.
+// Means float32 [parameters] over the ranks.
 using MeanOfRanks = std::function<at::Tensor(const StepGradients&)>;
 
-// Without a hook: the sum in the order of ranks.
+// The mean without a hook: the sum in the order of ranks, divided by their number.
 at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank);
 at::Tensor no_hook(const StepGradients& gradients);
 
-// quantized_allreduce, bit for bit (tests/hooks compare the two), by the route that it takes on such a link.
+// The mean of quantized_allreduce, bit for bit (tests/hooks compare the two), by the route that it takes on this link.
 at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format, const collectives::LinkCost& link = {});
 
 struct SimulatedHook {
-  std::string name;  // As docs/hooks.md has it, or the format of quantized_allreduce.
+  std::string name;  // The name in docs/hooks.md, or the format of quantized_allreduce.
   MeanOfRanks mean;
-  double most_lost = 0;  // The target: so much validation loss at most, more than with exact_mean.
+  double most_lost = 0;  // Target: the maximum increase of the validation loss over exact_mean.
 };
 
-// Every hook that loses something, what zeros alone do ("zeros_of_var5"), feedback ("fed_back_var5"), and parameters
-// that are weighted by their sizes ("weighted_var4"): the reference hooks, bit for bit but for the order in which
-// fp16_compress and bf16_compress sum, and quantized_allreduce in each format.
+// Every lossy hook: the reference hooks, and quantized_allreduce in each format. They are exact to the bit, except for
+// the order in which fp16_compress and bf16_compress sum. Also variants: only a format's zeros ("zeros_of_var5"), error
+// feedback ("fed_back_var5"), and parameters weighted by their magnitudes ("weighted_var4").
 std::vector<SimulatedHook> simulated_hooks();
 
 }  // namespace narrowcast::bench

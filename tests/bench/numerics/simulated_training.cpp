@@ -18,7 +18,7 @@
 namespace narrowcast::bench {
 namespace {
 
-// [parameters] float32: the gradients one after the other.
+// [parameters] float32: the gradients one after another.
 at::Tensor flat_gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& parameter : parameters) flat.push_back(parameter.grad().reshape({-1}));
@@ -37,7 +37,7 @@ void reset_gradients(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
 }
 
-// Of samples that lie evenly over all.
+// The mean loss of evenly spaced samples.
 double mean_loss(models::Model& model, const data::Dataset& dataset, bool held_out, at::Device device) {
   constexpr int64_t kSamples = 512;
   const at::NoGradGuard no_grad;
@@ -59,7 +59,7 @@ job::TrainJob make_job(const SimulationOptions& options) {
   return job;
 }
 
-// In the order in which they lie in their bucket: gradients come from the last parameter on.
+// Parameters in the order of their bucket: gradients become ready from the last parameter on.
 std::vector<NamedTensor> in_bucket(std::vector<NamedTensor> parameters, bool aligned) {
   std::ranges::reverse(parameters);
   if (!aligned) return parameters;

@@ -23,15 +23,15 @@ struct SimulationOptions {
   std::vector<std::string> data = {};  // Empty: Tiny Shakespeare.
   int64_t ranks = 4;
   int64_t steps = 700;
-  int64_t batch_size = 32;      // Samples, over all ranks.
-  double learning_rate = 3e-3;  // Of AdamW, its peak.
-  // Whether parameters lie as in buckets of hooks that round in blocks (trainer/ddp/reducer/block_alignment.h). All are
-  // in one.
+  int64_t batch_size = 32;      // Samples per step, over all ranks.
+  double learning_rate = 3e-3;  // Peak learning rate of AdamW.
+  // Whether parameters are laid out as in buckets of hooks that round in blocks
+  // (trainer/ddp/reducer/block_alignment.h). There is a single bucket.
   bool aligned = true;
   int64_t seed = 0;
-  at::Device device = c10::kCPU;  // Where gradients and means are computed. The model is initialised on the CPU.
-  bool tf32 = false;              // On a GPU, matrix products in TensorFloat-32.
-  bool held_out = true;           // Whether the loss is of samples that were held out, or of those trained on.
+  at::Device device = c10::kCPU;  // Computes gradients and means. The model is initialised on the CPU.
+  bool tf32 = false;              // On a GPU, computes matrix products in TensorFloat-32.
+  bool held_out = true;           // Whether the loss is of held-out samples or of training samples.
   MeanOfRanks mean = no_hook;
 };
 

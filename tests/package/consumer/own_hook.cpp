@@ -1,4 +1,4 @@
-// A communication hook of one's own, made of narrowcast's operators: gradients travel as bfloat16.
+// A custom communication hook, made of narrowcast's operators: gradients are sent as bfloat16.
 //   narrowcast-run --standalone --nproc_per_node=2 ./own_hook
 #include <ATen/ATen.h>
 #include <narrowcast/comm_hook.h>
@@ -17,8 +17,7 @@
 
 namespace {
 
-// Every rank sends its bucket, rounded, to all others; all decode the same messages and add them in the order of the
-// ranks.
+// Every rank sends its rounded bucket to all others. All ranks decode the same messages and add them in rank order.
 class GatherBf16 : public narrowcast::hooks::CommHook {
  public:
   explicit GatherBf16(narrowcast::ProcessGroupPtr group) : group_(std::move(group)) {}
@@ -33,7 +32,7 @@ class GatherBf16 : public narrowcast::hooks::CommHook {
       all[0].push_back(at::empty_like(own[0]));
     }
     count_payload(own[0].numel() * (group_->getSize() - 1));
-    // Nothing here waits for the other ranks: the rest of the backward pass goes on.
+    // Nothing here waits for other ranks: the backward pass continues.
     return group_->allgather(all, own)->getFuture()->then(
         [gradients, all](c10::ivalue::Future& gathered) {
           gathered.value();  // Throws if a rank was lost.

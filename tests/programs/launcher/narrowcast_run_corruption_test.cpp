@@ -1,4 +1,4 @@
-// A bit of a rank's memory flips while it trains.
+// A bit of a rank's memory flips during training.
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 
@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 
 class NarrowcastRunCorruptionTest : public NarrowcastRunFixture {
  protected:
-  // Three ranks, whose pids are in files. The learning rate is so small that weights never change, and their bytes are
-  // known; the optimizer's moments do change.
+  // Three ranks, which write their pids to files. The learning rate is so small that weights never change, and their
+  // bytes are known; the optimizer's moments do change.
   Words training(const std::string& name) const {
     const std::string train =
         std::string(kNarrowcastTrain) +
@@ -38,7 +38,7 @@ class NarrowcastRunCorruptionTest : public NarrowcastRunFixture {
     std::ifstream(folder / "flipped-pid-0-1") >> pid;
     return pid;
   }
-  // Some of the bytes of a weight, of every rank and at every time.
+  // Some bytes of a weight, which are the same on every rank and at every time.
   std::string bytes_of_a_weight(const std::string& name) const {
     const at::Tensor weight =
         files::read_safetensors(folder / (name + "/model.safetensors")).tensors.at("token_embedding.weight");
@@ -46,7 +46,7 @@ class NarrowcastRunCorruptionTest : public NarrowcastRunFixture {
     const at::Tensor some = weight.flatten().narrow(0, weight.numel() / 2, kNumbers).contiguous();
     return {static_cast<const char*>(some.const_data_ptr()), static_cast<size_t>(some.nbytes())};
   }
-  // But for how long it took.
+  // Without the entry for the duration.
   std::map<std::string, at::Tensor> last_checkpoint(const std::string& name, const std::string& file) const {
     auto tensors = files::read_safetensors(folder / (name + "-checkpoints/step-00000600/" + file)).tensors;
     std::erase_if(tensors, [](const auto& entry) { return entry.first.ends_with("seconds"); });

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class NarrowcastRunElasticTest : public NarrowcastRunNodesFixture {
  protected:
-  // One launcher; each is started alike. The first is the host.
+  // One launcher; all are started in the same way. The first one is the host.
   Words node(const std::string& nodes, const std::string& script, const Words& flags = {}) const {
     Words conf = quick();
     conf.back() += ",last_call_timeout=0.3";
@@ -24,11 +24,11 @@ class NarrowcastRunElasticTest : public NarrowcastRunNodesFixture {
   }
 };
 
-// Once it is, others that are started are not. A launcher that may begin alone says that it waits only if it does so
-// for long enough to notice.
+// Once it is the host, launchers that start later are not. A launcher that may begin alone reports that it waits only
+// if it waits for a noticeable time.
 void wait_until_it_is_the_host(RunningProgram& launcher) { launcher.wait_for_either("1 node is here", "rank 0 of 1"); }
 
-// The launchers of two nodes that take part in one round, the first as the host.
+// The launchers of two nodes in one round, the first as the host.
 struct HostAndOther {
   explicit HostAndOther(const Words& node) : host(node) {
     wait_until_it_is_the_host(host);
@@ -41,7 +41,7 @@ struct HostAndOther {
 };
 
 const std::string kWaitInARound = "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; sleep 1000";
-// The same, but the round with three ranks ends well.
+// The same, but the round with three ranks ends successfully.
 const std::string kUntilThree =
     "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; "
     "test $WORLD_SIZE = 3 && exit 0; sleep 1000";

@@ -37,7 +37,7 @@ TEST_F(NarrowcastRunFaultsTest, ShowsTheErrorAWorkerWrote) {
 }
 
 TEST_F(NarrowcastRunFaultsTest, DoesNotBlameTheSurvivors) {
-  // Rank 0 ends first, but as one that lost its peer (exit code 3).
+  // Rank 0 ends first, with the code of a rank that lost its peer (3).
   const std::string fifo = (folder / "fifo");
   const ProgramEnd end = run(3, "mkfifo " + fifo + " 2>&-; case $RANK in 0) echo > " + fifo +
                                     "; exit 3;; 1) read x < " + fifo + "; exit 9;; 2) sleep 1000;; esac");
@@ -101,7 +101,7 @@ TEST_F(NarrowcastRunFaultsTest, GoesOnAfterAHangUpUnderNohup) {
 }
 
 TEST_F(NarrowcastRunFaultsTest, EndsWhatFailedWorkersStarted) {
-  // One grandchild in the worker's process group, one in a session of its own.
+  // One grandchild in the worker's process group, one in a separate session.
   const ProgramEnd end = run(1, "sleep 1000 & echo grandchild $!; setsid sleep 1000 & echo grandchild $!; exit 7");
   EXPECT_EQ(end.exit_code, 7);
   const std::vector<pid_t> pids = pids_after("grandchild ", end.output);
@@ -120,7 +120,7 @@ TEST_F(NarrowcastRunFaultsTest, TakesItsWorkersAlongWhenItIsKilled) {
   RunningProgram launcher(command(2, "sleep 1000 & echo pid $!; echo pid $$; echo ready; wait", {"--noprefix"}));
   launcher.wait_for_output("ready", 2);
   launcher.send(SIGKILL);
-  // Its streams end when all who hold them have ended: workers, grandchildren and the guard.
+  // Its streams end once all their holders have ended: workers, grandchildren and the guard.
   const ProgramEnd end = launcher.wait();
   EXPECT_EQ(end.signal, SIGKILL);
   const std::vector<pid_t> pids = pids_after("pid ", end.output);
@@ -140,7 +140,7 @@ TEST_F(NarrowcastRunFaultsTest, TheNextLauncherRemovesWhatAKilledOneLeft) {
   killed.wait();
   EXPECT_EQ(folder.entries(), 2);
   EXPECT_EQ(run_to_end(command(1, "true"), environment).exit_code, 0);
-  EXPECT_EQ(folder.entries(), 1);  // the one that runs
+  EXPECT_EQ(folder.entries(), 1);  // the folder of the running launcher
   running.send(SIGTERM);
   running.wait();
   EXPECT_EQ(folder.entries(), 0);

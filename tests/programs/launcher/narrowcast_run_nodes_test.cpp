@@ -23,7 +23,7 @@ using ::testing::Not;
 
 class NarrowcastRunNodesTest : public NarrowcastRunNodesFixture {
  protected:
-  // The launcher of one of `nodes`, with `nproc` workers that run `script`.
+  // The launcher of one of `nodes` nodes, with `nproc` workers that run `script`.
   Words node(int nodes, int node_rank, const std::string& script, const Words& flags = {}) const {
     return launcher({"--nnodes=" + std::to_string(nodes), "--node_rank=" + std::to_string(node_rank),
                      "--master_addr=127.0.0.1", "--master_port=" + port},
@@ -31,7 +31,7 @@ class NarrowcastRunNodesTest : public NarrowcastRunNodesFixture {
   }
 };
 
-// The launchers of two nodes, whose workers have said "pid ID" and wait until they are stopped.
+// The launchers of two nodes whose workers have printed "pid ID" and wait until they are stopped.
 struct WaitingNodes {
   WaitingNodes(const Words& node0, const Words& node1) : first(node0), second(node1) {
     first.wait_for_output("pid ");
@@ -67,7 +67,7 @@ TEST_F(NarrowcastRunNodesTest, MeetAtAnIPv6Address) {
   }
 }
 
-// The store of a launcher, and of rank 0.
+// The launcher's store, and rank 0's.
 TEST_F(NarrowcastRunNodesTest, RanksMeetAtAnIPv6Address) {
   const Words train = {kNarrowcastTrain, "--steps=2",         "--layers=1",  "--width=32",
                        "--context=16",   "--sample_length=0", "--hook=int8", "--node_size=1"};
@@ -87,7 +87,7 @@ TEST_F(NarrowcastRunNodesTest, RanksMeetAtAnIPv6Address) {
   EXPECT_EQ(second.wait().exit_code, 0);
 }
 
-// Another service has the port of the master, or the process that serves the store is stopped.
+// Another service uses the master's port, or the process that serves the store is stopped.
 TEST_F(NarrowcastRunNodesTest, ARankThatFindsNoStoreEndsWithinItsTimeOut) {
   const network::ListeningSocket silent = loopback_socket();
   const ProgramEnd end =
@@ -134,8 +134,8 @@ TEST_F(NarrowcastRunNodesTest, AllTellOfTheFirstFailure) {
   }
 }
 
-// TCPStore closes a connection that sends more than 8 MiB. What a progress bar writes, which needs no newline, is far
-// beyond that if it is told as it came: JSON has two bytes for each carriage return.
+// TCPStore closes a connection that sends more than 8 MiB. A progress bar's output, which needs no newline, would far
+// exceed that if it were sent unchanged: JSON has two bytes for each carriage return.
 TEST_F(NarrowcastRunNodesTest, TellOfAFailureWithEndlessLastLines) {
   const std::string script =
       R"(test $RANK = 1 || sleep 1000
@@ -144,7 +144,7 @@ TEST_F(NarrowcastRunNodesTest, TellOfAFailureWithEndlessLastLines) {
          exit 7)";
   RunningProgram first(node(2, 0, script));
   RunningProgram second(node(2, 1, script));
-  const ProgramEnd failed = second.wait();  // What it shows is more than a pipe holds, so it is read first.
+  const ProgramEnd failed = second.wait();  // Its output is larger than a pipe's buffer, so it is read first.
   for (const ProgramEnd& end : {failed, first.wait()}) {
     EXPECT_EQ(end.exit_code, 7);
     EXPECT_THAT(end.errors, AllOf(HasSubstr("rank 1 on node 1 ("), HasSubstr("xxx ... (1095944 more bytes)\n"),
@@ -288,7 +288,7 @@ TEST_F(NarrowcastRunNodesTest, KnowEachOtherByASecret) {
   EXPECT_THAT(first.errors, Not(HasSubstr("somebody else")));
 }
 
-// Ranks prove to each other that they know it before they train.
+// Ranks prove to each other that they know the secret before they train.
 TEST_F(NarrowcastRunNodesTest, TellTheTrainersRanksOfTheirSecret) {
   const std::string secret = folder.write("secret", "what only this job knows");
   chmod(secret.c_str(), 0600);
@@ -304,7 +304,8 @@ TEST_F(NarrowcastRunNodesTest, TellTheTrainersRanksOfTheirSecret) {
                                     "given"));
 }
 
-// As fast as the store takes it, for longer than the silence that ends a job, until the workers end by themselves.
+// The stranger writes as fast as the store allows, for longer than the heartbeat timeout of a job, until the workers
+// end by themselves.
 TEST_F(NarrowcastRunNodesTest, AStrangerWhoOverwritesTheirSignsEndsNothing) {
   const std::string secret = folder.write("secret", "what only this job knows");
   chmod(secret.c_str(), 0600);

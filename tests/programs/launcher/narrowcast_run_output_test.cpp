@@ -1,4 +1,4 @@
-// narrowcast-run with real processes: where output goes.
+// narrowcast-run with real processes: the destinations of output.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What `file` holds.
+// The content of `file`.
 std::string content(const std::filesystem::path& file) {
   std::stringstream text;
   text << std::ifstream(file).rdbuf();
@@ -60,7 +60,7 @@ TEST_F(NarrowcastRunOutputTest, RefusesATemplateWhereNothingHasAPrefix) {
                  "--log_line_prefix_template has no effect with --log_dir alone: output in files is never prefixed");
 }
 
-// torchrun's files: of all workers of an attempt, with the prefix.
+// The same files as torchrun's: the lines of all workers of an attempt, with their prefix.
 TEST_F(NarrowcastRunOutputTest, CopiesLinesThatHoldATextToOneFile) {
   const ProgramEnd end =
       run(2, "echo loss 1 of $RANK; echo other; echo pear, >&2; echo pear >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ]",
@@ -83,7 +83,7 @@ TEST_F(NarrowcastRunOutputTest, CopiesLinesThatHoldATextToOneFile) {
 }
 
 TEST_F(NarrowcastRunOutputTest, NeverMixesLines) {
-  // Each rank writes its lines in two pieces, hundreds of times, against the others.
+  // Each rank writes its lines in two pieces, hundreds of times, at the same time as the others.
   const ProgramEnd end =
       run(4,
           "i=0; while [ $i -lt 300 ]; do printf 'first half of %s, ' $i; printf 'second half of %s\\n' $i; "
@@ -183,7 +183,7 @@ TEST_F(NarrowcastRunOutputTest, RedirectsOneStreamOfOneRank) {
 }
 
 TEST_F(NarrowcastRunOutputTest, ShowsSomeRanksAlone) {
-  // Rank 0 fails when rank 1 has written.
+  // Rank 0 fails after rank 1 has written.
   const std::string fifo = folder / "fifo";
   const ProgramEnd end = run(3,
                              "mkfifo " + fifo + " 2>&-; echo out $RANK; case $RANK in 0) read line < " + fifo +
@@ -191,7 +191,7 @@ TEST_F(NarrowcastRunOutputTest, ShowsSomeRanksAlone) {
                              {"--local_ranks_filter=1"});
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_EQ(end.output, "[1]: out 1\n");
-  EXPECT_THAT(end.errors, HasSubstr("narrowcast-run:     why\n"));  // of rank 0, as it failed
+  EXPECT_THAT(end.errors, HasSubstr("narrowcast-run:     why\n"));  // from rank 0, which failed
 }
 
 }  // namespace

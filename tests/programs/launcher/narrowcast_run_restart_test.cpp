@@ -1,4 +1,4 @@
-// narrowcast-run with real processes: workers that are started again.
+// narrowcast-run with real processes: workers that are restarted.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using ::testing::UnorderedElementsAre;
 class NarrowcastRunRestartTest : public NarrowcastRunFixture {};
 
 TEST_F(NarrowcastRunRestartTest, StartsAllWorkersAgainWhenOneFails) {
-  // Rank 0 would never end by itself the first time.
+  // In the first attempt, rank 0 would never end by itself.
   const ProgramEnd end = run(2,
                              R"(echo start $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS
       test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; test $RANK = 1 && exit 7; sleep 1000)",
@@ -37,7 +37,7 @@ TEST_F(NarrowcastRunRestartTest, EndsWithTheLastFailure) {
   EXPECT_EQ(count_of("restart ", end.errors), 2);
 }
 
-// Of ours, by its error file; of others, after the second time.
+// Our programs' failures are recognised by their error file, others after the second time.
 TEST_F(NarrowcastRunRestartTest, DoesNotRestartWhatWouldFailAlike) {
   const ProgramEnd ours =
       run_to_end({kRun, "--nproc_per_node=2", "--max_restarts=8", kNarrowcastTrain, "--no_such_flag"});
@@ -85,8 +85,8 @@ TEST_F(NarrowcastRunRestartTest, KeepsThePort) {
 }
 
 TEST_F(NarrowcastRunRestartTest, TrainsAfterARankWasKilled) {
-  // The first time, rank 0 kills rank 1 when it has seen itself train. The second time both find each other anew, at
-  // the same port and in the same store.
+  // The first time, rank 0 kills rank 1 once it has made progress. The second time both ranks meet again, at the same
+  // port and in the same store.
   const std::string train = std::string(kNarrowcastTrain) +
                             " --model=char_gpt --layers=1 --heads=2 --width=16 --context=16 --batch_size=12"
                             " --eval_batches=1 --sample_length=0 --log_every=1 --steps=";

@@ -82,7 +82,7 @@ TEST_F(NarrowcastRunSimulateTest, GivesEachWorkerAnInterface) {
   EXPECT_THAT(lines_with("[1]: ", end.output), ElementsAre("198.18.0.1 eth0 1 2 2.5 Gbit/s lo eth0"));
 }
 
-// Restarted workers find their interfaces where those before them did.
+// Restarted workers find the interfaces at the same place as their predecessors did.
 TEST_F(NarrowcastRunSimulateTest, OutlivesARestart) {
   if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
   const ProgramEnd end = run(2,
@@ -93,7 +93,7 @@ TEST_F(NarrowcastRunSimulateTest, OutlivesARestart) {
   EXPECT_THAT(lines_with("", end.output), UnorderedElementsAre("[0]: lo eth0", "[1]: lo eth0"));
 }
 
-// A kernel without sch_netem says so, and nothing runs.
+// A kernel without sch_netem is reported, and nothing runs.
 TEST_F(NarrowcastRunSimulateTest, DelaysOrSaysWhyNot) {
   if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
   const ProgramEnd end = run(2, "echo $NARROWCAST_SIMULATED_NETWORK", {"--simulate_gbit=1", "--simulate_us=50"});
@@ -106,7 +106,7 @@ TEST_F(NarrowcastRunSimulateTest, DelaysOrSaysWhyNot) {
   EXPECT_THAT(lines_with("", end.output), UnorderedElementsAre("[0]: 1 Gbit/s, 50 us", "[1]: 1 Gbit/s, 50 us"));
 }
 
-// 10 Mbit/s: what is sent takes most of the time on any machine.
+// 10 Mbit/s: on any machine, sending takes most of the time.
 constexpr double kGbit = 0.01;
 constexpr int kSteps = 8;
 
@@ -120,9 +120,9 @@ std::vector<nlohmann::json> train_over_simulated_network(const std::string& fold
   return json_lines(folder + "/metrics.jsonl");
 }
 
-// A rank's payload takes at least its bytes at the rate, less what a token bucket of 16 KiB lets pass at once in each
-// step, and a tenth for the packet that is under way. On a busy machine a training may take any time longer. Where
-// `none` waits 0.2 s in a step and int8 a quarter of that, other work of up to 0.4 s leaves a ratio of 1.3.
+// A rank's payload takes at least its bytes divided by the rate, less the burst of a token bucket of 16 KiB in each
+// step, and less a tenth for the packet in transit. On a busy machine a training may take longer by any amount. If
+// `none` waits 0.2 s per step and int8 a quarter of that, other work of up to 0.4 s still gives a ratio of 1.3.
 TEST_F(NarrowcastRunSimulateTest, TrainingTakesAsLongAsItsBytes) {
   if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
   const auto none = train_over_simulated_network(folder / "none", "none");
@@ -157,7 +157,7 @@ TEST_F(NarrowcastRunSimulateTest, BenchMeasuresTheSimulatedLink) {
   EXPECT_THAT(end.output, StartsWith("Ranks: 3 on 3 nodes, 1 on each; network: simulated, 0.1 Gbit/s.\n"));
   const auto json = nlohmann::json::parse(files::read_file(folder / "bench.json"));
   EXPECT_EQ(json.at("network"), "simulated, 0.1 Gbit/s");
-  // The messages that count come after others that use the burst up.
+  // Earlier messages use up the burst before those that are measured.
   EXPECT_LE(json.at("link").at("gbit_per_second"), 0.1);
   EXPECT_GT(json.at("link").at("gbit_per_second"), 0);
 }

@@ -1,4 +1,4 @@
-// narrowcast-run with real processes: what workers get, and what is refused.
+// narrowcast-run with real processes: the workers' environment, and invalid uses.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -131,7 +131,7 @@ TEST_F(NarrowcastRunTest, NeedsAFolderForTemporaryFiles) {
   expect_refused(run_to_end(command(1, "echo started"), {{"TMPDIR", "/no/such"}}), "TMPDIR=/no/such: is no folder");
 }
 
-// narrowcast-run with 8 workers after `setup`, a command of the shell.
+// narrowcast-run with 8 workers after the shell command `setup`.
 ProgramEnd run_eight_after(const std::string& setup, const std::string& script) {
   return run_to_end({"sh", "-c", setup + "; exec " + kRun + " --nproc_per_node=8 sh -c '" + script + "'"});
 }
@@ -139,7 +139,7 @@ ProgramEnd run_eight_after(const std::string& setup, const std::string& script) 
 TEST_F(NarrowcastRunTest, UsesAsManyOpenFilesAsItMay) {
   const ProgramEnd end = run_eight_after("ulimit -Sn 16", "ulimit -Sn");
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_EQ(count_of("]: 16\n", end.output), 8);  // its workers have the limit that it was given
+  EXPECT_EQ(count_of("]: 16\n", end.output), 8);  // the workers have the launcher's limit
 }
 
 TEST_F(NarrowcastRunTest, RefusesToBeginWithTooFewOpenFiles) {
@@ -151,12 +151,12 @@ TEST_F(NarrowcastRunTest, RefusesToBeginWithTooFewOpenFiles) {
 
 TEST_F(NarrowcastRunTest, LeavesSignalsOfItsWorkersAsTheyWere) {
   // Bit 24 of SigIgn is SIGXFSZ, which the launcher itself ignores. The last seven digits are the first 28 signals:
-  // those beyond 31 are the C library's own.
+  // signals beyond 31 belong to the C library.
   const std::string ignored = "grep SigIgn: /proc/self/status | tail -c 8";
   EXPECT_EQ(lines_with("[0]: ", run(1, ignored).output), lines_with("", run_to_end({"sh", "-c", ignored}).output));
 }
 
-// In a network of its own, whose loopback is down. Only root can make one.
+// In a separate network whose loopback is down. Only root can make one.
 TEST_F(NarrowcastRunTest, SaysThatItCannotReachItsOwnStore) {
   if (run_to_end({"unshare", "--net", "true"}).exit_code != 0) {
     GTEST_SKIP() << "network namespaces cannot be made here";
@@ -180,7 +180,7 @@ TEST_F(NarrowcastRunTest, ServesTheStoreOnLoopbackAlone) {
   EXPECT_THAT(end.output, MatchesRegex("\\[0\\]: listens 0100007F:[0-9A-F]{4}\n"));
 }
 
-// Processor seconds of this process's children that have ended.
+// Processor seconds of this process's terminated children.
 double seconds_of_children() {
   rusage usage{};
   getrusage(RUSAGE_CHILDREN, &usage);
@@ -189,7 +189,7 @@ double seconds_of_children() {
 }
 
 TEST_F(NarrowcastRunTest, StartsAndEndsEightRanksWithinASecond) {
-  // Processor time is judged: how long it takes by the clock is also a matter of what else the machine does.
+  // The test uses processor time: elapsed time also depends on the rest of the machine.
   const double before = seconds_of_children();
   EXPECT_EQ(run_to_end({kRun, "--nproc_per_node=8", "true"}).exit_code, 0);
   EXPECT_LT(seconds_of_children() - before, 1.0);
@@ -200,7 +200,7 @@ TEST_F(NarrowcastRunTest, NamesJobAndRole) {
   EXPECT_EQ(end.output, "[0]: job7 reader\n");
 }
 
-// The interfaces that a worker sees.
+// Prints the interfaces that a worker sees.
 constexpr const char* kInterfaces = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '";
 
 TEST_F(NarrowcastRunTest, GivesAJobANetworkOfItsOwnWhereItIsAsked) {

@@ -11,7 +11,7 @@ namespace narrowcast::testing {
 
 class NarrowcastRunNodesFixture : public NarrowcastRunFixture {
  protected:
-  // narrowcast-run with these flags, then those, and workers that run `script`.
+  // narrowcast-run with the flags `place` and `flags`, and workers that run `script`.
   static Words launcher(const Words& place, const std::string& script, const Words& flags) {
     Words words = {kRun};
     words.insert(words.end(), place.begin(), place.end());
@@ -20,7 +20,7 @@ class NarrowcastRunNodesFixture : public NarrowcastRunFixture {
     return words;
   }
 
-  // A lost node is noticed after 4 seconds: sooner than by default, and longer than a launcher on a busy machine may
+  // A lost node is noticed after 4 seconds: earlier than by default, but later than a launcher on a busy machine may
   // have to wait for a processor.
   static constexpr std::chrono::seconds kSilence{4};
   static Words quick() { return {"--rdzv_conf=keep_alive_interval=0.1,keep_alive_max_attempt=40,heartbeat_timeout=4"}; }

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Launchers of several nodes on hosts of their own, network namespaces on one bridge, started node by node:
-nodes_on_a_network_test.py NARROWCAST_RUN NARROWCAST_TRAIN. Exit code 77 (skipped) where namespaces cannot be made."""
+"""Launchers of several nodes on separate hosts, which are network namespaces on one bridge, started node by node.
+
+Usage: nodes_on_a_network_test.py NARROWCAST_RUN NARROWCAST_TRAIN. Exit code 77 (skipped) if namespaces cannot be
+made."""
 import pathlib
 import re
 import subprocess
@@ -64,7 +66,7 @@ class NodesTest(unittest.TestCase):
             with self.subTest(nodes=nodes), Network(hosts=nodes) as network, tempfile.TemporaryDirectory() as folder:
                 one = [self.start(network, 0, [f"--nproc_per_node={nodes}"], training(folder + "/one", 3))]
                 expected = self.trained(one, folder + "/one")
-                # Node 0 last: the others wait for it.
+                # Node 0 starts last: the others wait for it.
                 static = [self.start(network, node, self.static(network, node, nodes), training(folder + "/static", 3))
                           for node in reversed(range(nodes))]
                 self.assertEqual(self.trained(static, folder + "/static"), expected)
@@ -117,7 +119,7 @@ class NodesTest(unittest.TestCase):
 
 
 def unplug(network, host):
-    """Takes the host's link down, so that nobody hears a goodbye."""
+    """Takes the host's link down, so that no goodbye arrives."""
     subprocess.run(network.command(host, ["ip", "link", "set", "dev", "eth0", "down"]), check=True)
 
 

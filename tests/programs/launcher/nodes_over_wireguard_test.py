@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""A job of two hosts through a WireGuard tunnel, as docs/security.md says: nodes_over_wireguard_test.py NARROWCAST_RUN
-NARROWCAST_TRAIN. Exit code 77 (skipped) where namespaces or tunnels cannot be made."""
+"""A job of two hosts through a WireGuard tunnel, as in docs/security.md.
+
+Usage: nodes_over_wireguard_test.py NARROWCAST_RUN NARROWCAST_TRAIN. Exit code 77 (skipped) if namespaces or tunnels
+cannot be made."""
 import pathlib
 import subprocess
 import sys
@@ -19,8 +21,8 @@ PORT = 29612
 narrowcast_run = None
 narrowcast_train = None
 
-# Prints of what kind the packets are that a host's interface sends and receives until standard input ends, one line each:
-# Ethernet's type and, of IPv4, protocol and ports.
+# Prints the kinds of the packets that a host's interface sends and receives until standard input ends, one line each:
+# Ethernet's type and, for IPv4, protocol and ports.
 WATCH = """
 import select, socket, struct, sys
 ALL, IPV4 = 0x0003, 0x0800
@@ -51,7 +53,7 @@ def training(folder, more=()):
 
 
 class Watch:
-    """What goes over the wire of a host, but for questions who has which address, which are the kernel's."""
+    """The traffic on a host's wire, without the kernel's address resolution."""
 
     def __init__(self, test, network, host):
         self._program = subprocess.Popen(network.command(host, [sys.executable, "-c", WATCH]), stdin=subprocess.PIPE,
@@ -60,7 +62,7 @@ class Watch:
         self._program.stdout.readline()
 
     def packets(self):
-        """(Ethernet's type, and of IPv4 protocol, source port, target port) -> bytes."""
+        """(Ethernet's type, and for IPv4 protocol, source port, target port) -> bytes."""
         lines = self._program.communicate(timeout=LIMIT_SECONDS)[0].splitlines()
         kinds = [tuple(map(int, line.split())) for line in lines]
         return {kind[:-1]: kind[-1] for kind in kinds if kind[0] not in (ARP, IPV6)}

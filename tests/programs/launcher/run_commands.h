@@ -1,4 +1,4 @@
-// narrowcast-run as the tests of this folder call it. Workers are lines of shell.
+// Runs narrowcast-run for the tests of this folder. Workers run shell scripts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ inline std::vector<pid_t> pids_after(const std::string& label, const std::string
   return pids;
 }
 
-// A line on standard error and exit code 2, and nothing started.
+// A line on standard error, exit code 2, and nothing started.
 inline void expect_refused(const ProgramEnd& end, const std::string& message) {
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_EQ(end.output, "");

@@ -1,4 +1,4 @@
-// Ranks that were started one by one, told their place by flags.
+// Ranks that are started one by one, with flags that define their place.
 #include <gmock/gmock.h>
 
 #include "tests/programs/other_launchers/launched_training.h"
@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 class ByHandTest : public LaunchedTraining {
  protected:
-  // One of two ranks on this node.
+  // Flags of one of two ranks on this node.
   Words flags_of(int rank) const {
     return {"--rank=" + std::to_string(rank), "--world_size=2", "--master_addr=127.0.0.1",
             "--master_port=" + std::to_string(port)};

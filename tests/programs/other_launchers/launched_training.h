@@ -11,22 +11,22 @@
 
 namespace narrowcast::testing {
 
-// Trains a small model on real text with two ranks of one thread each; what a launcher makes of it must be, bit for
-// bit, what narrowcast-run makes of it.
+// Trains a small model on real text with two ranks of one thread each. The result under any launcher must equal the
+// result under narrowcast-run, bit for bit.
 class LaunchedTraining : public ::testing::Test {
  protected:
-  // The flags of the training, which writes its model into folder/name.
+  // The flags of the training, which writes its model to folder/name.
   Words flags_into(const std::string& name) const;
 
-  // Runs `launcher`, words that end before the trainer's own, with the training; `environment` changes that of a
-  // process that no launcher started. Its model must be narrowcast-run's.
+  // Runs the training under `launcher`, the words before the trainer's command. `environment` changes the environment
+  // of a process without a launcher. The model must be narrowcast-run's.
   void expect_parameters_of_narrowcast_run(const Words& launcher,
                                            const std::map<std::string, std::string>& environment = {});
 
-  // Runs `command` the same way, whatever comes of it.
+  // Runs `command` the same way, with any result.
   static ProgramEnd launch(const Words& command, const std::map<std::string, std::string>& environment = {});
 
-  // Fails unless folder/name holds narrowcast-run's model.
+  // Fails unless folder/name contains narrowcast-run's model.
   void compare_parameters(const std::string& name);
 
   const TemporaryFolder folder;

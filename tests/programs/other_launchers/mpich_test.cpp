@@ -1,4 +1,4 @@
-// Under MPICH's mpiexec (Hydra), which Intel's is made of.
+// Under MPICH's mpiexec (Hydra), on which Intel's is based.
 #include <gmock/gmock.h>
 
 #include "tests/programs/other_launchers/launched_training.h"

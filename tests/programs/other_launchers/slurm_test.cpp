@@ -1,4 +1,4 @@
-// Under srun, on a Slurm of the test's own.
+// Under srun, with a Slurm cluster of the test.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ TEST_F(SlurmTest, TrainsAsNarrowcastRunDoes) {
   expect_parameters_of_narrowcast_run(cluster + Words{"srun", "--ntasks=2", "--overcommit"});
 }
 
-// docs/examples/narrowcast.sbatch as it is, on one node and with a small model.
+// Runs docs/examples/narrowcast.sbatch unchanged, on one node and with a small model.
 TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsTrains) {
   const std::string log = folder / "job.log";
   folder.write("book.txt", files::read_file(kBook));
@@ -46,7 +46,7 @@ TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsTrains) {
   EXPECT_TRUE(std::filesystem::exists(folder / "batch/model.safetensors"));
 }
 
-// Slurm sends the signal before the time limit that the script asks for; here scancel does.
+// Slurm sends the signal before the time limit, as the script requests; here scancel sends it.
 TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsIsQueuedAgainAfterACheckpoint) {
   const std::string log = folder / "job.log";
   folder.write("book.txt", files::read_file(kBook));

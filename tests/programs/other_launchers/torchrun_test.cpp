@@ -33,8 +33,8 @@ class TorchrunTest : public LaunchedTraining {
                                                     {"PYTHONPYCACHEPREFIX", kPythonBytecode}};
 };
 
-// In the first attempt rank 1 fails once both have trained: torchrun then ends the other rank, whatever it still does.
-// The second attempt finds the first one's addresses in the agent's store, which lives on, and must not use them.
+// In the first attempt rank 1 fails once both have trained; torchrun then ends the other rank, whatever it still does.
+// The second attempt finds the first one's addresses in the agent's store, which still exists, and must not use them.
 TEST_F(TorchrunTest, TrainsAsNarrowcastRunDoesAlsoAfterARestart) {
   const std::string pipe = folder / "trained";
   ASSERT_EQ(::mkfifo(pipe.c_str(), S_IRUSR | S_IWUSR), 0);
@@ -64,9 +64,9 @@ TEST_F(TorchrunTest, ShowsWhatAWorkerSaysOfItsFailure) {
   EXPECT_THAT(end.errors, ContainsRegex("traceback *: batch_size: must be divisible by ranks"));
 }
 
-// Rank 0 notices before the agent does that rank 1 is gone, and must not be taken for the cause.
+// Rank 0 notices before the agent does that rank 1 is gone, and must not be blamed for it.
 TEST_F(TorchrunTest, BlamesTheRankThatWasKilled) {
-  // torchrun makes one dollar sign of two.
+  // torchrun replaces two dollar signs by one.
   const std::string script = R"(echo $$$$ >"$FOLDER/$RANK"; exec "$0" "$@")";
   python_path.emplace("FOLDER", folder.path().string());
   const Words command = torchrun + Words{"--no-python", "sh", "-c", script, kNarrowcastTrain} + small_gpt() +

@@ -1,4 +1,4 @@
-"""What the tests in Python share: the loaded library, exact comparison, numbers to try."""
+"""Shared parts of the tests in Python: the loaded library, exact comparison, numbers to try."""
 import os
 import unittest
 
@@ -17,24 +17,24 @@ def registered_operators():
 
 
 def bits(tensor):
-    """The bits of each element as a whole number."""
+    """The bits of each element as an integer."""
     return tensor.contiguous().view(_INTEGER_OF_SIZE[tensor.element_size()])
 
 
 def random_bits(dtype, count, generator=None):
-    """`count` random patterns of a float type, Inf and NaN among them."""
+    """`count` random bit patterns of a floating-point type, including Inf and NaN."""
     size = torch.empty((), dtype=dtype).element_size()
     halves = torch.randint(-2**15, 2**15, (count * size // 2,), dtype=torch.int16, generator=generator)
     return halves.view(dtype)
 
 
 def every_pattern(dtype):
-    """All patterns of a 16-bit float type."""
+    """All bit patterns of a 16-bit floating-point type."""
     return torch.arange(-2**15, 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
 def hostile_numbers(dtype):
-    """Numbers at which arithmetic changes its ways: zeros, ties, subnormals, limits. All finite."""
+    """Numbers at which arithmetic changes its behaviour: zeros, ties, subnormals, limits. All are finite."""
     limits = torch.finfo(dtype)
     positive = [0.0, 0.5, 1.0, 1.5, 2.5, 254.5, 255.0, limits.tiny, limits.smallest_normal / 2, limits.eps, limits.max,
                 2.0**-23, 2.0**-24, 2.0**-23 * 255 / 2, 65504.0, 65519.0, 65520.0]
@@ -44,7 +44,7 @@ def hostile_numbers(dtype):
 
 class ExactTestCase(unittest.TestCase):
     def assert_same(self, actual, expected):
-        """Equal bits, but that any NaN equals any other. Tensors, and lists and tuples of them."""
+        """Equal bits, except that any NaN equals any other. Compares tensors, and lists and tuples of them."""
         if not isinstance(expected, torch.Tensor):
             self.assertEqual(type(actual), type(expected))
             if isinstance(expected, (list, tuple)):

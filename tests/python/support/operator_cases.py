@@ -12,11 +12,11 @@ GROUP = "0"  # The name under which PyTorch registers the default group. The wor
 
 @dataclass
 class Case:
-    """How to try one operator."""
+    """The calls to try of one operator."""
     call: Callable
-    sized: Callable  # sized(n) -> arguments whose first dimension is n; calls that differ in n only share a graph.
+    sized: Callable  # sized(n) -> arguments whose first dimension is n; calls that differ only in n share a graph.
     others: Callable = tuple  # others() -> more tuples of arguments: strided, empty, other dtypes, other options.
-    one_graph: bool = True  # torch.compile leaves its graph for an operator that returns a plain number.
+    one_graph: bool = True  # torch.compile breaks its graph at an operator that returns a plain number.
     differentiable: Tuple[int, ...] = ()  # Positions of the arguments that have a gradient.
 
 
@@ -108,7 +108,7 @@ def decode(bytes: Tensor, format: str, numel: int) -> Tensor:
 
 
 def wire_formats():
-    """The names of all formats, as the library lists them in the error for an unknown one."""
+    """The names of all formats, as listed in the library's error for an unknown one."""
     try:
         torch.ops.narrowcast.encoded_size(0, "")
     except ValueError as error:

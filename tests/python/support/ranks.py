@@ -1,4 +1,4 @@
-"""Tests that several processes run as the ranks of one process group."""
+"""Tests with several processes that are the ranks of one process group."""
 import multiprocessing
 import os
 import sys
@@ -14,14 +14,15 @@ def _run_rank(rank, world_size, store, case):
     dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not by the interpreter's end, which before CPython 3.14 takes every thread away that asks for the interpreter then: one
-    # of a group's threads that gives a tensor back ends the process with "terminate called without an active exception".
+    # A normal exit would abort: before CPython 3.14, the ending interpreter terminates every thread that needs it. If
+    # one of a group's threads releases a tensor then, the process ends with "terminate called without an active
+    # exception".
     os._exit(0 if result.wasSuccessful() else 1)
 
 
 def run_on_ranks(world_size, case):
-    """Lets each rank run its own copy of the test case. Returns their exit codes: 0 where it passed."""
-    # Not forked: torch's threads would be missing in the children, which would wait for them for ever.
+    """Runs a copy of the test case on each rank. Returns their exit codes: 0 if it passed."""
+    # Not forked: torch's threads would be missing in the children, which would wait for them forever.
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")

@@ -1,4 +1,4 @@
-"""Files in the safetensors format, in a few lines: the package need not be there."""
+"""Files in the safetensors format, in a few lines, without the package."""
 import ctypes
 import json
 import math

@@ -1,5 +1,5 @@
-// The words and functions of CUDA C++ that kernels use, for the host. Include it before the kernel's source and after
-// everything else, and only in a test: run_kernel.h tells what such a test shows.
+// The keywords and functions of CUDA C++ that kernels use, for the host. Include it before the kernel's source and
+// after everything else, and only in a test. run_kernel.h describes what such a test can find.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define __shared__ static  // Blocks run one after another, and a kernel's variables are its own.
+#define __shared__ static  // Blocks run one after another, and each kernel has its own variables.
 
 namespace narrowcast::cuda_on_host {
 
-// What all lanes of the warp bring, once all are there. Kernels here always name the whole warp.
+// The values of all lanes of the warp, once all have arrived. Kernels here always name the whole warp.
 template <class T>
 const LaneValues& exchange(const char* name, unsigned mask, T value) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
@@ -30,7 +30,7 @@ const LaneValues& exchange(const char* name, unsigned mask, T value) {
   return warp_barrier().arrive_and_wait(name, lane(), bits);
 }
 
-// The value that a lane brought.
+// The value that lane `lane` passed.
 template <class T>
 T value_of(const LaneValues& values, int64_t lane) {
   T value;
@@ -38,14 +38,14 @@ T value_of(const LaneValues& values, int64_t lane) {
   return value;
 }
 
-// The value of lane `source`; of the lane itself where `source` is not in its segment of `width` lanes.
+// The value of lane `source`, or the calling lane's own if `source` is outside its segment of `width` lanes.
 template <class T>
 T shuffle(const char* name, unsigned mask, T value, int64_t source, int width) {
   const LaneValues& values = exchange(name, mask, value);
   return value_of<T>(values, source / width == lane() / width && source >= 0 ? source : lane());
 }
 
-// What `fold` makes of the values of all lanes.
+// `fold` of the values of all lanes.
 template <class T, class Fold>
 T reduce(const char* name, unsigned mask, T value, Fold fold) {
   const LaneValues& values = exchange(name, mask, value);
@@ -105,8 +105,8 @@ T __reduce_add_sync(unsigned mask, T value) {
   return narrowcast::cuda_on_host::reduce("__reduce_add_sync", mask, value, [](T a, T b) { return a + b; });
 }
 
-// Copies to shared memory that a thread does not wait for at once (cuda_pipeline_primitives.h). They take place as late
-// as they may: who reads too early reads what was there before.
+// Asynchronous copies to shared memory (cuda_pipeline_primitives.h). They take place as late as allowed, so that a
+// kernel that reads too early reads the old contents.
 inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes) {
   narrowcast::cuda_on_host::pending_copies().push_back({to, from, bytes});
 }
@@ -119,7 +119,7 @@ inline void __pipeline_wait_prior(size_t batches) {
   narrowcast::cuda_on_host::pending_copies().clear();
 }
 
-// The low word of the two, high:low, shifted right by the low five bits of `shift`.
+// The low word of high:low shifted right by the low five bits of `shift`.
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (shift % 32));
 }

@@ -1,4 +1,4 @@
-// The emulation itself: collectives mean what CUDA says, waits in vain and missing barriers are found.
+// Tests the emulation: collectives do what CUDA defines, and deadlocks and missing barriers are found.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::vector<int> range(int n) {
   return result;
 }
 
-// What each lane of a warp gets from `body`, in both orders of turns.
+// The result of `body` in each lane of a warp, in both orders of turns.
 template <class Body>
 std::vector<int> lanes(const Body& body) {
   std::vector<int> forward(32);
@@ -65,7 +65,7 @@ TEST(CudaOnHost, ReducesAndVotesAsCudaDoes) {
   EXPECT_EQ(__funnelshift_r(0x44332211U, 0x88776655U, 24), 0x77665544U);
 }
 
-// Several collectives in a row: no lane reads what another one brought to the next.
+// Several collectives in a row: no lane reads a value that another lane passed to the next one.
 TEST(CudaOnHost, KeepsCollectivesApart) {
   const auto prefix_sum = [](int i) {
     int sum = i;
@@ -78,7 +78,7 @@ TEST(CudaOnHost, KeepsCollectivesApart) {
   EXPECT_EQ(lanes(prefix_sum), expected([](int i) { return i * (i + 1) / 2; }));
 }
 
-// Each thread reads what another warp wrote.
+// Each thread reads a value that another warp wrote.
 template <bool kWaits>
 std::vector<int> rotate(Turns turns) {
   std::vector<int> out(128, -1);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-// AddressSanitizer's and ThreadSanitizer's runtimes have these; null in other builds.
+// AddressSanitizer's and ThreadSanitizer's runtimes define these; they are null in other builds.
 extern "C" {
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, size_t size);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** bottom_old,
@@ -81,7 +81,7 @@ void Fibre::run() {
     error_ = std::current_exception();
   }
   ended_ = true;
-  switch_to_resumer(nullptr);  // For good.
+  switch_to_resumer(nullptr);  // Never returns.
 }
 
 }  // namespace narrowcast::cuda_on_host

@@ -1,5 +1,4 @@
-// A function that can stop in its middle and go on later, on the thread that
-// resumes it.
+// A function that can stop in its middle and continue later, on the thread that resumes it.
 #pragma once
 
 #include <ucontext.h>
@@ -11,7 +10,7 @@
 
 namespace narrowcast::cuda_on_host {
 
-// Not to be copied or moved: its stack points into it. Sanitizers are told of every switch.
+// Cannot be copied or moved: its stack points into it. Sanitizers are notified of every switch.
 class Fibre {
  public:
   Fibre();
@@ -19,7 +18,7 @@ class Fibre {
   Fibre(const Fibre&) = delete;
   Fibre& operator=(const Fibre&) = delete;
 
-  // The next resume() calls `body`. What an earlier body left undone is forgotten: its objects are not destroyed.
+  // The next resume() calls `body`. An unfinished earlier body is dropped: its objects are not destroyed.
   void start(std::function<void()> body);
 
   // Runs the body until it yields or ends. Throws what the body throws.
@@ -27,7 +26,7 @@ class Fibre {
 
   bool ended() const { return ended_; }
 
-  // Called in a body: goes back to whoever resumed it.
+  // Called in a body: returns to the caller of resume().
   static void yield();
 
  private:
@@ -41,7 +40,7 @@ class Fibre {
   bool ended_ = true;
   ucontext_t context_ = {};
   ucontext_t resumer_ = {};
-  // What the sanitizers call the two sides.
+  // The handles of the sanitizers for the two sides.
   void* fibre_name_ = nullptr;
   void* resumer_name_ = nullptr;
   const void* resumer_stack_ = nullptr;

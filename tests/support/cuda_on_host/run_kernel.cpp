@@ -11,11 +11,11 @@
 namespace narrowcast::cuda_on_host {
 namespace {
 
-// A thread of the block that runs.
+// A thread of the running block.
 struct Thread {
   Fibre fibre;
   const Barrier* waits_at = nullptr;
-  int64_t round = 0;  // Of that barrier.
+  int64_t round = 0;  // The round of that barrier.
   std::vector<PendingCopy> pending_copies = {};
 };
 
@@ -53,7 +53,7 @@ class Block {
   int64_t running = 0;
 
  private:
-  // Lets every thread run that can; false when all have ended.
+  // Lets every thread run that can run. False when all have ended.
   bool take_turns(Turns turns) {
     bool waiting = false;
     bool moved = false;

@@ -22,8 +22,8 @@ using Variables = std::map<std::string, std::string>;
 
 Variables variables_of_peers() {
   return {{"NCCL_SOCKET_IFNAME", "lo"},
-          {"NCCL_P2P_LEVEL", "SYS"},                      // However far from each other the GPUs are.
-          {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0"}};  // After a time-out. By itself it waits for a minute.
+          {"NCCL_P2P_LEVEL", "SYS"},                      // However far apart the GPUs are.
+          {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0"}};  // Wait after a time-out; the default is a minute.
 }
 
 Variables variables_of(int64_t rank) {
@@ -42,7 +42,7 @@ void add_nccl_backend(const Group& group, const RanksOptions& options) {
       c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", group->getStore()),
                                                   group->getRank(), group->getSize(), nccl_options);
   group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
-  backend->setBoundDeviceId(c10::Device(c10::DeviceType::CUDA, gpu));  // setBackend replaces it by the group's, none.
+  backend->setBoundDeviceId(c10::Device(c10::DeviceType::CUDA, gpu));  // setBackend replaced it by the group's, unset.
 }
 
 std::vector<int> spawn(int64_t world_size, const RankBody& body, const RanksOptions& options,

@@ -1,4 +1,4 @@
-// Ranks that each have a GPU, or share one.
+// Ranks that have a GPU each, or share one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,29 +15,30 @@ namespace narrowcast::testing {
 // Why spawn_nccl_ranks cannot be called here; empty if it can.
 std::string why_no_nccl_ranks();
 
-// As spawn_ranks (tests/support/spawned_ranks.h); the group also has an NCCL backend for CUDA tensors, and rank r's
-// current GPU is number r modulo their count. NCCL refuses two ranks on one GPU of one host, so each process gives
-// itself for a host of its own (NCCL_HOSTID); they talk over the loopback interface.
+// Like spawn_ranks (tests/support/spawned_ranks.h); the group also has an NCCL backend for CUDA tensors, and rank r's
+// current GPU is number r modulo their count. NCCL refuses two ranks on one GPU of one host. Each process therefore
+// claims to be a separate host (NCCL_HOSTID), and they communicate over the loopback interface.
 std::vector<int> spawn_nccl_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {});
 
-// Why spawn_peer_ranks cannot be called here with so many ranks; empty if it can.
+// Why spawn_peer_ranks cannot be called here with `world_size` ranks; empty if it can.
 std::string why_no_peer_ranks(int64_t world_size);
 
-// As spawn_nccl_ranks, but rank r is alone on GPU r, and ranks read and write each other's memory, as on one host.
+// Like spawn_nccl_ranks, but each rank has GPU r to itself, and ranks read and write each other's memory, as on one
+// host.
 std::vector<int> spawn_peer_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {});
 
-// Records what `body` enqueues on the current stream, one that is not the default one, as a CUDA graph. Returns what
-// replays it there.
+// Records what `body` enqueues on the current stream, which must not be the default one, as a CUDA graph. Returns a
+// function that replays it there.
 std::function<void()> recorded_as_graph(const std::function<void()>& body);
 
-// All of a test whose body needs ranks with NCCL. Every rank must pass.
+// The whole body of a test that needs ranks with NCCL. Every rank must pass.
 inline void run_nccl_ranks(int64_t world_size, const RankBody& body) {
   NARROWCAST_NEEDS_GPU(why_no_nccl_ranks());
   for (const int code : spawn_nccl_ranks(world_size, body)) EXPECT_EQ(code, kRankPassed);
 }
 
-// The same for ranks of spawn_peer_ranks. It is skipped where there is one GPU alone, whatever NARROWCAST_REQUIRE_GPU
-// says.
+// The same for ranks of spawn_peer_ranks. If there are GPUs, but too few for the ranks, the test is skipped even with
+// NARROWCAST_REQUIRE_GPU.
 inline void run_peer_ranks(int64_t world_size, const RankBody& body) {
   NARROWCAST_NEEDS_GPU(why_no_nccl_ranks());
   if (const std::string reason = why_no_peer_ranks(world_size); !reason.empty()) GTEST_SKIP() << reason;

@@ -1,4 +1,4 @@
-// Stands in for nccl_ranks.cpp in a build without CUDA.
+// Replaces nccl_ranks.cpp in a build without CUDA.
 #include <stdexcept>
 
 #include "tests/support/nccl/nccl_ranks.h"

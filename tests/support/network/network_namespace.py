@@ -1,11 +1,13 @@
-"""Hosts that are network namespaces on one bridge, to measure networks on one machine. Linux only; needs root, iproute2 and util-linux.
+"""Hosts that are network namespaces on one bridge, to measure networks on one machine.
+
+Linux only; needs root, iproute2 and util-linux.
 
     with Network(hosts=2, rate="1gbit", ranks_per_host=4) as network:
         outputs = network.run_ranks(["narrowcast-bench", "--nokernels"])
         print(network.counters(0)["tx_bytes"])
 
-Everything is taken down when the block ends, also by an exception or Ctrl-C. Namespaces are named
-narrowcast-PID-...; those of a process that was killed before it could clean up go with the next Network.
+Everything is removed when the block ends, also after an exception or Ctrl-C. Namespaces are named narrowcast-PID-...;
+the namespaces of a killed process are removed by the next Network.
 """
 import concurrent.futures
 import contextlib
@@ -16,21 +18,21 @@ import shutil
 import signal
 import subprocess
 
-# How each host's egress is shaped, beside the rate. The burst holds three of the largest packets that TCP hands down.
+# Shapes each host's egress, besides the rate. The burst holds three of the largest packets that TCP passes on.
 SHAPER = ["burst", "256kb", "latency", "100ms"]
 INTERFACE = "eth0"
 FIRST_PORT = 29500
-# A rank that fails is named after all have ended; those that have not by then are stopped.
+# Seconds from the first failure of a rank until the remaining ranks are stopped. Then all failed ranks are reported.
 SECONDS_TO_END = 5
 PREFIX = "narrowcast-"
 
 
 class RankFailed(Exception):
-    """A rank ended with another exit code than 0."""
+    """A rank ended with an exit code other than 0."""
 
 
 def missing_requirement():
-    """What this machine or user lacks to make namespaces, as a sentence; empty if nothing."""
+    """What this machine or user lacks to make namespaces, as a sentence; empty if nothing is missing."""
     if os.geteuid() != 0:
         return "needs root: it makes network namespaces"
     lacking = [tool for tool in ("ip", "tc", "setpriv") if shutil.which(tool) is None]
@@ -57,7 +59,7 @@ def _remove_leftovers():
 
 @contextlib.contextmanager
 def _uninterrupted():
-    """Lets Ctrl-C wait until the block is done; it counts afterwards."""
+    """Defers Ctrl-C until the block is done."""
     received = []
     old = signal.signal(signal.SIGINT, lambda *_: received.append(True))
     try:
@@ -69,9 +71,10 @@ def _uninterrupted():
 
 
 class Network:
-    """`hosts` hosts, host h at address(h); each one's egress shaped to `rate` (as tc has it, e.g. "1gbit"), or not.
-    `ranks_per_host` ranks share a host and its interface; what they send each other stays in the host, unshaped.
-    With `wire`, the program narrowcast_test_wire, each host is on a wire that set_wire() makes long, lossy or dead."""
+    """`hosts` hosts, host h at address(h). Each host's egress is shaped to `rate` (in tc's notation, e.g. "1gbit") or
+    unlimited. `ranks_per_host` ranks share a host and its interface; traffic between them stays in the host, unshaped.
+    With `wire`, the path of narrowcast_test_wire, each host is on a wire, which set_wire() can delay, make lossy or
+    cut."""
 
     def __init__(self, hosts, rate=None, ranks_per_host=1, wire=None):
         self.hosts = hosts
@@ -101,13 +104,13 @@ class Network:
         return f"10.77.0.{host + 1}"
 
     def command(self, host, command):
-        """`command`, a list, as it runs on `host`."""
+        """The command line, a list, that runs `command` on `host`."""
         return ["ip", "netns", "exec", self._name(host)] + command
 
     def counters(self, host):
-        """What the host's interface has sent: tx_bytes, tx_packets (a packet that TCP leaves to the interface to
-        cut up counts once, headers and all), and with a shaper shaped_bytes, for which headers count as often as the
-        wire would see them."""
+        """Counters of the host's interface: tx_bytes, tx_packets, and with a shaper shaped_bytes. A packet that TCP
+        leaves to the interface to segment counts once in tx_bytes and tx_packets, with one header. shaped_bytes counts
+        the headers of every segment."""
         folder = f"/sys/class/net/{INTERFACE}/statistics/"
         files = ["tx_bytes", "tx_packets"]
         values = _output(self.command(host, ["cat"] + [folder + file for file in files])).split()
@@ -118,14 +121,14 @@ class Network:
         return counters
 
     def set_wire(self, host, delay_ms=0, loss=0, loss_to_host=None):
-        """From now on what the host sends and what is sent to it arrives `delay_ms` later, but for a share `loss` of the
-        packets (1: the wire is cut). Of those that are sent to it a share `loss_to_host`, if that is given."""
+        """From now on, packets that the host sends or receives arrive `delay_ms` later, and a share `loss` of them is
+        lost (1 cuts the wire). If `loss_to_host` is given, it is the share for packets to the host."""
         back = loss if loss_to_host is None else loss_to_host
         self._wires[host].stdin.write(f"{round(1000 * delay_ms)} {loss} {back}\n")
         self._wires[host].stdin.flush()
 
     def environment(self, rank):
-        """torchrun's variables, for hosts that are its nodes: the first ranks are those of host 0, and so on."""
+        """torchrun's variables, with the hosts as its nodes: the first ranks are on host 0, and so on."""
         host, local_rank = divmod(rank, self.ranks_per_host)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
         return inherited | {
@@ -137,10 +140,10 @@ class Network:
         }
 
     def run_ranks(self, command, limit_seconds=3600):
-        """Runs `command` as rank 0, 1, ..., as many on each host as share it, and returns their standard outputs. Raises
-        RankFailed with the standard errors of the ranks that failed, as the first to end may be one that only lost another;
-        no process outlives the call."""
-        self._port += 1  # The last one may be waiting for late packets.
+        """Runs `command` as rank 0, 1, ..., ranks_per_host ranks on each host, and returns their standard outputs.
+        Raises RankFailed with the standard errors of all failed ranks: the first to end may only have lost its
+        connection to another one. No process outlives the call."""
+        self._port += 1  # The last port may be waiting for late packets.
         with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(self._ranks()) as pool:
             ranks = [stack.enter_context(self._start(rank, command)) for rank in range(self._ranks())]
             stack.callback(_kill, ranks)
@@ -163,14 +166,14 @@ class Network:
         return self._prefix + str(host)
 
     def _start(self, rank, command):
-        # A rank must not outlive this process, however that ends.
+        # A rank must not outlive this process, however it ends.
         command = self.command(rank // self.ranks_per_host, ["setpriv", "--pdeathsig", "KILL"] + command)
         return subprocess.Popen(command, env=self.environment(rank), stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def _make_switch(self):
         _output(["ip", "netns", "add", self._switch])
-        # A switch that learns who listens to which multicasts joins a group itself, and says so to all hosts.
+        # With snooping, the bridge itself joins multicast groups and sends packets about it to all hosts.
         self._ip(self._switch, "link add name bridge type bridge mcast_snooping 0")
         self._ip(self._switch, "link set dev bridge up")
 
@@ -183,7 +186,7 @@ class Network:
         else:
             self._ip(self._switch, f"link add name port{host} type veth peer name {INTERFACE} netns {name}")
         self._ip(self._switch, f"link set dev port{host} master bridge up")
-        self._ip(name, f"link set dev {INTERFACE} addrgenmode none")  # No IPv6, whose own packets would be counted.
+        self._ip(name, f"link set dev {INTERFACE} addrgenmode none")  # No IPv6: its own packets would be counted.
         self._ip(name, f"address add {self.address(host)}/24 dev {INTERFACE}")
         self._ip(name, f"link set dev {INTERFACE} up")
         self._ip(name, "link set dev lo up")
@@ -207,7 +210,7 @@ class Network:
     def _take_down(self):
         with _uninterrupted():
             for wire in self._wires:
-                wire.communicate()  # The end of its input is its own.
+                wire.communicate()  # The wire ends at the end of its input.
             for name in _namespaces():
                 if name.startswith(self._prefix):
                     subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL)

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Tests network_namespace.py, and what narrowcast-bench and narrowcast-train count as payload against an interface's
-own counters: network_namespace_test.py NARROWCAST_BENCH NARROWCAST_TRAIN NARROWCAST_TEST_WIRE. Exit code 77 (skipped) where namespaces cannot be made."""
+"""Tests network_namespace.py, and compares the payload that narrowcast-bench and narrowcast-train count with an
+interface's own counters.
+
+Usage: network_namespace_test.py NARROWCAST_BENCH NARROWCAST_TRAIN NARROWCAST_TEST_WIRE. Exit code 77 (skipped) if
+namespaces cannot be made."""
 import json
 import pathlib
 import subprocess
@@ -74,7 +77,7 @@ class NetworkTest(unittest.TestCase):
             self.assertNotIn(left, namespaces())
 
 
-# Host 0 tells host 1 a byte and is told it again, as often as it is asked for, and prints the least seconds that took.
+# Host 0 sends host 1 a byte and receives it back, five times, and prints the shortest round trip in seconds.
 ROUND_TRIPS = r"""
 import os, socket, time
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -131,15 +134,15 @@ class WireTest(unittest.TestCase):
 
 
 def run_and_count(network, command):
-    """What host 0 sends meanwhile, in bytes."""
+    """The bytes that host 0 sends during the command."""
     before = network.counters(0)["tx_bytes"]
     network.run_ranks(command)
     return network.counters(0)["tx_bytes"] - before
 
 
 class PayloadTest(unittest.TestCase):
-    """payload <= interface's bytes <= 1.06 payload + 64 KiB: headers, acknowledgements, connecting, barriers, and what TCP
-    sends twice because a busy machine acknowledges late."""
+    """payload <= interface's bytes <= 1.06 payload + 64 KiB: headers, acknowledgements, connecting, barriers, and TCP's
+    retransmissions because a busy machine acknowledges late."""
 
     OVERHEAD = 64 << 10
 
@@ -162,9 +165,10 @@ class PayloadTest(unittest.TestCase):
         self.assertLess(sent, 4 << 10)
 
     def test_of_a_training(self):
-        """Of the steps by which one training is longer than another: both send the first parameters. What the shorter one
-        sends beside its payload is taken off the longer one's bytes. That is less than the block scales' share: 1.5%. The
-        size of buckets and the link are given: to measure them takes bytes, now more and now fewer."""
+        """Compares the difference between two trainings of different lengths, as both send the first parameters. The
+        shorter one's bytes beside its payload are subtracted from the longer one's bytes; they are less than the block
+        scales' share, 1.5%. The bucket size and the link are given, because measuring them takes a varying number of
+        bytes."""
         def train(network, hook, steps):
             with tempfile.TemporaryDirectory() as folder:
                 output = pathlib.Path(folder) / "run"

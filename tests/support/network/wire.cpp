@@ -1,15 +1,16 @@
-// A wire between two network interfaces that delays, loses and cuts, where the kernel's netem is missing:
+// A wire between two network interfaces that delays, loses or cuts packets, for kernels without netem:
 //
 //   wire LEFT RIGHT
 //
-// hands every packet of one interface to the other, both ways and in order. Standard input says how, a line at a time,
-// each of which holds until the next one:
+// forwards every packet of one interface to the other, in both directions and in order. Each line of standard input
+// sets the quality until the next line:
 //
-//   DELAY_US LOSS [BACK]   packets arrive DELAY_US microseconds later, and a share LOSS of them, 0 to 1, does not
-//                          arrive; of those from RIGHT to LEFT a share BACK, if that is given
+//   DELAY_US LOSS [BACK]   packets arrive DELAY_US microseconds later, and a share LOSS of them, 0 to 1, is lost;
+//                          BACK, if given, is the share for packets from RIGHT to LEFT
 //
-// At its end the wire ends: it outlives nobody. A packet that TCP leaves to the interface to cut up travels whole, with
-// what the kernel says of it (PACKET_VNET_HDR), and is lost whole. Needs CAP_NET_RAW. Exit code 1 after an error.
+// The program ends at the end of standard input. A packet that TCP leaves to the interface to segment is forwarded or
+// lost as a whole, with the kernel's description of it (PACKET_VNET_HDR). Needs CAP_NET_RAW. Exit code 1 after an
+// error.
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
@@ -37,7 +38,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostBytes = size_t{68} << 10;  // Of a packet that is not cut up yet, and its headers.
+constexpr size_t kMostBytes = size_t{68} << 10;  // The largest packet before segmentation, with its headers.
 constexpr int kSocketBytes = 64 << 20;
 
 [[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -49,7 +50,7 @@ void set_option(int socket, int option, const char* name) {
   }
 }
 
-// What an interface sends to this side, and what is sent to it.
+// A socket that receives the packets of an interface and sends packets to it.
 class Interface {
  public:
   explicit Interface(const char* name) : socket_(::socket(AF_PACKET, SOCK_RAW, 0)) {
@@ -73,7 +74,7 @@ class Interface {
 
   int socket() const { return socket_; }
 
-  // The next packet, or none.
+  // The next packet, or an empty one.
   std::vector<char> receive() {
     const ssize_t bytes = ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
     if (bytes < 0 && errno != EAGAIN && errno != EINTR && errno != ENETDOWN) {
@@ -82,7 +83,7 @@ class Interface {
     return {buffer_.data(), buffer_.data() + std::max<ssize_t>(bytes, 0)};
   }
 
-  // What the interface does not take is lost, as on a wire.
+  // A packet that the interface does not accept is lost, as on a wire.
   void send(const std::vector<char>& packet) { ::send(socket_, packet.data(), packet.size(), 0); }
 
  private:
@@ -92,10 +93,10 @@ class Interface {
 
 struct Quality {
   std::chrono::microseconds delay{0};
-  std::array<double, 2> loss{};  // By way: from left to right, and back.
+  std::array<double, 2> loss{};  // By direction: left to right, right to left.
 };
 
-// One way of the wire.
+// One direction of the wire.
 class Way {
  public:
   Way(Interface& from, Interface& to) : from_(from), to_(to) {}
@@ -109,7 +110,7 @@ class Way {
     }
   }
 
-  // Hands on what has arrived. Returns when the next packet does, or `latest`.
+  // Forwards the packets that have arrived. Returns when the next packet will arrive, or `latest`.
   Clock::time_point deliver(Clock::time_point latest) {
     while (!under_way_.empty() && under_way_.front().first <= Clock::now()) {
       to_.send(under_way_.front().second);
@@ -124,9 +125,9 @@ class Way {
   std::deque<std::pair<Clock::time_point, std::vector<char>>> under_way_;
 };
 
-// The last whole line of what standard input holds now; false at its end.
+// Parses the last whole line that standard input holds now; false at its end.
 bool read_quality(Quality& quality) {
-  static std::string unread;  // The beginning of a line, after the last whole one.
+  static std::string unread;  // The beginning of the next line.
   char text[256];
   const ssize_t bytes = ::read(STDIN_FILENO, text, sizeof(text));
   if (bytes <= 0) {
@@ -157,7 +158,7 @@ bool read_quality(Quality& quality) {
 
 void run(Interface& left, Interface& right) {
   std::array<Way, 2> ways = {Way(left, right), Way(right, left)};
-  std::mt19937 random;  // The same packets are lost in every run, as far as they are the same.
+  std::mt19937 random;  // Fixed seed: equal runs lose the same packets.
   Quality quality;
   for (;;) {
     Clock::time_point next = Clock::now() + std::chrono::hours(1);

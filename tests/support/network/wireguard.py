@@ -1,4 +1,4 @@
-"""A WireGuard tunnel between the hosts of a Network: the kernel's where it has one, else wireguard-go's, in user space."""
+"""A WireGuard tunnel between the hosts of a Network: the kernel's if it has one, else wireguard-go, in user space."""
 import functools
 import os
 import pathlib
@@ -12,7 +12,7 @@ SECONDS_TO_START = 20
 
 
 def missing_requirement():
-    """What this machine lacks, as a sentence; empty if nothing."""
+    """What this machine lacks, as a sentence; empty if nothing is missing."""
     if shutil.which("wg") is None:
         return "needs the command 'wg' (Debian: apt-get install wireguard-tools)"
     if _kernel_has_it():
@@ -26,13 +26,13 @@ def missing_requirement():
 
 @functools.cache
 def _kernel_has_it():
-    """Tried in a namespace that goes with the process."""
+    """Tries it in a namespace that ends with the process."""
     command = ["unshare", "--net", "ip", "link", "add", "wg-try", "type", "wireguard"]
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 class Tunnel:
-    """Between all hosts of a network with its `hosts` hosts; goes with the context."""
+    """Connects all `hosts` hosts of a network; exists for the duration of the context."""
 
     def __init__(self, network, hosts):
         self._network = network
@@ -40,7 +40,7 @@ class Tunnel:
         self._programs = []
 
     def interface(self, host):
-        """Of another name on each host and in each process: wireguard-go's sockets are files, which namespaces share."""
+        """The name differs between hosts and processes: wireguard-go's sockets are files, which namespaces share."""
         return f"nc{os.getpid()}w{host}"
 
     def address(self, host):
@@ -72,7 +72,7 @@ class Tunnel:
 
     def __exit__(self, *_):
         for program in self._programs:
-            program.terminate()  # It takes its socket with it.
+            program.terminate()  # It removes its socket.
         for program in self._programs:
             program.wait()
 
