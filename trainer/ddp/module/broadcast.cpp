@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{250} << 20;
 
-// Gloo and NCCL send these by name.
+// Dtypes that Gloo and NCCL support.
 constexpr at::ScalarType kSentByName[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kByte,
                                           at::kChar,  at::kInt,    at::kLong, at::kBool};
 
@@ -20,7 +20,7 @@ bool is_sent_by_name(const at::Tensor& tensor) {
   return std::ranges::find(kSentByName, tensor.scalar_type()) != std::end(kSentByName);
 }
 
-// uint8 [bytes], in the memory of the tensor where that is contiguous.
+// uint8 [bytes]; shares the tensor's memory if it is contiguous.
 at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(at::kByte);
 }

@@ -48,13 +48,14 @@ GradScaler::Unscaled GradScaler::unscale_and_measure(const std::vector<at::Tenso
   return {.are_finite = take(known), .norm = known[3].item<double>()};
 }
 
-// Does not wait for the device. Returns how many gradients are not finite (or 1), the former scale and the next scale:
-// [3] in float64.
+// Returns [3] in float64: the number of gradients that are not finite (or 1), the former scale and the next scale. Does
+// not wait for the device.
 at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   at::Tensor found_nonfinite = at::zeros({}, scale_.options());
   const at::Tensor former_scale = scale_.clone();
-  // As torch.amp.GradScaler does: a float32 reciprocal would be inexact for scales that are not powers of two.
+  // In float64, as in torch.amp.GradScaler: a float32 reciprocal would be inexact for scales that are not powers of
+  // two.
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   at::_amp_foreach_non_finite_check_and_unscale_(gradients_of(parameters), found_nonfinite, inverse);
   at::_amp_update_scale_(scale_, growth_tracker_, found_nonfinite, options_.growth_factor, options_.backoff_factor,
@@ -62,7 +63,7 @@ at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& paramete
   return at::stack({found_nonfinite, former_scale, scale_}).to(at::kDouble);
 }
 
-// Takes over what unscale_on_device returned, once it is on the CPU. Returns whether the gradients are finite.
+// Applies the result of unscale_on_device once it is on the CPU. Returns whether the gradients are finite.
 bool GradScaler::take(const at::Tensor& known) {
   change_ = known[2].item<double>() / known[1].item<double>();
   return known[0].item<double>() == 0;

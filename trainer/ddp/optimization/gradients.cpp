@@ -14,9 +14,9 @@
 namespace narrowcast {
 namespace {
 
-constexpr double kAddedToNorm = 1e-6;  // By clip_grad_norm_, against a division by zero.
+constexpr double kAddedToNorm = 1e-6;  // clip_grad_norm_ adds it against a division by zero.
 
-// An empty one has no least element, and no part in a norm.
+// Leaves out empty gradients: aminmax fails for them, and they add nothing to a norm.
 std::vector<at::Tensor> gradients_with_elements(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients = gradients_of(parameters);
   std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
@@ -35,7 +35,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
-// A GPU is waited for once.
+// Waits for a GPU once.
 bool gradients_are_finite(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> bounds;
   for (const at::Tensor& gradient : gradients_with_elements(parameters)) {
@@ -64,7 +64,7 @@ void clip_gradients(const std::vector<at::Tensor>& parameters, double norm, doub
   TORCH_CHECK_VALUE(max_norm > 0, "clip_grad_norm: must be positive, but is ", max_norm);
   const double factor = max_norm / (norm + kAddedToNorm);
   const std::vector<at::Tensor> gradients = gradients_of(parameters);
-  if (factor >= 1 || gradients.empty()) {  // Not where the norm is NaN: then all gradients become that.
+  if (factor >= 1 || gradients.empty()) {  // A NaN norm makes all gradients NaN.
     return;
   }
   const at::NoGradGuard no_grad;

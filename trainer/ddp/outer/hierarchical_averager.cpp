@@ -68,7 +68,7 @@ const HierarchicalAverager::Level* HierarchicalAverager::due() const {
   return nullptr;
 }
 
-// As a bucket of gradients, of one parameter that is all of them.
+// Passes all parameters to the hook as one bucket with one parameter.
 int64_t HierarchicalAverager::average(const std::vector<at::Tensor>& parameters) {
   const Level* const level = due();
   ++step_;

@@ -33,7 +33,7 @@ OuterOptions checked_outer_options(const OuterOptions& options) {
 
 bool is_taken(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
 
-// Those that get gradients, each once, in the order of the groups.
+// The parameters that get gradients, each once, in the order of the groups.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const at::TensorImpl*> seen;
@@ -70,7 +70,7 @@ at::Tensor empty_floats(int64_t numel, at::Device device) {
   return at::empty({numel}, at::TensorOptions(at::kFloat).device(device));
 }
 
-// A NaN is one of the two bounds.
+// If values has a NaN, both bounds are NaN.
 bool is_finite(const at::Tensor& values) {
   const auto [least, greatest] = values.aminmax();
   return (least - least + (greatest - greatest)).eq(0).item<bool>();
@@ -83,14 +83,14 @@ at::Tensor OuterOptimizer::Slice::memory() const {
   return whole.as_strided({numel}, {1}, whole.storage_offset() + begin);
 }
 
-// Equal parts, the first ones longer by an element where they cannot be.
+// Cuts the parameters into parts that are equal, or of which the first ones are longer by one element.
 std::vector<OuterOptimizer::Fragment> OuterOptimizer::cut(const std::vector<at::Tensor>& parameters, int64_t count) {
   const int64_t elements = elements_of(parameters);
   TORCH_CHECK_VALUE(count <= elements, "fragments: must be at most the number of elements (", elements, "), but is ",
                     count);
   std::vector<Fragment> fragments;
   auto parameter = parameters.begin();
-  int64_t used = 0;  // Of that parameter.
+  int64_t used = 0;  // Elements of that parameter.
   for (int64_t i = 0, begin = 0; i < count; ++i) {
     Fragment fragment{.begin = begin, .numel = elements / count + (i < elements % count ? 1 : 0)};
     for (int64_t left = fragment.numel; left > 0;) {
@@ -128,8 +128,8 @@ OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr g
   }
 }
 
-// An engine whose last user goes gives up what is in flight, and then nobody knows which messages are under way: the
-// group could not be used any more.
+// If the last user of an engine is gone, the engine gives up its exchanges in flight. It is then unknown which messages
+// are under way, and the group could not be used any more.
 OuterOptimizer::~OuterOptimizer() {
   if (under_way_ && under_way_->future && std::uncaught_exceptions() == 0) {
     under_way_->future->wait();
@@ -146,7 +146,7 @@ void OuterOptimizer::compare_between_ranks() const {
   check_equal_on_all_ranks(group_, values);
 }
 
-// Ranks that begin with different parameters would each be pulled to another reference.
+// Ranks with different parameters would each be pulled towards another reference.
 void OuterOptimizer::check_equal_parameters() const {
   uint64_t hash = kHashStart;
   for (const at::Tensor& parameter : parameters_) {
@@ -164,7 +164,7 @@ void OuterOptimizer::begin_rounds() {
   }
 }
 
-// A fragment's part of the reference stands for the parameter of which the exchange keeps residuals.
+// The exchange keeps residuals by parameter: here the fragments, each a part of the reference, are the parameters.
 void OuterOptimizer::make_memory() {
   const at::Device device = parameters_[0].device();
   reference_ = empty_floats(elements_, device);
@@ -266,7 +266,7 @@ at::Tensor OuterOptimizer::wait_for_mean() {
   return under_way_->mean;
 }
 
-// All ranks have the same mean, and so find alike that it is lost.
+// All ranks have the same mean, so they agree on whether it is lost.
 void OuterOptimizer::join() {
   const at::NoGradGuard no_grad;
   const at::Tensor mean = wait_for_mean();
@@ -318,7 +318,7 @@ void OuterOptimizer::finish() {
   replicas_are_equal_ = true;
 }
 
-// Fragments are joined in the order in which they are issued, and one is under way at most.
+// Fragments are joined in the order in which they are issued, and at most one is under way.
 std::optional<int64_t> OuterOptimizer::staleness() const {
   const int64_t local_step = steps_ - options_.warmup_steps();
   bool is_joined = !under_way_;

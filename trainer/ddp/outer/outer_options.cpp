@@ -41,7 +41,7 @@ void check_outer_step(const OuterOptions& options) {
                     "outer_momentum: must be positive with the outer optimizer nesterov, but is 0");
 }
 
-// From the exchange of one fragment to that of the next.
+// Steps from the exchange of one fragment to the exchange of the next.
 int64_t steps_between(const OuterOptions& options) { return options.sync_every() / options.fragments(); }
 
 void check_schedule(const OuterOptions& options) {
@@ -73,8 +73,8 @@ void check_wire(const hooks::WireOptions& wire) {
                     ", which rounds nothing");
 }
 
-// The format and the error feedback of differences have other names than those of gradients. Nothing for options that
-// have no effect on an exchange.
+// Format and error feedback of differences have other names than those options of gradients. Returns no value for
+// options that have no effect on an exchange.
 std::optional<hooks::NamedOption> named_for_exchange(hooks::NamedOption option) {
   switch (option.kind) {
     case hooks::OptionKind::kFormat:

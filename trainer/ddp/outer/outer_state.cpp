@@ -1,4 +1,4 @@
-// What an outer optimizer leaves and resumes from, and the outer parameters in the model's place.
+// Saved state of an outer optimizer, and OuterParameters, which puts the outer parameters into the model.
 #include <narrowcast/outer_optimizer.h>
 
 #include <ATen/core/grad_mode.h>
@@ -15,7 +15,7 @@ using hooks::HookState;
 using hooks::int_of;
 using hooks::int_tensor;
 
-// Names in the state.
+// Names of the tensors in the state.
 constexpr const char* kSteps = "steps";
 constexpr const char* kExchanges = "exchanges";
 constexpr const char* kLostExchanges = "lost_exchanges";
@@ -38,7 +38,7 @@ at::Tensor floats_of(const HookState& state, const char* name, int64_t numel) {
 
 }  // namespace
 
-// What is under way is joined for the look alone: all that a join changes is put back.
+// The exchange that is under way is joined only temporarily: all that the join changes is restored.
 OuterOptimizer::OuterParameters::OuterParameters(OuterOptimizer& outer) : outer_(outer) {
   if (outer_.is_warming_up()) {
     return;

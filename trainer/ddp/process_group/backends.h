@@ -1,5 +1,5 @@
-// What init_process_group needs of a backend. Each backend is a file; one that a build lacks is a file, too, whose
-// function says so.
+// Interface of a backend for init_process_group. Each backend has a source file; for a backend that the build lacks, a
+// stub file throws the error.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -17,7 +17,7 @@
 
 namespace narrowcast {
 
-// The backends of ProcessGroupOptions by their names: for tensors on the CPU, and for those on GPUs, too.
+// Names of the backends of ProcessGroupOptions. Gloo moves tensors on the CPU, NCCL also tensors on GPUs.
 inline constexpr const char* kGlooBackend = "gloo";
 inline constexpr const char* kNcclBackend = "nccl";
 
@@ -30,53 +30,53 @@ struct GroupBackend {
   c10::intrusive_ptr<c10d::Backend> backend;
 };
 
-// The group itself. c10::ValueError for null, and for one that has no backend.
+// Returns the group. Throws c10::ValueError for a null group and for a group without a backend.
 ProcessGroupPtr checked_group(ProcessGroupPtr group);
 
-// The network interface that the group uses, as ProcessGroupOptions::interface says; empty: the backend's own choice.
+// The network interface that the group uses, see ProcessGroupOptions::interface; empty: the backend chooses.
 std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options);
 
-// Whether Gloo can be used as the environment asks for it. Throws as init_process_group says.
+// Checks that Gloo works with the environment variables of this process. Throws as init_process_group does.
 void check_gloo_backend();
 
-// Connects this rank to all others. Throws as init_process_group says.
+// Connects this rank to all others. Throws as init_process_group does.
 GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
                                  const ProcessGroupOptions& options);
 
-// Whether this process can use NCCL at all. Throws as init_process_group says.
+// Checks that this process can use NCCL at all. Throws as init_process_group does.
 void check_nccl_backend(const WorkerEnv& env, const ProcessGroupOptions& options);
 
-// A collective of `group`, in which the ranks tell each other which GPUs they use: options.gpu. NCCL connects at the
-// first collective of its own.
+// A collective of `group`, in which the ranks exchange which GPUs they use (options.gpu). NCCL connects at its first
+// collective.
 GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrusive_ptr<c10d::Store>& store,
                                  const WorkerEnv& env, const ProcessGroupOptions& options);
 
 }  // namespace narrowcast
 
-// NCCL, and LibTorch's use of it, take some things from the environment and from nowhere else; nccl_environment.cpp has
-// these functions.
+// NCCL, and LibTorch's use of it, read some settings only from the environment. These functions are in
+// nccl_environment.cpp.
 namespace narrowcast::nccl {
 
-// The place of a rank, as NCCL sees it.
+// Settings of NCCL for one rank.
 struct Place {
   int64_t rank = 0;
-  std::string interface = {};          // through which NCCL is to connect; empty: its own choice
-  std::vector<std::string> gpus = {};  // by rank: texts that are equal where ranks use the same GPU
+  std::string interface = {};          // that NCCL uses to connect; empty: NCCL chooses
+  std::vector<std::string> gpus = {};  // by rank: names that are equal if ranks use the same GPU
 };
 
-// The variables for that rank, by name. What the user set wins over them.
-//   NCCL_SOCKET_IFNAME: the interface.
-//   NCCL_HOSTID, NCCL_NET: where ranks share a GPU. NCCL refuses two ranks on one GPU of one host, so each gives itself
-//     for a host of its own, and all connect by sockets.
-//   TORCH_NCCL_DUMP_ON_TIMEOUT: no dumps. The mark that asks all ranks for them stays in the job's store, and would end
+// The variables for that rank, by name. Values that the user has set take precedence.
+//   - NCCL_SOCKET_IFNAME: the interface.
+//   - NCCL_HOSTID, NCCL_NET: set if ranks share a GPU. NCCL refuses two ranks on one GPU of one host, so each rank
+//     pretends to be a separate host, and all connect by sockets.
+//   - TORCH_NCCL_DUMP_ON_TIMEOUT: off. The flag that asks all ranks for dumps stays in the job's store, and would end
 //     the ranks of the next start.
-//   TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC: LibTorch breaks a collective that failed off after four times as long. Long
-//     enough to learn before it which rank was lost; by itself LibTorch waits for a minute.
-//   TORCH_NCCL_ASYNC_ERROR_HANDLING: that is all it does. By itself it ends the process by SIGABRT.
+//   - TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC: LibTorch aborts a failed collective after four times this time. That is long
+//     enough to learn first which rank was lost; LibTorch's default is a minute.
+//   - TORCH_NCCL_ASYNC_ERROR_HANDLING: LibTorch only aborts the collective. By default it ends the process by SIGABRT.
 EnvironmentVariables environment_for(const Place& place);
 
-// c10::ValueError if `given`, this process's variables, ask LibTorch to end the process when a collective fails, or to
-// do nothing about it: then no error could be told. What torchrun gives every worker counts as not set.
+// Throws c10::ValueError if `given`, this process's variables, make LibTorch end the process or do nothing when a
+// collective fails: no error could be reported then. The value that torchrun sets for every worker counts as not set.
 void check_error_handling(const EnvironmentVariables& given);
 
 // A GPU as CUDA describes it.
@@ -87,11 +87,11 @@ struct Gpu {
   int minor = 0;
 };
 
-// The kernels of this project need compute capability 8.0: c10::ValueError naming the GPU if it has less.
+// Throws c10::ValueError naming the GPU if its compute capability is below 8.0, which the kernels of this project need.
 void check_capability(const Gpu& gpu);
 
-// Sets those of the variables that this process's environment lacks, before NCCL's first use, and the one that
-// check_error_handling is about.
+// Sets those variables that this process's environment lacks, before NCCL is used first. Always sets the variable that
+// check_error_handling checks.
 void set_where_missing(const EnvironmentVariables& variables);
 
 }  // namespace narrowcast::nccl

@@ -1,4 +1,4 @@
-// What all ranks learn from one of them: that it failed, or what rank 0 says. consensus.cpp has these functions.
+// Shares information of one rank with all: the first failure, or a text of rank 0. Implemented in consensus.cpp.
 #pragma once
 
 #include <functional>
@@ -8,17 +8,18 @@
 
 namespace narrowcast {
 
-// A collective: every rank calls its `body`; what it throws because of wrong use, a file or the disk is caught. Returns
-// the same on all ranks: nothing, or what the first rank in rank order that failed threw, e.g. "rank 1: FILE: cannot be
-// written: No space left on device" (without the rank where there is only one). It is printable and at most about
-// 2000 bytes long, whatever a rank sends.
+// A collective: every rank calls its `body`, and exceptions because of wrong use, a file or the disk are caught.
+// Returns the same text on all ranks: empty, or the message of the first failed rank in rank order. An example is "rank
+// 1: FILE: cannot be written: No space left on device" (without the rank in a world of one). The text is printable and
+// at most about 2000 bytes long, even if a rank sends something else.
 std::string first_failure(const ProcessGroupPtr& group, const std::function<void()>& body);
 
-// A collective: every rank calls its `body`. Throws on all ranks if one fails: narrowcast::OutputError if the first
-// rank in rank order that failed threw one, else c10::ValueError, with `prefix` and what first_failure returns.
+// A collective: every rank calls its `body`. If one fails, it throws on all ranks, with `prefix` and the text that
+// first_failure returns. The class is narrowcast::OutputError if the first failed rank in rank order threw one, else
+// c10::ValueError.
 void do_on_all_ranks(const ProcessGroupPtr& group, const std::string& prefix, const std::function<void()>& body);
 
-// A collective: rank 0's text, on all ranks.
+// A collective: returns rank 0's text on all ranks.
 std::string from_rank_0(const ProcessGroupPtr& group, const std::string& text);
 
 }  // namespace narrowcast

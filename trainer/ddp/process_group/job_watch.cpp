@@ -17,14 +17,14 @@
 namespace narrowcast {
 namespace {
 
-// What NCCL, CUDA, Gloo or LibTorch throw where a collective was broken off. An error that names an argument, a file
-// or memory is not of that kind.
+// Whether NCCL, CUDA, Gloo or LibTorch may throw this error when a collective is aborted. They do not throw errors that
+// name an argument, a file or memory.
 bool may_follow_from_a_loss(const std::exception& error) {
   const bool is_of_network = dynamic_cast<const c10::DistError*>(&error) != nullptr;
   const bool is_of_gpu = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
   const bool is_plain = typeid(error) == typeid(c10::Error);
   const bool is_of_gloo = dynamic_cast<const std::runtime_error*>(&error) != nullptr &&
-                          dynamic_cast<const std::system_error*>(&error) == nullptr;  // files
+                          dynamic_cast<const std::system_error*>(&error) == nullptr;  // errors of files
   return is_of_network || is_of_gpu || is_plain || is_of_gloo;
 }
 
@@ -59,7 +59,7 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
   ranks_ = std::make_unique<RankWatch>(group_->getStore(), of_ranks);
 }
 
-// The farewell comes before signs of life end.
+// The farewell must be sent before heartbeats end.
 JobWatch::~JobWatch() {
   losses_.reset();
   ranks_.reset();
@@ -79,12 +79,12 @@ void JobWatch::throw_if_broken_off() const {
 void JobWatch::throw_explained(const std::exception& error) const {
   if (losses_ != nullptr && may_follow_from_a_loss(error)) {
     if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
-      losses_->wait_for_loss(options_.settling);  // A backend may notice first, and cannot tell who it was.
+      losses_->wait_for_loss(options_.settling);  // A backend may notice first, without knowing the rank.
     }
     throw_if_broken_off();
   }
   if (options_.on_silence && losses_ == nullptr && may_follow_from_a_loss(error)) {
-    const std::optional<int64_t> lost = ranks_->silent_rank();  // Others may have ended for it.
+    const std::optional<int64_t> lost = ranks_->silent_rank();  // Other ranks may have ended because of it.
     TORCH_CHECK_WITH(DistBackendError, !lost.has_value(),
                      loss_by_silence(group_->getRank(), lost.value_or(0), options_.silence));
   }

@@ -1,4 +1,4 @@
-// What a rank does about other ranks that are late or gone, and what it says of them.
+// Detects lost and late ranks of a job, and explains a rank's errors by them.
 #pragma once
 
 #include <chrono>
@@ -13,41 +13,42 @@
 
 namespace narrowcast {
 
-// Watches over the ranks of a job's group while one process works in it.
+// Watches the ranks of a job's group while one process works in it.
 class JobWatch {
  public:
   struct Options {
-    // Whether the group has collectives that do not end by themselves when a rank is lost: then they are broken off,
-    // and those of all groups split off it.
+    // Whether the group has collectives that do not end by themselves when a rank is lost. They are then aborted, and
+    // so are collectives of all groups that were split off it.
     bool breaks_off = false;
-    std::chrono::milliseconds silence{30000};  // after so long without a sign a rank is lost; 0: never
-    // Without breaks_off: is called on every rank, on a thread of its own, with "rank R: rank L is lost: REASON". It
-    // should end the process, whose collectives nothing else ends. Null: silence is not noticed.
+    std::chrono::milliseconds silence{30000};  // heartbeat timeout, see ProcessGroupOptions; 0: never
+    // Without breaks_off: called on every rank, on a separate thread, with "rank R: rank L is lost: REASON". It should
+    // end the process, because nothing else ends its collectives. Null: silence is not noticed.
     std::function<void(const std::string& why)> on_silence = {};
     bool rank_0_serves = false;  // RankWatch::Options
     std::chrono::milliseconds look_every = RankWatch::Options().look_every;
-    std::chrono::milliseconds settling{2000};  // how long an error waits for the news of a loss that explains it
+    std::chrono::milliseconds settling{2000};  // how long an error waits for news of the lost rank that caused it
   };
 
-  // A part of what all ranks of `group`, at least two, do. The group moves CPU tensors.
+  // All ranks of `group`, at least two, create one each. The group moves CPU tensors.
   JobWatch(ProcessGroupPtr group, const Options& options);
-  // Ends as LossWatch does.
+  // Ends as LossWatch's destructor does.
   ~JobWatch();
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
 
-  // Throws c10::DistBackendError if collectives were broken off: "rank R: rank L is lost: REASON", or, by a backend
-  // itself, "rank R: a collective timed out" and what the others do.
+  // Throws c10::DistBackendError if collectives were aborted: "rank R: rank L is lost: REASON". If a backend itself
+  // aborted them it is "rank R: a collective timed out" and a list of what the other ranks do.
   void throw_if_broken_off() const;
 
-  // Throws what `error`, of this rank's work, means: the loss of a rank, if it is an error of the network, of NCCL or
-  // of a GPU and a rank is lost; for a time-out the same with what the others do. Returns if it means what it says.
+  // Throws the cause of `error`, an error of this rank's work. If a rank is lost and `error` is one of the network, of
+  // NCCL or of a GPU, that is the loss of the rank. For a time-out it is `error` and what the other ranks do. Returns
+  // if `error` needs no explanation.
   void throw_explained(const std::exception& error) const;
 
  private:
   const ProcessGroupPtr group_;
   const Options options_;
-  std::unique_ptr<LossWatch> losses_;  // null if nothing is to be broken off
+  std::unique_ptr<LossWatch> losses_;  // null if no collectives are to be aborted
   std::unique_ptr<RankWatch> ranks_;
 };
 

@@ -18,15 +18,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kTag = 0x4DFFFFFF;  // below those of engines (ops/comm/engine/transport.cpp)
-constexpr milliseconds kAtLeisure = std::chrono::hours(24 * 365 * 10);  // A backend's own limit is for collectives.
+constexpr int kTag = 0x4DFFFFFF;  // below the tags of engines (ops/comm/engine/transport.cpp)
+constexpr milliseconds kAtLeisure = std::chrono::hours(24 * 365 * 10);  // The backend's limit is for collectives.
 constexpr milliseconds kDelivery{1000};  // of a message whose receiver waits for it already
 
-// A message: FAREWELL or the rank that is lost, and for how many milliseconds it was silent (0: it closed its
-// connections).
+// A message: kFarewell or the lost rank, then for how many milliseconds it was silent (0: it closed its connections).
 constexpr int64_t kFarewell = -1;
 
-// Where a collective over these connections times out, Gloo closes all of them itself: that blames no rank.
+// If a collective over these connections times out, Gloo itself closes all of them. No rank is lost then.
 bool is_of_own_time_out(const std::exception& error) {
   const std::string text = error_message(error);
   return text.find("Application timeout") != std::string::npos || text.find("Timed out") != std::string::npos;
@@ -54,7 +53,7 @@ struct LossWatch::State {
   bool ending = false;
   bool next_has_left = false;
   bool loss_is_found = false;
-  bool loss_is_told = false;  // to on_loss, which has returned
+  bool loss_is_told = false;  // on_loss has returned
 
   State(c10::intrusive_ptr<c10d::Backend> group, OnLoss tell)
       : backend(std::move(group)),
@@ -70,7 +69,7 @@ struct LossWatch::State {
     return ending;
   }
 
-  // Until the next rank has sent its message, is gone, or this object ends, which interrupts the wait.
+  // Waits until the next rank has sent its message or is gone, or until this object ends, which interrupts the wait.
   void listen() {
     try {
       while (!receive->wait(kAtLeisure)) {
@@ -112,7 +111,7 @@ struct LossWatch::State {
     deliver(sent);
   }
 
-  // To the rank before this one. Null if that cannot be reached.
+  // Sends to the previous rank. Returns null if it cannot be reached.
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors) const {
     try {
       return backend->send(tensors, previous, kTag);
@@ -127,7 +126,7 @@ struct LossWatch::State {
         sent->wait(kDelivery);
       }
     } catch (const std::exception&) {
-      // Its receiver is gone as well, or has been stopped.
+      // The receiver is gone as well, or has been stopped.
     }
   }
 
@@ -136,7 +135,7 @@ struct LossWatch::State {
     deliver(send(farewell));
   }
 
-  // Whether this rank is to say farewell.
+  // Returns whether this rank must send a farewell.
   bool end() {
     const std::lock_guard<std::mutex> lock(mutex);
     ending = true;

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kQuarterOfEnd = "500";  // ms
 constexpr const char* kErrorHandling = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 constexpr const char* kCleanUpOnly = "2";  // ErrorHandlingMode of ProcessGroupNCCL.hpp
-constexpr const char* kOfTorchrun = "1";   // what it sets where nothing is
+constexpr const char* kOfTorchrun = "1";   // the value that torchrun sets if the variable is not set
 constexpr int kLeastMajor = 8;             // cmake/NarrowcastCuda.cmake compiles for nothing older.
 
 bool some_share(const std::vector<std::string>& gpus) {
@@ -26,7 +26,7 @@ EnvironmentVariables environment_for(const Place& place) {
                                     {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},
                                     {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", kQuarterOfEnd}};
   if (!place.interface.empty()) {
-    variables["NCCL_SOCKET_IFNAME"] = c10::str("=", place.interface);  // Else any whose name begins so.
+    variables["NCCL_SOCKET_IFNAME"] = c10::str("=", place.interface);  // "=": not as a prefix.
   }
   if (some_share(place.gpus)) {
     variables["NCCL_HOSTID"] = c10::str("narrowcast-rank-", place.rank);

@@ -26,20 +26,21 @@ struct Step {
   Clock::time_point begin;
 };
 
-// The steps of all ranks of the process (in tests, ranks are threads), by rank and the order in which they began.
+// The steps of all ranks of the process, by rank and by the order in which they began. In tests, ranks are threads.
 struct Steps {
   std::mutex mutex;
   int64_t next = 0;
   std::map<std::pair<int64_t, int64_t>, Step> current;
 };
 
-// Never destroyed: threads that wait for a store that hangs are left behind, and may run while static objects go.
+// Never destroyed: threads that wait for a hanging store are left behind, and may run while static objects are
+// destroyed.
 Steps& steps() {
   static Steps& instance = *std::make_unique<Steps>().release();
   return instance;
 }
 
-// Gloo says "[/path/pair.cc:534] reason"; LibTorch may add lines that explain more.
+// Returns Gloo's reason from "[/path/pair.cc:534] reason". LibTorch may append lines with explanations.
 std::string reason(const std::string& message) {
   const std::string line = first_line(message);
   const size_t end = line.find("] ");

@@ -1,5 +1,4 @@
-// The only file that includes ProcessGroupGloo.hpp, which is slow to parse and
-// needs Gloo's own headers.
+// The only file that includes ProcessGroupGloo.hpp, which is slow to parse and needs Gloo's headers.
 #include <c10/util/Exception.h>
 
 #include <csignal>
@@ -13,8 +12,8 @@
 namespace narrowcast {
 namespace {
 
-// Other nodes can reach this one where it reaches the master. Its host name would
-// be the usual guess, but often resolves to a loopback address.
+// Other nodes can reach this node at the address from which it reaches the master. Its host name, the usual guess,
+// often resolves to a loopback address.
 std::string address_towards_master(const WorkerEnv& env) {
   const std::string address = network::address_towards(env.master_addr);
   TORCH_CHECK_WITH(DistBackendError, !address.empty(), "rank ", env.rank,
@@ -22,8 +21,8 @@ std::string address_towards_master(const WorkerEnv& env) {
   return address;
 }
 
-// Gloo writes to sockets whose peer may be gone, and SIGPIPE would end this process
-// before the write's error can be reported. A program's own handler is left alone.
+// Gloo writes to sockets whose peer may be gone, and SIGPIPE would end this process before the write's error can be
+// reported. A handler that the program has installed is not changed.
 void let_broken_connections_be_errors() {
   struct sigaction current = {};
   if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
@@ -43,9 +42,9 @@ std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, con
 
 }  // namespace
 
-// LibTorch itself reads this variable when it makes Gloo's device. TCP and LINUX are names of the one transport that
-// works: TCP_TLS reads certificates, and then connects by functions of TCP's, which encrypt nothing. Later LibTorchs
-// lack it.
+// LibTorch itself reads this variable when it creates Gloo's device. TCP and LINUX are names of the one transport that
+// works. TCP_TLS reads certificates, and then connects by functions of TCP, which encrypt nothing. Later versions of
+// LibTorch lack it.
 void check_gloo_backend() {
   constexpr const char* kTransport = "GLOO_DEVICE_TRANSPORT";
   const EnvironmentVariables variables = process_environment();

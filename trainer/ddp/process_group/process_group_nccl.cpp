@@ -1,4 +1,4 @@
-// NCCL moves CUDA tensors. Built only where CUDA is.
+// The NCCL backend, which moves CUDA tensors. Built only with CUDA.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
@@ -21,7 +21,7 @@ int64_t gpu_of(const WorkerEnv& env, const ProcessGroupOptions& options) {
   return options.gpu.value_or(env.local_rank);
 }
 
-// NCCL tells machines apart by the host's name and the number that Linux gives each start of a machine.
+// NCCL identifies machines by the host's name and the number that Linux draws at each boot.
 std::string name_of_host() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -30,7 +30,7 @@ std::string name_of_host() {
   return c10::str(name.data(), " ", boot);
 }
 
-// The same for all processes that use this GPU, whatever number it has for them.
+// The same for all processes that use this GPU, even if they number it differently.
 std::string name_of_gpu(c10::DeviceIndex gpu) {
   std::array<char, 32> bus{};
   C10_CUDA_CHECK(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), gpu));
@@ -63,13 +63,13 @@ GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrus
   c10::cuda::set_device(gpu);
   nccl::set_where_missing(nccl::environment_for(
       {.rank = env.rank, .interface = interface_for(env, options), .gpus = all_gather_text(group, name_of_gpu(gpu))}));
-  // What travels goes before what computes.
+  // Communication kernels get priority over computation.
   auto nccl_options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   nccl_options->timeout = options.timeout;
   nccl_options->group_name = options.group_name;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, static_cast<int>(env.rank),
                                                              static_cast<int>(env.world_size), nccl_options);
-  // Collectives that carry no tensor of their own run there, too, and not on a GPU guessed from the rank.
+  // Collectives without a tensor run on this GPU as well, instead of on a GPU guessed from the rank.
   backend->setBoundDeviceId(c10::Device(c10::DeviceType::CUDA, gpu));
   return {c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, std::move(backend)};
 }

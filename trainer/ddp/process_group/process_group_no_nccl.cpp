@@ -1,4 +1,4 @@
-// Stands in for process_group_nccl.cpp in a build without CUDA.
+// Replaces process_group_nccl.cpp in a build without CUDA.
 #include <c10/util/Exception.h>
 
 #include "trainer/ddp/process_group/backends.h"

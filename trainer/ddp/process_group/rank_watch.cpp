@@ -23,25 +23,25 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-constexpr milliseconds kPause{20};  // between two looks for answers
+constexpr milliseconds kPause{20};  // between two polls for answers
 constexpr milliseconds kPatienceWithALook{500};
-constexpr milliseconds kUnansweringStore{2000};  // more than this, and it is taken for dead
+constexpr milliseconds kUnansweringStore{2000};  // A store that takes longer counts as dead.
 
 std::string question_key(int64_t rank) { return c10::str("watch/question/", rank); }
 std::string answer_key(int64_t rank) { return c10::str("watch/answer/", rank); }
 std::string sign_key(int64_t rank) { return c10::str("watch/sign/", rank); }
 std::string farewell_key(int64_t rank) { return c10::str("watch/farewell/", rank); }
 constexpr const char* kSilentKey = "watch/silent";
-constexpr const char* kToldKey = "watch/told";  // how many know it
+constexpr const char* kToldKey = "watch/told";  // number of ranks that know it
 constexpr int64_t kReconnects = 3;              // attempts to reach a store whose connection broke
-constexpr int64_t kLeastLooks = 3;              // A sign may fall between two looks, and another one come late.
+constexpr int64_t kLeastLooks = 3;              // A poll may just miss a heartbeat, and the next may be late.
 
-// The key's value; empty if there is none.
+// The value of a key; empty if it does not exist.
 std::string read(const StorePtr& store, const std::string& key) {
   return store->check({key}) ? store->get_to_str(key) : "";
 }
 
-// Which rank somebody found silent.
+// The rank that some watch has found silent.
 std::optional<int64_t> read_silent_rank(const StorePtr& store, int64_t world_size) {
   const std::string text = read(store, kSilentKey);
   int64_t rank = -1;
@@ -50,7 +50,7 @@ std::optional<int64_t> read_silent_rank(const StorePtr& store, int64_t world_siz
   return is_number && rank >= 0 && rank < world_size ? std::optional(rank) : std::nullopt;
 }
 
-// Answers are "NUMBER TEXT", so that each differs from the one before.
+// An answer is "NUMBER TEXT", so that each answer differs from the one before.
 std::string text_of(const std::string& answer) { return answer.substr(answer.find(' ') + 1); }
 
 std::map<int64_t, std::string> answers_of(const StorePtr& store, const std::vector<int64_t>& ranks) {
@@ -61,7 +61,7 @@ std::map<int64_t, std::string> answers_of(const StorePtr& store, const std::vect
   return answers;
 }
 
-// Whoever asks at the same time makes a rank answer anew as well: a change of its answer is all that counts.
+// Another rank that asks at the same time also makes ranks answer. So only a change of an answer counts.
 std::map<int64_t, std::string> ask(const StorePtr& store, const std::vector<int64_t>& ranks, milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   const std::map<int64_t, std::string> before = answers_of(store, ranks);
@@ -90,8 +90,8 @@ std::string describe(const std::vector<int64_t>& ranks, const std::map<int64_t, 
   return c10::Join("; ", texts);
 }
 
-// body(), or nothing if it throws or does not return within `limit`: a call to a store waits for its server however
-// long that takes.
+// Returns body(), or `otherwise` if it throws or does not return within `limit`. A call to a store waits for its server
+// without a limit.
 template <class Result>
 Result within(milliseconds limit, const std::function<Result()>& body, Result otherwise) {
   try {
@@ -101,15 +101,15 @@ Result within(milliseconds limit, const std::function<Result()>& body, Result ot
   }
 }
 
-// Signs of life, and whether those of another rank have stopped. Time is counted in looks: a process that was stopped
-// itself does not blame others for it. A rank that has given no sign yet is none that has stopped.
+// Writes this rank's heartbeats and checks another rank's. Time is counted in polls, so that a process that was stopped
+// itself does not blame others. A rank that has given no sign yet does not count as silent.
 class Signs {
  public:
   explicit Signs(const RankWatch::Options& options) : options_(options) {}
 
   void give(const StorePtr& store) const { store->add(sign_key(options_.rank), 1); }
 
-  // Whether the rank that is watched has fallen silent.
+  // Whether the watched rank has fallen silent.
   bool are_missing(const StorePtr& store) {
     const int64_t signs = store->add(sign_key(options_.watched), 0);
     unchanged_ = signs == last_ ? unchanged_ + 1 : 0;
@@ -121,26 +121,26 @@ class Signs {
  private:
   const RankWatch::Options options_;
   int64_t last_ = 0;
-  int64_t unchanged_ = 0;  // looks
+  int64_t unchanged_ = 0;  // polls
 };
 
 }  // namespace
 
-// What the thread and its owner share; it lives as long as either.
+// State that the thread and its owner share; it lives as long as either.
 struct RankWatch::Answering {
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false;
   bool look_now = false;
-  bool has_failed = false;  // Then the others are to notice its silence, should it hang.
+  bool has_failed = false;  // Then no farewell is written: if this rank hangs, the others notice its silence.
   bool ended = false;
-  bool reconnects = false;  // The store's connection is broken, and nobody knows yet whether its server has ended.
-  std::optional<int64_t> silent = {};  // the rank that on_silence was told of
+  bool reconnects = false;  // The store's connection is broken; whether its server has ended is not known yet.
+  std::optional<int64_t> silent = {};  // the rank passed to on_silence
   int64_t answers = 0;                 // to questions, over all connections
   int64_t looks = 0;
-  int64_t unanswered = 0;  // looks of watch_store since the store has answered
+  int64_t unanswered = 0;  // polls of watch_store since the store has answered
 
-  // Also returns before if a look is wanted at once.
+  // Also returns early if a poll is requested.
   bool stops_within(milliseconds time) {
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait_for(lock, time, [&] { return stop || look_now; });
@@ -148,7 +148,7 @@ struct RankWatch::Answering {
     return stop;
   }
 
-  // Whether on_silence is to be called: unless that was done or the watch has ended.
+  // Records the lost rank. Returns whether on_silence must be called: not if that was done or the watch has ended.
   bool find(int64_t lost) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (stop || silent.has_value()) {
@@ -163,8 +163,9 @@ struct RankWatch::Answering {
     return silent.has_value();
   }
 
-  // Tells the others. Whoever serves the store or has found a rank silent stays until all others know it, for some
-  // looks: after its end they could not ask, or would take it for the one that is lost.
+  // Informs the other ranks. A rank that serves the store or has found a rank silent stays until all others know it,
+  // for at most kLeastLooks polls. If it ended earlier, the others could not read the store, or would count it as the
+  // lost rank.
   void tell_others(int64_t lost, bool has_found, const StorePtr& store, const Options& options) {
     try {
       if (has_found) {
@@ -177,7 +178,7 @@ struct RankWatch::Answering {
              !stops_within(kPause)) {
       }
     } catch (const std::exception&) {
-      // Who serves it has ended, as all know.
+      // The process that serves the store has ended, so all ranks know of the loss.
     }
   }
 
@@ -227,8 +228,8 @@ struct RankWatch::Answering {
     changed.notify_all();
   }
 
-  // Whether the other thread gets answers of the store: it waits for one however long that takes. Not by stops_within:
-  // that a look is wanted is said to the other thread.
+  // Checks whether the other thread gets answers from the store, for which that thread waits without a limit. It does
+  // not use stops_within, because requests for a poll are meant for the other thread.
   void watch_store(const Options& options) {
     std::unique_lock<std::mutex> lock(mutex);
     int64_t last = -1;
@@ -256,22 +257,22 @@ struct RankWatch::Answering {
     changed.notify_all();
   }
 
-  // A pause that only the end cuts short. Whether it has come.
+  // A pause that only the end of the watch interrupts. Returns whether the watch ends.
   bool stops_after(milliseconds time) {
     std::unique_lock<std::mutex> lock(mutex);
     return changed.wait_for(lock, time, [&] { return stop; });
   }
 
-  // A connection in the place of a broken one; none if the store is gone: whoever served it has ended, and nobody can
-  // ask any more.
+  // Returns a connection that replaces a broken one, or null if the store is gone: its server has ended, and no rank
+  // can ask any more.
   StorePtr reconnect(const StorePtr& broken, const Options& options) {
     set_reconnects(true);
     const milliseconds timeout = broken->getTimeout();
-    broken->setTimeout(std::max(options.look_every, kPatienceWithALook));  // Of each attempt.
+    broken->setTimeout(std::max(options.look_every, kPatienceWithALook));  // Limit of each attempt.
     StorePtr store;
     for (int64_t attempt = 0; store == nullptr && attempt < kReconnects && !stops_after(options.look_every);
          ++attempt) {
-      // A server that is stopped takes connections, and never answers.
+      // A server that is stopped accepts connections, and never answers.
       const std::function<StorePtr()> connect = [=, key = sign_key(options.rank)] {
         StorePtr next = broken->clone();
         next->check({key});
@@ -284,7 +285,7 @@ struct RankWatch::Answering {
     return store;
   }
 
-  // Whether there was a look since the last time, of which some in a row may be without one.
+  // Whether to reconnect: counts connections in a row without a poll, of which there may be fewer than kReconnects.
   bool gets_on(int64_t& last_looks, int64_t& fruitless) {
     const std::lock_guard<std::mutex> lock(mutex);
     fruitless = looks == last_looks ? fruitless + 1 : 0;
@@ -346,7 +347,7 @@ std::optional<int64_t> RankWatch::silent_rank() const {
     return watch.silent;
   }
   if (watch.unanswered > 0 && watch.unanswered * options_.look_every >= options_.silence / 2) {
-    return 0;  // Others began to count a little earlier.
+    return 0;  // Other ranks may have begun to count a little earlier.
   }
   const int64_t looks = watch.looks;
   watch.look_now = true;

@@ -1,11 +1,11 @@
 // Finds out which ranks are late when a collective times out.
 //
-// In each process a thread looks into the job's store once per second for a question, on a connection of its own, and
-// answers it with what its rank is doing. A rank whose collective timed out asks all others. One that was stopped,
-// hangs as a whole, or is on a node that is gone does not answer; one that computes or waits elsewhere says so.
+// In each process a thread polls the job's store once per second for a question, on a separate connection, and answers
+// with what its rank is doing. A rank whose collective timed out asks all others. A rank that is stopped, hangs as a
+// whole, or is on a lost node does not answer; a rank that computes or waits elsewhere does.
 //
-// The threads also tell in the store that they are there, and each may watch another rank for not doing so. A rank that
-// only computes long, or waits long, is there.
+// The threads also write heartbeats to the store, and each thread may watch another rank's heartbeats. A rank that
+// computes or waits for long still has heartbeats.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -26,28 +26,29 @@ class RankWatch {
     int64_t rank = 0;
     int64_t world_size = 1;
     std::chrono::milliseconds look_every{1000};
-    std::chrono::milliseconds patience{3000};           // with ranks that do not answer
+    std::chrono::milliseconds patience{3000};           // for ranks that do not answer
     int64_t watched = 0;                                // the rank that is watched, if `silence` is not 0
-    std::chrono::milliseconds silence{0};               // so long without a sign of it, and
+    std::chrono::milliseconds silence{0};               // heartbeat timeout: after this long without a sign of it
     std::function<void(int64_t lost)> on_silence = {};  // is called once, on a thread of the watch
-    // Whether on_silence is called on all ranks (but the lost one), on the one that watches it last.
+    // Whether on_silence is called on all ranks except the lost one. The rank that watches the lost rank calls it last.
     bool tells_all = false;
-    // Whether the store is in rank 0's process: then one that does not answer for so long is rank 0's silence.
+    // Whether the store is in rank 0's process: a store that does not answer for `silence` then counts as rank 0's
+    // silence.
     bool rank_0_serves = false;
   };
 
-  // Starts the thread. `store` is one that the ranks of this attempt share, and can be cloned.
+  // Starts the thread. `store` can be cloned and is shared by the ranks of this attempt.
   RankWatch(const c10::intrusive_ptr<c10d::Store>& store, const Options& options);
-  // Ends the thread. One that a store does not answer is left behind.
+  // Ends the thread. A thread that waits for an answer of the store is left behind.
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
-  // What every other rank does: "rank 1 does not answer (stopped, hung or unreachable); rank 2 is in no collective".
-  // Takes no longer than patience + 2 s, and throws nothing.
+  // Describes each other rank: "rank 1 does not answer (stopped, hung or unreachable); rank 2 is in no collective".
+  // Takes at most patience + 2 s, and throws nothing.
   std::string describe_others() const;
 
-  // With tells_all, the rank that this or another rank's watch has found silent. Takes no longer than 0.5 s.
+  // With tells_all, the rank that this or another rank's watch found silent. Takes at most 0.5 s.
   std::optional<int64_t> silent_rank() const;
 
  private:

@@ -25,8 +25,8 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
     }
   }
 
-  // What a callback queues runs after all callbacks that the pass has queued before it ended, those of the Reducer too.
-  // Any exception keeps later ones from running.
+  // A callback queued by a callback runs after all callbacks that the pass queued before its end, including the
+  // Reducer's. After an exception, later callbacks do not run.
   void begin() {
     running = true;
     auto& engine = torch::autograd::Engine::get_default_engine();

@@ -12,28 +12,28 @@
 
 namespace narrowcast {
 
-// Counts backward passes whose gradients are reduced, and observes which parameters they reach. The Reducer does not
-// publish either; this class watches the same events as the Reducer does. Make it before the Reducer: then a pass that
-// the Reducer waits in is known here. Not thread-safe, except that count() is safe while a backward pass runs.
+// Counts backward passes whose gradients are reduced, and observes which parameters they reach. The Reducer publishes
+// neither, so this class watches the same events as the Reducer. Create it before the Reducer: a pass in which the
+// Reducer waits is then already counted. Not thread-safe, except that count() is safe while a backward pass runs.
 class BackwardWatch {
  public:
   explicit BackwardWatch(const std::vector<at::Tensor>& parameters);
 
-  // The next backward pass that reaches any of the parameters counts, once.
+  // The next backward pass that reaches any of the parameters is counted, once.
   void arm();
 
-  // How many have counted.
+  // Number of passes counted so far.
   int64_t count() const;
-  // Continues to count from there.
+  // Continues to count from `count`.
   void set_count(int64_t count);
 
-  // Whether the last backward pass has not ended: an exception passed through it, be it from the Reducer. False before
-  // the first one.
+  // Whether the last backward pass has not ended, because an exception passed through it, possibly one of the Reducer.
+  // False before the first pass.
   bool has_not_ended() const;
 
   // Indices of the expected parameters that no backward pass has reached since the last arm().
   std::vector<size_t> unreached() const;
-  // From now on only those parameters are expected that are reached now; before, all.
+  // From now on only parameters that the last pass reached are expected; before, all are.
   void expect_reached();
 
  private:

@@ -23,7 +23,7 @@ bool rounds_in_blocks(const DdpOptions& options) {
   const bool in_groups = options.hook() == hooks::kPostLocalSgdHook;
   const std::string& hook = in_groups ? of_hook.local.hook : options.hook();
   const std::optional<WireFormat> format = hooks::wire_format_of(hook, in_groups ? hooks::WireOptions{} : of_hook.wire);
-  return format.has_value() ? has_blocks(*format) : hooks::takes_wire_options(hook);  // One that chooses may take any.
+  return format.has_value() ? has_blocks(*format) : hooks::takes_wire_options(hook);  // A choosing hook may use any.
 }
 
 BucketIndices aligned_to_blocks(BucketIndices buckets, const std::vector<at::Tensor>& parameters) {

@@ -1,9 +1,10 @@
-// Where in their buckets parameters lie whose gradients are rounded in blocks.
+// Positions of parameters in buckets whose gradients are rounded in blocks.
 //
-// A block has one scale or one header, that of its largest number: a bias that shares it with a weight of much larger
-// gradients is rounded by the weight's step. So the parameters of a bucket lie in it by the size of the blocks that
-// they fill, the largest first: of those that fill whole blocks none shares one with another, and its blocks hold the
-// same numbers whichever bucket it is in. What is left are neighbours at the bucket's end: biases and norms, mostly.
+// A block has one scale or one header, given by its largest number. If a bias shares a block with a weight of much
+// larger gradients, the bias is rounded with the step of the weight. So the parameters of a bucket are ordered by the
+// size of the blocks that they fill, the largest first. Parameters that fill whole blocks then share no block, and
+// their blocks hold the same numbers in any bucket. Only parameters at the bucket's end share blocks, mostly biases and
+// norms.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +21,7 @@
 
 namespace narrowcast {
 
-// Elements of the largest blocks that there are.
+// Number of elements of the largest block of all wire formats.
 inline constexpr int64_t kLargestBlock =
     std::max_element(kWireFormatRows.begin(), kWireFormatRows.end(),
                      [](const WireFormatRow& a, const WireFormatRow& b) { return a.block < b.block; })
@@ -32,7 +33,7 @@ static_assert(std::ranges::all_of(kWireFormatRows,
                                   }),
               "blocks must be powers of two to be aligned by them");
 
-// The greatest power of two, up to kLargestBlock, of which `numel` is a multiple.
+// The greatest power of two, up to kLargestBlock, that divides `numel`.
 constexpr int64_t filled_block(int64_t numel) {
   int64_t block = kLargestBlock;
   while (numel % block != 0) {
@@ -44,8 +45,8 @@ constexpr int64_t filled_block(int64_t numel) {
 // Whether the hook of these options sends any bucket in a format with blocks.
 bool rounds_in_blocks(const DdpOptions& options);
 
-// The same buckets, with those of `parameters` first that fill larger blocks, and else in the order given: each lies at
-// a multiple of its filled_block().
+// The same buckets, with parameters that fill larger blocks first and equal ones in the given order. Each parameter
+// begins at a multiple of its filled_block().
 BucketIndices aligned_to_blocks(BucketIndices buckets, const std::vector<at::Tensor>& parameters);
 
 }  // namespace narrowcast

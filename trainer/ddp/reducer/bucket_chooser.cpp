@@ -15,7 +15,7 @@
 namespace narrowcast {
 namespace {
 
-// The first is slow, as memory is new to it; of the others the faster one counts.
+// The first pass is slow, because its memory is new; the faster one of the others counts.
 constexpr int64_t kPasses = 3;
 
 constexpr int64_t kMostWithoutChoice = int64_t{2} << 20;  // bytes
@@ -26,7 +26,7 @@ int64_t bytes_of_all(const std::vector<at::Tensor>& parameters) {
   });
 }
 
-// Whether each rank will be a group of its own, after steps in which all average.
+// Whether each rank will be a separate group, after steps in which all ranks average.
 bool ends_alone(const hooks::CommHook& hook) {
   const std::vector<int64_t> groups = hook.groups();
   return !groups.empty() && !node::NodeLayout(groups).has_levels();
@@ -61,7 +61,7 @@ BackwardPass BucketChooser::slowest_pass() const {
   return pass;
 }
 
-// Measured with a hook of its own: that of the training keeps its state.
+// Measures with a separate hook, so that the state of the training's hook does not change.
 ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) const {
   if (in_use != nullptr && in_use->predicted_seconds(1).has_value()) {
     return [in_use](int64_t numel) { return in_use->predicted_seconds(numel).value(); };

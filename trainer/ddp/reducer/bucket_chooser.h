@@ -1,9 +1,9 @@
 // Finds the size of buckets in the first steps of a training.
 //
-// In these each rank has all gradients of a dtype in one bucket, which goes when the last of them is there: the
-// backward pass is measured without the exchange. Then the hook is measured without a backward pass, on buckets made
-// for it, and the size is chosen for which both together end first (bucket_size.h). All ranks take the slowest rank's
-// times, and so come to the same.
+// In these steps each rank has all gradients of a dtype in one bucket, which is sent when its last gradient is ready:
+// the backward pass is measured without communication. Then the hook is measured without a backward pass, on test
+// buckets, and the size is chosen with which both together end first (bucket_size.h). All ranks use the slowest rank's
+// times, and so choose the same size.
 #pragma once
 
 #include <optional>
@@ -16,36 +16,36 @@
 
 namespace narrowcast {
 
-// Whether there is something to find: several ranks, whose gradients are on the CPU and are more than 2 MiB. Up to
-// that, a first bucket of 1 MiB leaves one bucket more, whatever their size. Else the size is that of DdpOptions'
-// default; gradients on GPUs are not measured so far.
+// Whether there is a size to find: there are several ranks, and their gradients are on the CPU and more than 2 MiB. Up
+// to 2 MiB, a first bucket of 1 MiB leaves one other bucket for any size. If nothing is to be found, the size is the
+// default of DdpOptions; gradients on GPUs are not measured so far.
 bool chooses_bucket_size(const std::vector<at::Tensor>& parameters, int64_t world_size);
 
-// The options with the size of buckets that is used until another one is chosen, if ever.
+// The options with the size of buckets that is used until another one is chosen, if one is chosen at all.
 DdpOptions with_first_bucket_size(const DdpOptions& options, const std::vector<at::Tensor>& parameters,
                                   int64_t world_size);
 
-// What is measured on one rank.
+// Measures one rank and chooses the size with all ranks.
 class BucketChooser {
  public:
-  // `options` name the hook, and no size. Parameters are on the CPU.
+  // `options` has a hook, and no size of buckets. Parameters are on the CPU.
   BucketChooser(const std::vector<NamedTensor>& parameters, ProcessGroupPtr group, const DdpOptions& options);
 
-  // Around each backward pass that reduces; end_pass also where none was begun.
+  // Called around each backward pass that reduces; end_pass also if no pass was begun.
   void begin_pass() { times_.begin_pass(); }
   void end_pass() { times_.end_pass(); }
 
-  // Whether a size can be chosen, and whether more passes would tell little more. The same on all ranks.
+  // Whether a size can be chosen, and whether more passes would hardly improve the measurement. The same on all ranks.
   bool can_choose() const { return times_.passes() > 0; }
   bool is_due() const;
 
-  // The size, and the buckets that it gives.
+  // The chosen size and its buckets.
   struct Result {
     BucketChoice choice;
     BucketIndices buckets;
   };
-  // A collective, between steps. `in_use`: the hook, null for "none"; what it does not predict itself is measured with
-  // another one of its kind. c10::DistBackendError if a peer fails.
+  // A collective, between steps. `in_use` is the hook, null for "none". Times that it does not predict itself are
+  // measured with another hook of the same kind. Throws c10::DistBackendError if a peer fails.
   Result choose(const hooks::CommHook* in_use) const;
 
  private:

@@ -20,8 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatienceWhileUnwinding{5};
 
-// The bucket with another number. Its constructor takes the layout, which is not readable: parameters lie one after the
-// other.
+// Copies the bucket with another number. The constructor needs the layout, which cannot be read: parameters lie one
+// after the other.
 c10d::GradBucket numbered(const c10d::GradBucket& bucket, size_t index, size_t buckets) {
   const std::vector<at::Tensor> parameters = bucket.getParameters();
   std::vector<size_t> offsets;
@@ -38,7 +38,7 @@ c10d::GradBucket numbered(const c10d::GradBucket& bucket, size_t index, size_t b
                           parameters, std::nullopt);
 }
 
-// Whether `future` is completed by then. ivalue::Future::wait has no limit, and waits for the GPU, too.
+// Whether `future` is completed by `then`. ivalue::Future::wait has no limit, and also waits for the GPU.
 bool is_completed_by(c10::ivalue::Future& future, std::optional<Clock::time_point> then) {
   if (future.completed()) {
     return true;
@@ -48,7 +48,7 @@ bool is_completed_by(c10::ivalue::Future& future, std::optional<Clock::time_poin
     std::condition_variable changed;
     bool is_there = false;
   };
-  const auto completion = std::make_shared<Completion>();  // The callback may come long after this function returned.
+  const auto completion = std::make_shared<Completion>();  // The callback may run long after this function returns.
   future.addCallback(
       [completion](c10::ivalue::Future& /*future*/) {
         const std::lock_guard<std::mutex> lock(completion->mutex);
@@ -71,7 +71,7 @@ std::optional<Clock::time_point> from_now(std::optional<milliseconds> limit) {
 
 }  // namespace
 
-// A Reducer owns its hook: this one.
+// The hook object that a Reducer owns.
 class BucketExchanges::Registered final : public c10d::CommHookInterface {
  public:
   explicit Registered(std::shared_ptr<BucketExchanges> exchanges) : exchanges_(std::move(exchanges)) {}
@@ -97,8 +97,9 @@ void BucketExchanges::reduce_delayed(c10d::Reducer& reducer) {
   reducer.delay_all_reduce();
 }
 
-// After the last bucket the Reducer waits for all futures, without a limit: at once in a delayed reduction, else at the
-// end of the backward pass, in a callback that it is about to queue. The one that is queued here runs before it.
+// After the last bucket the Reducer waits for all futures, without a limit. In a delayed reduction it waits at once;
+// else at the end of the backward pass, in a callback that it is about to queue. The callback queued here runs before
+// it.
 c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::run(c10d::GradBucket& bucket) {
   if (delayed_buckets_ > 0) {
     c10d::GradBucket own = numbered(bucket, next_delayed_++, delayed_buckets_);

@@ -16,8 +16,8 @@
 namespace narrowcast {
 namespace {
 
-constexpr double kSmallSizesMb[] = {1, 2, 3, 6, 12};  // Below the one that DdpOptions has by itself.
-constexpr double kAsGood = 1.01;                      // What is measured is not more exact.
+constexpr double kSmallSizesMb[] = {1, 2, 3, 6, 12};  // In addition to the default of DdpOptions.
+constexpr double kAsGood = 1.01;                      // Measurements are not more exact.
 
 }  // namespace
 
@@ -42,8 +42,8 @@ std::vector<size_t> ready_order(const std::vector<double>& ready_seconds) {
 }
 
 double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const ExchangeSeconds& exchange) {
-  double ready = 0;     // This bucket and those before it.
-  double averaged = 0;  // Those before it.
+  double ready = 0;     // This bucket and those before it are ready.
+  double averaged = 0;  // The buckets before it are averaged.
   for (const std::vector<size_t>& bucket : buckets) {
     int64_t numel = 0;
     for (const size_t parameter : bucket) {
@@ -77,7 +77,8 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-// The accumulators of the parameters, which only who needs them keeps alive, and the hook's key in each.
+// The accumulators of the parameters, which live only as long as somebody refers to them, and the key of the hook in
+// each.
 struct AccumulatorHooks::List {
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
   std::vector<std::pair<Accumulator, uintptr_t>> entries;
@@ -106,10 +107,10 @@ AccumulatorHooks::~AccumulatorHooks() {
 
 struct GradientTimes::State {
   bool watches = false;
-  std::optional<Clock::time_point> first = std::nullopt;  // Of this pass, as the next.
+  std::optional<Clock::time_point> first = std::nullopt;  // First gradient of this pass.
   std::vector<std::optional<double>> of_pass;
-  std::vector<std::optional<double>> least;  // Of the passes before.
-  std::vector<double> seconds;               // The same, 0 for none.
+  std::vector<std::optional<double>> least;  // Least seconds of the previous passes.
+  std::vector<double> seconds;               // The same, with 0 for parameters that no pass reached.
   int64_t passes = 0;
 
   void note(size_t parameter) {

@@ -1,8 +1,8 @@
-// How large buckets should be: a pure function of when gradients become ready, which GradientTimes watches, and of what
-// it takes to average them.
+// Chooses the size of buckets: a pure function of the times at which gradients become ready, which GradientTimes
+// measures, and of the time that averaging a bucket takes.
 //
-// A bucket can go when its last gradient is there and the buckets before it are gone; one is averaged after the other.
-// Small buckets leave little to send when the backward pass ends; but each costs its latency, which large ones spare.
+// A bucket can be sent when its last gradient is ready and the previous buckets are done; buckets are averaged one
+// after the other. Small buckets leave little to send when the backward pass ends, but each bucket adds its latency.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@
 
 namespace narrowcast {
 
-// In which sizes of buckets are given.
+// Bytes of a MiB, the unit of bucket sizes.
 inline constexpr double kBytesOfMib = 1024.0 * 1024.0;
 
 // Buckets as the Reducer takes them: indices into the list of parameters.
@@ -32,34 +32,35 @@ struct BackwardPass {
   double seconds() const;
 };
 
-// Parameters in the order in which their gradients become ready, given when; equal ones in their own.
+// Parameters in the order in which their gradients become ready, given the times; equal times keep the given order.
 std::vector<size_t> ready_order(const std::vector<double>& ready_seconds);
 
-// The buckets that a size gives.
+// The buckets that a size leads to.
 struct BucketLayout {
   double cap_mb = 0;  // MiB
   BucketIndices buckets;
 };
 
-// The sizes that come into question for gradients of so many bytes, in MiB and ascending: 1, 2, 3, 6, 12 and the 25 of
-// DdpOptions, as far as they are less than all gradients, and last what holds these.
+// The candidate sizes for `gradient_bytes` of gradients, in MiB and ascending. They are 1, 2, 3, 6, 12 and the default
+// 25 of DdpOptions, as far as they are less than all gradients, and then a size that holds all gradients.
 std::vector<double> bucket_sizes(int64_t gradient_bytes);
 
-// Seconds in which a bucket of so many elements is averaged: a hooks::ExchangeCost, or what a hook predicts.
+// Seconds in which a bucket of `numel` elements is averaged: a hooks::ExchangeCost, or a hook's prediction.
 using ExchangeSeconds = std::function<double(int64_t numel)>;
 
 // Seconds from the pass's first gradient to the last average, with these buckets.
 double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const ExchangeSeconds& exchange);
 
-// Chooses, of layouts given from small to large, the largest with which averages are there at most 1% later than with
-// the best. Processors that the exchange takes from the backward pass are taken with every size alike, and so left out.
+// Chooses the largest layout whose averages are ready at most 1% later than with the best layout. Layouts are given
+// from small to large. Processor time that the all-reduce takes from the backward pass is the same for every size, and
+// so left out.
 BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
                                 const ExchangeSeconds& exchange);
 
-// What backward passes tell of the gradients of parameters: that they are there, and when.
+// Observers of gradients in backward passes.
 
-// While it lives, `on_gradient(i)` is called whenever a backward pass has added to the gradient of parameters[i], on
-// the thread of that pass: before what is watched by those who came later, e.g. a Reducer.
+// During its lifetime, `on_gradient(i)` is called whenever a backward pass has added to the gradient of parameters[i],
+// on the thread of that pass. It is called before the hooks of observers that were added later, e.g. of a Reducer.
 class AccumulatorHooks {
  public:
   AccumulatorHooks(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
@@ -72,22 +73,22 @@ class AccumulatorHooks {
   std::unique_ptr<List> list_;
 };
 
-// Watches backward passes. Gradients on the CPU are ready when the pass hands them out. Not thread-safe, but for the
-// passes themselves.
+// Measures when gradients become ready in backward passes. Gradients on the CPU are ready when the pass delivers them.
+// Not thread-safe, except for the calls by backward passes.
 class GradientTimes {
  public:
   explicit GradientTimes(const std::vector<at::Tensor>& parameters);
 
-  // From here to end_pass() one backward pass is watched.
+  // One backward pass between begin_pass() and end_pass() is measured.
   void begin_pass();
-  // Does nothing where none is; a pass that reached no parameter does not count.
+  // Does nothing if no pass was begun. A pass that reached no parameter does not count.
   void end_pass();
 
-  // How many passes have been watched to their end.
+  // Number of passes measured to their end.
   int64_t passes() const;
 
-  // Returns the seconds from a pass's first gradient to each parameter's own: the least of all passes, 0 if there were
-  // none.
+  // Returns for each parameter the seconds from a pass's first gradient to its gradient: the least of all passes, 0
+  // without passes.
   const std::vector<double>& seconds() const;
 
  private:

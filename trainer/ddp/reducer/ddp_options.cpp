@@ -18,7 +18,7 @@ void check_cap(const char* name, double megabytes) {
                     kMostMb);
 }
 
-// A bucket holds at least one parameter, however small the cap.
+// A bucket holds at least one parameter, even if the cap is smaller.
 int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int64_t>(megabytes * kBytesOfMib)); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Notices that parameters are no longer those whose gradients a Reducer averages.
+// Notices that a module's parameters are no longer those whose gradients a Reducer averages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +13,15 @@
 
 namespace narrowcast {
 
-// A Reducer hears of gradients through the accumulators that the parameters had when it was made. A conversion of a
-// parameter to another dtype or device gives it another accumulator, and its gradient is never averaged. Neither is the
-// gradient of a parameter that takes the place of another one in its module, or that requires a gradient only later.
+// A Reducer is notified of gradients through the accumulators that the parameters had when it was created. A conversion
+// of a parameter to another dtype or device creates another accumulator, so that its gradient is never averaged. The
+// same holds for a parameter that replaces another one in its module, or that requires a gradient only later.
 class ParameterWatch {
  public:
-  // `state`: of a module, as it is now.
+  // `state`: the present state of a module.
   explicit ParameterWatch(const ModuleState& state);
 
-  // Returns which parameter is not as it was, and how; empty if all are.
+  // Describes the first parameter that has changed, and how; empty if none has.
   std::string difference() const;
 
  private:

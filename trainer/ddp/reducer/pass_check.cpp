@@ -18,7 +18,7 @@ bool can_compare(const std::vector<NamedTensor>& trainable, const ProcessGroupPt
 
 }  // namespace
 
-// The hooks on the parameters share it with their PassCheck.
+// Shared by a PassCheck and its hooks on the parameters.
 struct PassCheck::State {
   explicit State(const ProcessGroupPtr& group) : rank(group->getRank()), tags(group) {}
 
@@ -27,11 +27,11 @@ struct PassCheck::State {
   std::atomic<int64_t> armed = 0;  // The pass that begins with the next gradient; 0: none.
   int64_t pass = 0;                // The pass that began last.
   bool sees_buckets = false;
-  double last_wait_seconds = 0;                        // After the last gradient so far;
-  double waited_seconds = 0;                           // and between gradients.
-  c10::intrusive_ptr<c10::ivalue::Future> equal = {};  // Of the pass, until its first bucket has waited for it.
+  double last_wait_seconds = 0;                        // Wait after the latest gradient.
+  double waited_seconds = 0;                           // Waits before the latest gradient.
+  c10::intrusive_ptr<c10::ivalue::Future> equal = {};  // Result of the comparison, until the first bucket waits for it.
 
-  // This and what follows is called on the thread of a backward pass.
+  // This function and the following ones are called on the thread of a backward pass.
   void notice_gradient() {
     waited_seconds += std::exchange(last_wait_seconds, 0);
     if (armed.load(std::memory_order_relaxed) == 0) {

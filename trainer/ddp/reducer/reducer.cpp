@@ -33,15 +33,15 @@ std::vector<size_t> limits_of(const DdpOptions& options) {
   return {static_cast<size_t>(options.first_bucket_bytes_cap()), static_cast<size_t>(options.bucket_bytes_cap())};
 }
 
-// The Reducer calls its Logger without asking whether there is one, as soon as the set of unused parameters changes. It
-// holds the Logger weakly, because the Logger owns the Reducer. The Logger reads the Reducer in its destructor, so it
-// is destroyed first: members are destroyed in reverse order.
+// The Reducer calls its Logger without a null check as soon as the set of unused parameters changes. It holds the
+// Logger weakly, because the Logger owns the Reducer. The Logger reads the Reducer in its destructor, so it must be
+// destroyed first: members are destroyed in reverse order.
 struct LoggedReducer {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;
 };
 
-// A pointer to the Reducer that owns both.
+// Returns a pointer to the Reducer that owns both.
 std::shared_ptr<c10d::Reducer> with_logger(std::shared_ptr<c10d::Reducer> reducer) {
   auto logger = std::make_shared<c10d::Logger>(reducer);
   reducer->set_logger(logger);
@@ -72,7 +72,7 @@ struct OutputSink : torch::autograd::Function<OutputSink> {
     if (callback->function) {
       callback->function();
     }
-    gradients.emplace_back();  // Of the callback.
+    gradients.emplace_back();  // Gradient of the callback.
     return gradients;
   }
 };
@@ -110,7 +110,7 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& para
       /*bucket_bytes_cap_list=*/std::vector<int64_t>{}));
 }
 
-// What c10d leaves open is the order of buckets that no cap has closed, one per dtype.
+// c10d does not define the order of buckets that no cap has closed, one per dtype.
 BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
                            const DdpOptions& options) {
   std::vector<at::Tensor> ordered;
@@ -166,7 +166,7 @@ BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTe
 std::vector<at::Tensor> pass_through_sink(const std::vector<at::Tensor>& outputs,
                                           const std::function<void()>& on_backward) {
   std::vector<at::Tensor> results = outputs;
-  std::vector<size_t> places;  // In `results`, of the tensors that go through.
+  std::vector<size_t> places;  // Indices in `results` of the copied outputs.
   variable_list inputs;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].defined() && outputs[i].grad_fn() != nullptr) {

@@ -1,5 +1,5 @@
-// c10d's Reducer, made and asked in one place because it changes between versions of LibTorch, and what it needs of the
-// autograd graph.
+// Creates and queries c10d's Reducer, whose interface changes between versions of LibTorch, and prepares the autograd
+// graph for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,31 +18,31 @@
 
 namespace narrowcast {
 
-// The buckets of the first step, by index into `parameters`. Gradients come in roughly the reverse order of the
-// parameters, so buckets do, too. If every step uses all parameters, the first step only observes the true order, with
-// one bucket per dtype; else buckets are never rebuilt and must be right at once.
+// The buckets of the first step, by index into `parameters`. Gradients become ready in roughly the reverse order of the
+// parameters, so buckets are in reverse order as well. If every step uses all parameters, the first step only observes
+// the true order, with one bucket per dtype. Otherwise buckets are never rebuilt and must be right at once.
 BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const DdpOptions& options);
 
-// Makes a Reducer without a hook, which begins with `buckets`, rebuilds them and finds unused parameters as `options`
-// say.
+// Creates a Reducer without a hook, which begins with `buckets`. `options` determine whether it rebuilds them and finds
+// unused parameters.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
                                             const DdpOptions& options, const BucketIndices& buckets);
 
-// The buckets in which the caps of `options` put parameters whose gradients become ready in `order`; in the order in
-// which they are full.
+// The buckets that the caps of `options` give for parameters whose gradients become ready in `order`. Buckets are in
+// the order in which they become full.
 BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
                            const DdpOptions& options);
 
-// The Reducer's buckets by names, and such names as indices. Throws CorruptInputError naming a parameter that is in no
-// bucket or in two, or a name that is no parameter's.
+// Converts the Reducer's buckets to names, and such names to indices. Throws CorruptInputError naming a parameter that
+// is in no bucket or in two, or an unknown name.
 BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters);
 BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTensor>& parameters);
 
-// Copies of `outputs` (only of those with a gradient; others stay as they are) whose backward
-//  - calls `on_backward` first, if there is one, on the thread of the backward pass;
-//  - reaches all outputs: those that the loss does not use get an undefined gradient instead of none, so that the
-//    Reducer hears of every parameter that they depend on.
-// Copies, because views made by such a node could not be changed in place.
+// Copies `outputs` that have a gradient function; other outputs are returned unchanged. The backward of the copies
+//   - calls `on_backward` first, if it is given, on the thread of the backward pass;
+//   - reaches all outputs: outputs that the loss does not use get an undefined gradient instead of none, so that the
+//     Reducer is notified of every parameter that they depend on.
+// They are copies because views made by such a node could not be changed in place.
 std::vector<at::Tensor> pass_through_sink(const std::vector<at::Tensor>& outputs,
                                           const std::function<void()>& on_backward);
 

@@ -1,4 +1,4 @@
-// What launchers of MPI tell their processes, and which launcher counts where there are several.
+// The variables that MPI launchers set for their processes, and which of several launchers takes precedence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST(PmiTest, ErrorsNameTheVariable) {
   EXPECT_THAT(error_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), HasSubstr("MASTER_ADDR is not set"));
 }
 
-// One place inside another.
+// One launcher inside another.
 TEST(PrecedenceTest, TheInnerLauncherCounts) {
   const EnvironmentVariables step = {{"SLURM_STEP_ID", "0"},
                                      {"SLURM_JOB_ID", "7"},

@@ -1,4 +1,4 @@
-// Environments of workers, put together.
+// Combines environments of workers.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -10,7 +10,7 @@
 
 namespace narrowcast {
 
-// Where both have a variable, that of `more` counts.
+// The union of both; a value of `more` takes precedence.
 inline EnvironmentVariables operator+(EnvironmentVariables variables, const EnvironmentVariables& more) {
   for (const auto& [name, value] : more) variables[name] = value;
   return variables;

@@ -47,7 +47,7 @@ TEST(SessionEnvTest, HasDefaults) {
   EXPECT_EQ(SessionEnv::from_variables({}).cache_home, "");
 }
 
-// What torchrun sets for the third of four workers on the second of two nodes.
+// The variables that torchrun sets for the third of four workers on the second of two nodes.
 EnvironmentVariables torchrun_variables() {
   return {{"RANK", "6"},
           {"WORLD_SIZE", "8"},

@@ -15,7 +15,7 @@ TEST(Fnv1a, IsTheOneOfItsAuthors) {
   EXPECT_EQ(fnv1a("bar", fnv1a("foo")), fnv1a("foobar"));
 }
 
-// Computed by Python, with its integers of any size.
+// Computed with Python, whose integers have any size.
 TEST(HashOfContent, IsTheDocumentedFormula) {
   EXPECT_EQ(hash_of_content("foobar"), fnv1a("foobar"));
   EXPECT_EQ(hash_of_content("12345678"), 0xe3356e99bff6f05au);
@@ -23,7 +23,7 @@ TEST(HashOfContent, IsTheDocumentedFormula) {
   EXPECT_EQ(hash_of_content("45678", hash_of_content("abcdefgh123")), 0x24460d2cee30638du);
 }
 
-// A change of any single bit, and of the uppermost bits of any two words, which products of 64 bits let cancel out.
+// Changes each single bit, and the highest bits of each pair of words, which would cancel out in 64-bit products.
 TEST(HashOfContent, EveryBitCounts) {
   std::string content(256, '\x5a');
   std::set<uint64_t> seen = {hash_of_content(content)};

@@ -35,7 +35,7 @@ TEST(ReadFile, ThingsWithoutALengthAreRefused) {
   const std::string path = folder.path();
   EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(path); }), path + ": is a folder, where a file is needed");
   const std::string pipe = folder / "pipe";
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // has no writer: reading would wait for ever
   EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(pipe); }), pipe + ": is not a regular file");
 }
 
@@ -61,13 +61,13 @@ TEST(ReadFile, LengthIsLimitedWhereAsked) {
 TEST(ReadFile, OneThatIsTooLargeForTheMemoryIsNamed) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "x");
-  constexpr int64_t kBytes = int64_t{1} << 43;  // Without blocks on the disk; many file systems have no longer files.
+  constexpr int64_t kBytes = int64_t{1} << 43;  // A sparse file; many file systems allow no longer files.
   ASSERT_EQ(::truncate(path.c_str(), kBytes), 0);
   EXPECT_THAT(error_message<c10::ValueError>([&] { read_file(path); }),
               ::testing::StartsWith(path + ": has 8796093022208 bytes, but this machine's memory only "));
 }
 
-// The kernel says that they have no bytes.
+// The kernel reports a size of 0 for them.
 TEST(ReadFile, FilesThatAreMadeUpAsTheyAreReadAreNotEmpty) {
   EXPECT_NE(read_file("/proc/self/status").find("Pid:"), std::string::npos);
   EXPECT_EQ(error_message<CorruptInputError>([&] { read_file("/proc/self/mem"); }),

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Sequences, Utf8Refused,
                          ::testing::Values(BadUtf8{"\x80", 0},                  // continuation without a start
                                            BadUtf8{"ab\xff", 2},                // never a byte of UTF-8
                                            BadUtf8{"a\xc3", 1},                 // cut off
-                                           BadUtf8{"\xc3\xa9\xe2\x82", 2},      // cut off after a good one
+                                           BadUtf8{"\xc3\xa9\xe2\x82", 2},      // cut off after a complete character
                                            BadUtf8{"\xe2\x82x", 0},             // continued wrongly
                                            BadUtf8{"\xc0\x80", 0},              // overlong zero
                                            BadUtf8{"\xc1\xbf", 0},              // overlong, two bytes
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Texts, PrintableEscapes,
                          ::testing::Values(Shown{"a\nb\tc\r", R"(a\nb\tc\r)"},        //
                                            Shown{"\x1b[31mred", R"(\x1b[31mred)"},    //
                                            Shown{"nul\0\x7f"s, R"(nul\x00\x7f)"},     //
-                                           Shown{"\xff\xc3", R"(\xff\xc3)"},          // no UTF-8, and cut off
+                                           Shown{"\xff\xc3", R"(\xff\xc3)"},          // not UTF-8, and cut off
                                            Shown{"\xed\xa0\x80", R"(\xed\xa0\x80)"},  // a surrogate
                                            Shown{"\xc2\x9b"
                                                  "31m",
@@ -119,7 +119,7 @@ TEST(Printable, EveryByteAndEveryCharacterIsOneLineOfUtf8WithoutControls) {
   for (char32_t value = 0; value < 0x3000; ++value) {
     all += encode_utf8({&value, 1});
   }
-  const std::u32string separating_and_reordering =  // the latter are those with Bidi_Control, says Unicode
+  const std::u32string separating_and_reordering =  // the latter have Unicode's Bidi_Control
       U"\u2028\u2029\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069";
   const DecodedUtf8 shown = decode_utf8(printable(all, 10 * all.size()));
   EXPECT_FALSE(shown.first_bad_byte.has_value());

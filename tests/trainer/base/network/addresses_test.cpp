@@ -111,7 +111,7 @@ TEST(AddressesTest, KnowsItsOwn) {
   EXPECT_TRUE(is_own_address("127.0.0.2"));
   EXPECT_TRUE(is_own_address("::1"));
   EXPECT_TRUE(is_own_address("localhost"));
-  EXPECT_FALSE(is_own_address("203.0.113.255"));  // Set aside for documents (RFC 5737): no machine has it.
+  EXPECT_FALSE(is_own_address("203.0.113.255"));  // Reserved for documents (RFC 5737): no machine has it.
   EXPECT_FALSE(is_own_address("no-such-host.invalid"));
 }
 

@@ -99,7 +99,7 @@ TEST(AnsweringStore, PassesEverythingOn) {
   EXPECT_TRUE(store.clone()->check({"counter"}));
 }
 
-// The time for which a key is waited for does not count.
+// The time of waiting for a key does not count.
 TEST(AnsweringStore, WaitsForKeysAsLongAsAskedFor) {
   const c10::intrusive_ptr<c10d::Store> inner = c10::make_intrusive<c10d::HashStore>();
   AnsweringStore store(inner, "here", testing::kPatience);

@@ -26,7 +26,7 @@ using testing::listening_addresses;
 using testing::loopback_socket;
 using namespace std::chrono_literals;
 
-// 0 if it can listen there.
+// 0 if it can listen there, else the error.
 int error_at(const std::string& address, int64_t port) {
   int error = 0;
   const AddressList found = find_addresses(address, error);
@@ -49,12 +49,12 @@ TEST(ListeningSocket, FindsAFreePort) { EXPECT_NE(loopback_socket().port(), loop
 TEST(ListeningSocket, SaysWhyItCannot) {
   const ListeningSocket taken = loopback_socket();
   EXPECT_EQ(error_at("127.0.0.1", taken.port()), EADDRINUSE);
-  // 203.0.113.0/24 is set aside for documents (RFC 5737): no machine has it.
+  // 203.0.113.0/24 is reserved for documents (RFC 5737): no machine has it.
   EXPECT_EQ(error_at("203.0.113.9", 0), EADDRNOTAVAIL);
 }
 
 TEST(ListeningSocket, TakesTheFirstAddressOfAHostWhereItCan) {
-  // Two addresses as one host's: another machine's, then this one's.
+  // Two addresses of one host: another machine's, then this machine's.
   int error = 0;
   const AddressList other = find_addresses("203.0.113.9", error);
   const AddressList own = find_addresses("127.0.0.1", error);
@@ -83,7 +83,7 @@ TEST(ListeningSocket, CanHaveThePortWhoseLastConnectionsAreStillClosing) {
     const FileDescriptor listener(socket.duplicate());
     FileDescriptor served(::accept(listener.get(), nullptr, nullptr));
     ASSERT_TRUE(served.is_open());
-    served.close();  // Who closes first keeps the port, for packets that are late.
+    served.close();  // The side that closes first keeps the port, for late packets.
   }
   EXPECT_EQ(error_at("127.0.0.1", port), 0);
 }
@@ -121,7 +121,7 @@ TEST(TcpStore, CannotBeReachedWhereNobodyServes) {
   EXPECT_THROW(reach_tcp_store("127.0.0.1", testing::free_port(), 100ms), c10::DistError);
 }
 
-// The kernel takes the connection, and nobody answers.
+// The kernel accepts the connection, and nothing answers.
 TEST(TcpStore, CannotBeReachedWhereSomethingElseListens) {
   const ListeningSocket silent = loopback_socket();
   EXPECT_THAT(

@@ -25,7 +25,7 @@ TEST(OpenFiles, LeftAreCountedNoFurtherThanTheyMatter) {
 TEST(OpenFiles, LeftAreFewerWhereSomeAreOpen) {
   const testing::OpenFileLimit limit(100);
   const int64_t left = open_files_left(1000);
-  EXPECT_LT(left, 100);  // standard input, output and error at the least
+  EXPECT_LT(left, 100);  // at least standard input, output and error are open
   const ListeningSocket socket = testing::loopback_socket();
   EXPECT_EQ(open_files_left(1000), left - 1);
 }
@@ -42,7 +42,7 @@ TEST(OpenFiles, ThoseBeyondTheLimitTakeNoPlace) {
 namespace narrowcast::program {
 namespace {
 
-// Ends a process whose limit of open files was 100 and in which nothing was set up before.
+// Ends a process with a limit of 100 open files, in which nothing was set up before.
 void set_up_and_undo() {
   std::signal(SIGXFSZ, SIG_DFL);
   const testing::OpenFileLimit limit(100);
@@ -50,13 +50,13 @@ void set_up_and_undo() {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   const bool is_set_up = files.rlim_cur == files.rlim_max && std::signal(SIGXFSZ, SIG_IGN) == SIG_IGN;
-  set_up_process();  // What was there before the first call is what counts.
+  set_up_process();  // Only the state before the first call is restored.
   undo_process_setup();
   std::exit(is_set_up && network::open_file_limit() == 100 && std::signal(SIGXFSZ, SIG_DFL) == SIG_DFL ? 0 : 1);
 }
 
 TEST(ProcessSetup, RaisesTheLimitIgnoresTheSignalAndUndoesBoth) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // Starts this program anew.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // Restarts this program.
   EXPECT_EXIT(set_up_and_undo(), ::testing::ExitedWithCode(0), "");
 }
 

@@ -20,7 +20,7 @@ constexpr int kEnded = 99;
 
 void end_with_code(int first) { _exit(kEnded + first); }
 
-// Longer than the half second in which signals count as one: that time is what is tested.
+// Waits longer than the half second in which signals count as one: that time is tested.
 void let_the_window_pass() {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(600);
   while (std::chrono::steady_clock::now() < end) usleep(10'000);

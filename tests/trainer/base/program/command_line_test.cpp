@@ -46,12 +46,12 @@ TEST(ClosestName, CountsEditsNotLetters) {
   EXPECT_EQ(closest_name("abxxxz", {"abcdyz"}), "");        // three of six: too far
 }
 
-// Flags are global: each test leaves them as it found them.
+// Flags are global: each test restores them.
 class CommandLineTest : public ::testing::Test {
  protected:
   CommandLine parse(const Words& arguments) const { return CommandLine(description, arguments); }
 
-  // The message that the command line is refused with.
+  // The message with which the command line is refused.
   std::string refusal(const Words& arguments) const {
     return testing::error_message<c10::ValueError>([&] { parse(arguments); });
   }
@@ -154,7 +154,7 @@ TEST_F(CommandLineTest, NamesTheLineOfABadFlagFile) {
 
 TEST_F(CommandLineTest, FlagFilesAreRegularFilesThatCanBeReadToTheirEnd) {
   const std::string pipe = folder / "pipe";
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // has no writer: reading would wait for ever
   EXPECT_EQ(refusal({"--flagfile=" + pipe}), "--flagfile=" + pipe + ": is not a regular file");
   EXPECT_EQ(refusal({"--flagfile=/dev/null"}), "--flagfile=/dev/null: is not a regular file");
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { parse({"--flagfile=/proc/self/mem"}); }),
@@ -186,7 +186,7 @@ TEST_F(CommandLineTest, ChecksThatHelpShowsEveryFlag) {
   EXPECT_THROW(parse({}), c10::Error);
 }
 
-// What a main with these arguments prints and returns.
+// The output and the exit code of a main with these arguments.
 struct Ending {
   int code;
   std::string out;

@@ -31,7 +31,7 @@ class JobSecretTest : public ::testing::Test {
   const TemporaryFolder folder;
 };
 
-// RFC 4231, test case 1, whose key has 20 bytes, and 2 with its key of 4 bytes repeated is not: the least is 16.
+// RFC 4231, test case 1, whose key has 20 bytes. The key of test case 2 has 4 bytes, fewer than the least of 16.
 TEST_F(JobSecretTest, ComputesHmacSha256) {
   const JobSecret secret = JobSecret::read("--secret_file", write(std::string(20, '\x0b')));
   EXPECT_EQ(secret.mac("Hi There"), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");

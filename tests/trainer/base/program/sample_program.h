@@ -1,4 +1,4 @@
-// A made-up program with one flag of each kind, for the tests of trainer/base/program.
+// An example program with one flag of each kind, for the tests of trainer/base/program.
 #pragma once
 
 #include <absl/flags/declare.h>

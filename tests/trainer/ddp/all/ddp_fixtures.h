@@ -1,5 +1,5 @@
-// What the tests of data-parallel training share: a small module, its data, and
-// averages of gradients computed without DistributedDataParallel.
+// Fixtures of tests of data-parallel training: a small module, its data, and averages of gradients computed without
+// DistributedDataParallel.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,12 +17,12 @@
 
 namespace narrowcast::testing {
 
-// From a generator of its own: ranks on threads share LibTorch's default one.
+// Uses a separate generator, because ranks on threads share LibTorch's default one.
 inline at::Tensor seeded_randn(uint64_t seed, at::IntArrayRef sizes) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed));
 }
 
-// Two layers, then one more if asked to. 8 numbers in, 4 out.
+// Two layers and an optional third one. 8 numbers in, 4 out.
 struct SmallNetImpl : torch::nn::Module {
   SmallNetImpl() {
     first = register_module("first", torch::nn::Linear(8, 16));
@@ -46,7 +46,7 @@ struct Sample {
   at::Tensor y;
 };
 
-// What `rank` computes on in `step`.
+// The sample of `rank` in `step`.
 inline Sample sample_of(int64_t step, int64_t rank) {
   const uint64_t seed = static_cast<uint64_t>(1000 * step + 10 * rank);
   return {seeded_randn(seed, {6, 8}), seeded_randn(seed + 1, {6, 4})};
@@ -68,8 +68,8 @@ inline std::vector<at::Tensor> gradients_in(const std::vector<at::Tensor>& param
   return gradients;
 }
 
-// What the Reducer computes without a hook, in rank order: the sum of g_r * (1 / W).
-// `by_rank` holds one tensor per rank; undefined ones count as zero.
+// The mean that the Reducer computes without a hook: the sum of g_r * (1 / W) in rank order. `by_rank` holds one tensor
+// per rank; undefined tensors count as zero.
 inline at::Tensor mean_over_ranks(const std::vector<at::Tensor>& by_rank) {
   at::Tensor sum;
   for (const at::Tensor& gradient : by_rank) {
@@ -80,10 +80,9 @@ inline at::Tensor mean_over_ranks(const std::vector<at::Tensor>& by_rank) {
   return sum;
 }
 
-// True if `actual` can come from adding the shares in another order: each order errs
-// by at most (W - 1) 2^-24 times the sum of magnitudes (to first order), so two
-// differ by at most twice that, which is zero for W = 1 and, as an addition of two
-// commutes, must be zero for W = 2.
+// True if `actual` can result from adding the shares in another order. The error of each order is at most (W - 1) 2^-24
+// times the sum of magnitudes (to first order), so two orders differ by at most twice that. The difference is zero for
+// W = 1, and for W = 2, because an addition of two numbers commutes.
 inline bool is_mean_over_ranks(const at::Tensor& actual, const std::vector<at::Tensor>& by_rank) {
   const at::Tensor expected = mean_over_ranks(by_rank);
   if (!expected.defined() || !actual.defined()) return expected.defined() == actual.defined();
@@ -127,7 +126,7 @@ struct Mode {
   DdpOptions options;
 };
 
-// Bucket caps so small that each parameter has a bucket of its own.
+// Bucket caps so small that each parameter has a separate bucket.
 inline constexpr double kTinyMb = 1e-5;
 
 inline std::vector<Mode> all_modes() {

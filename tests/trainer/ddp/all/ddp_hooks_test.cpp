@@ -21,7 +21,7 @@ using namespace testing;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-// Leaves the gradients as they are and notes what it is called with.
+// Leaves the gradients unchanged and records its arguments.
 class RecordingHook : public hooks::CommHook {
  public:
   struct Record {
@@ -67,7 +67,7 @@ TEST(DdpHooksTest, IsLastHoldsForTheFinalBucketOnly) {
       EXPECT_TRUE(record.is_last.back());
       EXPECT_EQ(std::count(record.is_last.begin(), record.is_last.end(), true), 1);
     }
-    // Overlap: the first buckets were sent before the backward pass had reached the input layer.
+    // Overlap: the first buckets were sent before the backward pass reached the input layer.
     EXPECT_FALSE(record.input_layer_has_gradient.front());
     EXPECT_TRUE(record.input_layer_has_gradient.back());
     EXPECT_EQ(ddp.payload_bytes_sent(), 3 * 4 * (2 * 40 + 10 * 40 * 40));
@@ -98,7 +98,7 @@ TEST(DdpHooksTest, OnlyOneHookCanBeRegistered) {
   });
 }
 
-// The bits of the hook that casts by itself, through rebuilt buckets and in every mode.
+// Same bits as the hook that itself casts, with rebuilt buckets and in every mode.
 TEST(DdpHooksTest, TakesAHookThatIsWrappedInAFormat) {
   for (const DdpOptions& mode :
        {DdpOptions(), DdpOptions().gradient_as_bucket_view(true), DdpOptions().static_graph(true)}) {
@@ -150,7 +150,7 @@ TEST_P(DdpEveryHookTest, ReplicasAreTheSameBitsAfterFiftySteps) {
     }
     EXPECT_EQ(ddp.hook_name(), hook);
     EXPECT_FALSE(bytes_of(parameters) == before);
-    // noop is there to leave every rank its own gradient; all others must keep replicas together.
+    // noop leaves every rank its local gradient; all other hooks must keep replicas together.
     const bool keeps_together = hook != "noop" || group->getSize() == 1;
     EXPECT_EQ(same_on_all_ranks(group, parameters), keeps_together);
     const bool sends = hook != "noop" && group->getSize() > 1;
@@ -165,8 +165,8 @@ INSTANTIATE_TEST_SUITE_P(Hooks, DdpEveryHookTest,
                            return std::get<0>(info.param) + "_world_" + std::to_string(std::get<1>(info.param));
                          });
 
-// PowerSGD through the Reducer: buckets are rebuilt after the first step, backward passes without an exchange lie
-// between others, parameters stay unused or are known not to.
+// PowerSGD through the Reducer. Buckets are rebuilt after the first step, backward passes without an exchange come
+// between others, and parameters may be unused, by detection or by a static graph.
 class DdpPowerSgdTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DdpPowerSgdTest, KeepsReplicasTogetherAndLearns) {
@@ -200,7 +200,7 @@ TEST_P(DdpPowerSgdTest, KeepsReplicasTogetherAndLearns) {
 
 INSTANTIATE_TEST_SUITE_P(Hooks, DdpPowerSgdTest, ::testing::Values("power_sgd", "batched_power_sgd"));
 
-// The task of PyTorch's own test of hooks: the gradient of mean(p * x^(1 + rank)) is x^(1 + rank) / 800.
+// The task of PyTorch's test of hooks: the gradient of mean(p * x^(1 + rank)) is x^(1 + rank) / 800.
 struct HookTaskImpl : torch::nn::Module {
   HookTaskImpl() { p = register_parameter("p", seeded_randn(0, {40, 20})); }
   at::Tensor forward(const at::Tensor& x, int64_t rank) { return p * x.pow(1 + rank); }

@@ -1,5 +1,5 @@
-// Ranks as processes. gtest runs suites called DeathTest before all others, and
-// these must be: autograd does not work in a child whose parent has used it.
+// Ranks as processes. gtest runs suites named DeathTest before all others. These tests must run first, because autograd
+// does not work in a child whose parent has used it.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

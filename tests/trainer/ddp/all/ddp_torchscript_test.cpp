@@ -44,7 +44,7 @@ at::Tensor entry(const c10::IValue& output, const std::string& key) {
   return output.toGenericDict().at(key).toTensor();
 }
 
-// Both outputs, or "y" alone.
+// Loss of both outputs, or of "y" alone.
 at::Tensor script_loss(const c10::IValue& output, const Sample& sample, bool with_aside) {
   const at::Tensor loss = loss_of(entry(output, "y"), sample);
   return with_aside ? loss + entry(output, "aside").square().mean() : loss;

@@ -1,4 +1,4 @@
-// Gradients of every mode against gradients computed without DistributedDataParallel.
+// Compares gradients of every mode with gradients computed without DistributedDataParallel.
 #include <narrowcast/ddp.h>
 
 #include <c10/util/Exception.h>
@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr int64_t kSteps = 4;  // The first learns the order of buckets or the static graph, the second uses it.
+constexpr int64_t kSteps = 4;  // The first step learns the order of buckets or the static graph, the second uses it.
 
 std::vector<at::Tensor> gradients_by_rank(SmallNet& net, int64_t step, int64_t world_size, size_t parameter) {
   std::vector<at::Tensor> by_rank;
@@ -153,7 +153,7 @@ TEST(DdpOutputTest, WithoutTheOptionAnUnusedParameterIsAnErrorInTheNextForward) 
   });
 }
 
-// Those that the first step has not used are not missed.
+// Parameters that the first step has not used need no gradient later.
 TEST(DdpOutputTest, AStaticGraphThatUsesLessIsAnErrorInTheNextForward) {
   run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(SmallNet(), group, DdpOptions().static_graph(true));
@@ -215,8 +215,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, DdpNoSyncTest, ::testing::ValuesIn(all_modes()),
 
 class DdpRepeatedTest : public ::testing::TestWithParam<Mode> {};
 
-// Two forward and backward passes before the gradients are reset: the second adds to
-// the mean of the first, and the mean of that is taken.
+// Two forward and backward passes before the gradients are reset: the second adds to the mean of the first, and the sum
+// is averaged.
 TEST_P(DdpRepeatedTest, SeveralPassesPerStepAccumulateMeans) {
   run_ranks(2, [&options = GetParam().options](int64_t rank, const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(SmallNet(), group, options);
@@ -277,7 +277,7 @@ TEST(DdpInitTest, TakesRankZerosParametersUnlessToldNotTo) {
   });
 }
 
-// Ranks see data of different means, so their running means part in each forward.
+// Ranks have data of different means, so their running means diverge in each forward.
 void check_running_means(const DdpOptions& options, bool expect_same) {
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(torch::nn::BatchNorm1d(8), group, options);

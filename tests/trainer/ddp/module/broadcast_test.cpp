@@ -22,7 +22,7 @@ constexpr at::ScalarType kDtypes[] = {at::kFloat,          at::kDouble,       at
                                       at::kFloat8_e4m3fn,  at::kFloat8_e5m2,  at::kFloat8_e4m3fnuz,
                                       at::kFloat8_e5m2fnuz};
 
-// Of each dtype [2, 3] with numbers from `first` on, and one with other strides, a scalar and one without elements.
+// For each dtype: [2, 3] with numbers from `first` on, one with other strides, a scalar and an empty tensor.
 std::vector<at::Tensor> tensors_from(int64_t first) {
   std::vector<at::Tensor> tensors;
   for (const at::ScalarType dtype : kDtypes) {
@@ -53,7 +53,7 @@ TEST_P(BroadcastTest, AllDtypesGetTheValuesOfRankZero) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, BroadcastTest, ::testing::Values(1, 2, 3, 4));
 
-// The values of a conjugate view are the negated ones of its memory.
+// A conjugate view negates the imaginary parts in its memory.
 TEST(Broadcast, AConjugateViewIsSentAsItReads) {
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
     const at::Tensor tensor = at::full({2}, c10::complex<float>(1, static_cast<float>(rank + 1)), at::kComplexFloat);

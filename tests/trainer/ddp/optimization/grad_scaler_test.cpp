@@ -43,7 +43,7 @@ TEST_P(GradScalerTest, ScalesTheLossAndDividesTheGradients) {
   EXPECT_EQ(scaler.get_scale(), 65536);
 }
 
-// By 65536, a power of two: exact.
+// The division by 65536, a power of two, is exact.
 TEST_P(GradScalerTest, ReturnsTheNormOfTheDividedGradients) {
   GradScaler scaler(device());
   const GradScaler::Unscaled finite =

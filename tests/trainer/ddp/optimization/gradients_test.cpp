@@ -68,7 +68,7 @@ TEST_P(GradientNormTest, IsZeroWithoutGradients) {
   EXPECT_EQ(gradient_norm({full({0}, 1)}).device().type(), GetParam());
 }
 
-// Their squares are beyond float32. The sum of n equal squares is rounded n times at most: n * 2^-53.
+// The squares exceed float32. The sum of n equal squares is rounded at most n times: n * 2^-53.
 TEST_P(GradientNormTest, OfLargeFloatsIsFinite) {
   const int64_t n = 1000;
   for (const double value : {1e38, static_cast<double>(std::numeric_limits<float>::max())}) {
@@ -95,7 +95,7 @@ TEST_P(GradientNormTest, OfDoublesWhoseSquaresOverflowTheElementsDecide) {
   EXPECT_TRUE(are_finite_by_norm(norm_of(parameters), parameters));
 }
 
-// Norms of norms in float32: a few roundings each.
+// Norms of norms in float32 have a few rounding errors each.
 TEST_P(GradientNormTest, ClipsAsLibTorchDoes) {
   for (const double max_norm : {0.5, 3.0, 1e9}) {
     std::vector<at::Tensor> ours;
@@ -120,7 +120,7 @@ TEST_P(GradientNormTest, ClipsNothingThatIsShortEnough) {
   EXPECT_TRUE(at::equal(parameter.grad().cpu(), at::full({4}, 0.125)));
 }
 
-// As LibTorch has it: a norm that is NaN makes all NaN, an infinite one all others 0.
+// As in LibTorch: a NaN norm makes all gradients NaN, an infinite norm makes all finite ones 0.
 TEST_P(GradientNormTest, ClipsWhatIsNotFiniteAsLibTorchDoes) {
   for (const float value : {kInfinity, kNaN}) {
     const std::vector<at::Tensor> ours = {full({3}, 1), full({1}, value)};
@@ -147,7 +147,7 @@ std::vector<at::Tensor> ten_ones(double value) {
 TEST(ClipGradientNorm, ScalesAllGradientsToTheNorm) {
   const std::vector<at::Tensor> parameters = ten_ones(1);  // Ten elements: norm sqrt(10).
   const double norm = clip_gradient_norm(parameters, 0.5);
-  // Norms of norms in float32: a few roundings.
+  // Norms of norms in float32 have a few rounding errors.
   EXPECT_NEAR(norm, std::sqrt(10), 4 * std::ldexp(1, -23) * std::sqrt(10));
   EXPECT_NEAR(norm_of(parameters), 0.5, 0.5 * 2e-6);  // LibTorch adds 1e-6 to the norm it divides by.
 }

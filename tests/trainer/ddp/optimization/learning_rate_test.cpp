@@ -34,7 +34,7 @@ TEST(LearningRateSchedule, CosineFallsFromThePeakToTheMinimumAtTheLastStep) {
   for (int64_t step = 2; step < 12; ++step) {
     EXPECT_LT(rate.at(step), rate.at(step - 1)) << step;
   }
-  // Half of the ten steps after the warm-up: cos(pi / 2) is zero.
+  // After half of the ten steps since the warm-up: cos(pi / 2) is zero.
   EXPECT_NEAR(rate.at(6), 0.25, 1e-15);
   EXPECT_DOUBLE_EQ(rate.at(11), 0.1);
   EXPECT_DOUBLE_EQ(rate.at(100), 0.1);

@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 
 const std::vector<AveragingLevel> kThreeLevels = {{2, 2}, {4, 4}, {8, 4}};
 
-// PyTorch's own test: of 4 ranks with periods 2, 4 and 8, groups of 2, 4 and 4, and a warm-up of 10, two ranks average
-// at steps 10, 14, 18 and 22, all four at 12 and 20, and all at 16 and 24.
+// PyTorch's test: 4 ranks, periods 2, 4 and 8, groups of 2, 4 and 4, and a warm-up of 10. Two ranks average at steps
+// 10, 14, 18 and 22, and all four at 12, 16, 20 and 24.
 TEST(HierarchicalAverager, HasPyTorchsKnownAnswers) {
   std::map<int64_t, int64_t> groups = {{10, 2}, {14, 2}, {18, 2}, {22, 2}, {12, 4}, {20, 4}, {16, 4}, {24, 4}};
   run_ranks(4, [&](int64_t rank, const auto& group) {

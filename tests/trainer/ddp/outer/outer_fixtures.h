@@ -1,4 +1,4 @@
-// What the tests of outer optimizers share: a training of a few numbers, of which every step is known.
+// Fixtures of tests of outer optimizers: a training of a few numbers, in which every step is known.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,8 +14,8 @@
 
 namespace narrowcast::testing {
 
-// Ranks on threads of one machine: every rank is a node, or nothing would be sent. A link that is known needs no
-// measurement.
+// Wire options for ranks on threads of one machine. Every rank is a node, because otherwise nothing would be sent. The
+// link is given, so it is not measured.
 inline hooks::WireOptions outer_wire(WireFormat format = WireFormat::kFp32) {
   return {
       .format = format, .error_feedback = format != WireFormat::kFp32, .node_size = 1, .link_gbit = 10, .link_us = 50};
@@ -23,8 +23,8 @@ inline hooks::WireOptions outer_wire(WireFormat format = WireFormat::kFp32) {
 
 inline constexpr double kInnerRate = 0.125;
 
-// One rank's parameters, of 51 elements in tensors of one to three dimensions, one of them not contiguous. Its loss is
-// half the squared distance to a point of its own: the gradient is the difference.
+// One rank's parameters: 51 elements in tensors of one to three dimensions, one of them not contiguous. The loss is
+// half the squared distance to a point that differs by rank, so the gradient is the difference.
 class SmallTraining {
  public:
   explicit SmallTraining(int64_t rank) {
@@ -50,7 +50,7 @@ class SmallTraining {
     outer.step();
   }
 
-  // float32 [51], in the order of the outer optimizer: of memory.
+  // float32 [51], in the order of the outer optimizer, which is the order of memory.
   at::Tensor flat() const { return flatten(parameters); }
   at::Tensor flat_target() const {
     std::vector<at::Tensor> laid_out;

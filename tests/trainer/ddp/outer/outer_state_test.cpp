@@ -1,4 +1,4 @@
-// The state of an outer optimizer over a restart.
+// Tests the state of an outer optimizer over a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ OuterOptions streaming_options(WireFormat format = WireFormat::kInt4B32) {
       .wire(outer_wire(format));
 }
 
-// What one rank leaves of a training.
+// Saved state of one rank.
 struct SavedRank {
   OuterState outer;
   at::Tensor parameters;
@@ -40,7 +40,7 @@ SavedRank saved(SmallTraining& training, OuterOptimizer& outer) {
   return {state, training.flat()};
 }
 
-// In the warm-up the ranks stay equal: they take the step of rank 0.
+// In the warm-up there are no gradients, so that the ranks stay equal.
 void take_step(SmallTraining& training, OuterOptimizer& outer) {
   if (outer.is_warming_up()) {
     outer.step();
@@ -49,7 +49,7 @@ void take_step(SmallTraining& training, OuterOptimizer& outer) {
   }
 }
 
-// At every step: in the warm-up, in the middle of a round, with an exchange under way and right after one.
+// Saves at every step: in the warm-up, in the middle of a round, with an exchange under way and right after one.
 TEST(OuterState, AResumedTrainingGoesOnWithTheSameBits) {
   constexpr int64_t kSteps = 20;
   struct Case {
@@ -99,7 +99,7 @@ TEST(OuterState, AskingForItChangesNothing) {
   });
 }
 
-// Four ranks leave an exchange under way and residuals; two and five resume.
+// Four ranks save an exchange under way and residuals; two and five ranks resume.
 TEST(OuterState, AnotherWorldTakesTheReference) {
   constexpr int64_t kSteps = 2 + 6 + 3 + 1;  // The warm-up, a round, and a step after the next fragment is issued.
   std::vector<SavedRank> left(4);
@@ -123,7 +123,7 @@ TEST(OuterState, AnotherWorldTakesTheReference) {
       outer.load_state(saved);
       EXPECT_TRUE(at::equal(training.flat(), reference));
       EXPECT_TRUE(outer.replicas_are_equal());
-      take_step(training, outer);  // Joins what was under way.
+      take_step(training, outer);  // Joins the exchange that was under way.
       EXPECT_FALSE(at::equal(outer.reference(), reference));
       for (int64_t step = 0; step < 6; ++step) take_step(training, outer);
       EXPECT_TRUE(same_on_all_ranks(group, {outer.reference()}));
@@ -133,7 +133,7 @@ TEST(OuterState, AnotherWorldTakesTheReference) {
   }
 }
 
-// Four ranks resume in the same world, as if other ranks averaged their gradients with this one.
+// Four ranks resume in the same world, as if this rank averaged its gradients with other ranks than before.
 TEST(OuterState, OtherGroupsTakeTheReference) {
   run_ranks(4, [&](int64_t rank, const auto& group) {
     SmallTraining training(rank);
@@ -151,7 +151,8 @@ TEST(OuterState, OtherGroupsTakeTheReference) {
   });
 }
 
-// What later means owe to residuals of fragment 0: the mean of the ranks' own, and those of what they sent of the mean.
+// The sum that residuals of fragment 0 add to later means: the mean over ranks of their residuals, plus the residuals
+// of the parts of the mean that they sent.
 at::Tensor owed(const std::vector<hooks::HookState>& ranks, int64_t numel) {
   at::Tensor owed = at::zeros({numel});
   for (const hooks::HookState& state : ranks) {
@@ -166,8 +167,8 @@ at::Tensor owed(const std::vector<hooks::HookState>& ranks, int64_t numel) {
   return owed;
 }
 
-// Fragment 1 is the next one, and the last: it leaves those of fragment 0 alone. All ranks begin with the reference and
-// stay there, so that residuals are all that is sent.
+// Fragment 1 is exchanged next and does not change residuals of fragment 0. All ranks resume with the reference and
+// keep it, so that only residuals are sent.
 TEST(OuterState, ResidualsOfAllFragmentsGoToAnotherWorld) {
   const OuterOptions options = OuterOptions().sync_every(2).fragments(2).wire(outer_wire(WireFormat::kInt4B32));
   std::vector<SavedRank> left(4);
@@ -194,7 +195,7 @@ TEST(OuterState, ResidualsOfAllFragmentsGoToAnotherWorld) {
       outer.load_state(former);
       const at::Tensor reference = outer.reference().clone();
       outer.skip_step();
-      // Once more before fragment 0 has its turn.
+      // Saves and resumes once more before fragment 0 is exchanged.
       outer.load_state(saved(training, outer).outer);
       outer.skip_step();
       after[static_cast<size_t>(rank)] = saved(training, outer).outer.rank.states[0];

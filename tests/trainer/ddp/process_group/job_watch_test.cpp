@@ -38,7 +38,7 @@ Error error_of(const std::string& message) {
 
 JobWatch::Options breaking_off() { return {.breaks_off = true, .settling = testing::kPatience}; }
 
-// Two ranks that watch over a job; rank 1 ends as if its process had died, rank 0 calls `body`.
+// Two ranks watch a job; rank 1 ends as if its process had died, rank 0 calls `body`.
 template <class Body>
 void lose_rank_1(const Body& body, const JobWatch::Options& options = breaking_off()) {
   EXPECT_THROW(run_ranks(2,
@@ -54,7 +54,7 @@ void lose_rank_1(const Body& body, const JobWatch::Options& options = breaking_o
                Death);
 }
 
-// As ProcessGroupScope has it, in a program.
+// Handles errors of `body` as ProcessGroupScope does in a program.
 template <class Body>
 int exit_code_of(const JobWatch& watch, const Body& body) {
   return program::run_program("narrowcast-train", [&]() -> int {
@@ -76,7 +76,7 @@ TEST(JobWatchTest, ALossBreaksOffEveryGroupOnceAndReleasesWhoWaits) {
     ::testing::internal::CaptureStderr();
     const int code = exit_code_of(watch, [&, &of_node = of_node] {
       EXPECT_TRUE(of_node->wait_for_abort());
-      TORCH_CHECK(false, "CUDA error: unspecified launch failure");  // What a GPU may say then.
+      TORCH_CHECK(false, "CUDA error: unspecified launch failure");  // A GPU may fail so then.
     });
     EXPECT_EQ(::testing::internal::GetCapturedStderr(), std::string("narrowcast-train: ") + kLoss + "\n");
     EXPECT_EQ(code, program::kPeerFailed);
@@ -88,7 +88,7 @@ TEST(JobWatchTest, ALossBreaksOffEveryGroupOnceAndReleasesWhoWaits) {
 
 TEST(JobWatchTest, ALossIsWhatErrorsOfNetworkAndGpuMean) {
   lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& /*group*/, const BreakablePtr& of_gpu) {
-    // The first one may come before the news.
+    // The first error may come before the news of the loss.
     EXPECT_EQ(error_message<c10::DistBackendError>([&] {
                 watch.throw_explained(error_of<c10::DistBackendError>("rank 0: backward pass failed: NCCL error"));
               }),
@@ -111,7 +111,7 @@ TEST(JobWatchTest, ErrorsOfOnesOwnStayWhatTheyAre) {
   });
 }
 
-// What was read from a GPU after the loss is no result.
+// Numbers that were read from a GPU after the loss are not valid.
 TEST(JobWatchTest, AReturnAfterALossIsNone) {
   lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& /*group*/, const BreakablePtr& of_gpu) {
     EXPECT_EQ(exit_code_of(watch, [&] { EXPECT_TRUE(of_gpu->wait_for_abort()); }), program::kPeerFailed);
@@ -130,7 +130,7 @@ TEST(JobWatchTest, BreaksNothingOffThatEndsByItself) {
       {.breaks_off = false});
 }
 
-// Rank 1 is there, but its watch is not: as if its process were stopped. It gives a sign before.
+// Rank 1 runs, but its watch does not: as if its process were stopped. It has given a sign before.
 TEST(JobWatchTest, ARankWithoutASignIsLost) {
   run_ranks(2, [](int64_t rank, const auto& group) {
     const BreakablePtr of_gpu = testing::add_breakable(group);
@@ -151,7 +151,7 @@ TEST(JobWatchTest, ARankWithoutASignIsLost) {
   });
 }
 
-// A backend that has ended its collectives itself cannot say who was late; ranks that are asked can.
+// A backend that ended its collectives itself does not know who was late; the ranks that are asked do.
 TEST(JobWatchTest, ATimeOutOfABackendIsToldWithWhatTheOthersDo) {
   run_ranks(2, [](int64_t rank, const auto& group) {
     const BreakablePtr of_gpu = testing::add_breakable(group);
@@ -169,7 +169,8 @@ TEST(JobWatchTest, ATimeOutOfABackendIsToldWithWhatTheOthersDo) {
   });
 }
 
-// Where nothing can be broken off the process is to end, and who sees another one end first blames the lost one, too.
+// If nothing can be aborted, the process should end. A rank that sees another rank end first blames the lost rank as
+// well.
 TEST(JobWatchTest, SilenceIsToldWhereNothingIsBrokenOff) {
   run_ranks(2, [](int64_t rank, const auto& group) {
     std::promise<std::string> told;

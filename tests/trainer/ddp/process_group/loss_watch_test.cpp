@@ -30,7 +30,7 @@ Backend cpu_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
 
 using testing::Death;
 
-// What each rank was told, once.
+// Records the news that each rank got, which it must get once.
 class Told {
  public:
   LossWatch::OnLoss of(int64_t rank) {
@@ -49,7 +49,7 @@ class Told {
   std::map<int64_t, std::vector<std::string>> losses_;
 };
 
-// Of every number of ranks, also where the one that watches is the one that is told last.
+// For several numbers of ranks, also if the rank that watches the lost one is the last to get the news.
 TEST(LossWatchTest, AllRanksLearnWhoIsGone) {
   for (const int64_t world_size : {2, 3, 5}) {
     for (const int64_t lost : {int64_t{0}, world_size - 1}) {
@@ -89,7 +89,7 @@ TEST(LossWatchTest, AllRanksLearnWhoIsSilent) {
   EXPECT_TRUE(told.at(1).empty());
 }
 
-// Rank 1 ends its work well, and then its connections.
+// Rank 1 ends its work well, and then closes its connections.
 TEST(LossWatchTest, WhoSaysFarewellIsNotLost) {
   Told told;
   EXPECT_THROW(run_ranks(2,
@@ -119,7 +119,7 @@ TEST(LossWatchTest, SilenceAfterTheEndIsNothing) {
   });
 }
 
-// Gloo closes all connections when one of its messages is late, and the rank to which they led is well.
+// Gloo closes all connections when one of its messages is late, although the rank at the other end is well.
 TEST(LossWatchTest, ATimeOutOfOnesOwnBlamesNobody) {
   Told told;
   run_ranks(2, [&](int64_t rank, const auto& group) {

@@ -24,7 +24,7 @@ TEST(NcclEnvironment, RanksWithGpusOfTheirOwnAreOnTheirHost) {
                                Not(Contains(Key("NCCL_SOCKET_IFNAME")))));
 }
 
-// Also the rank that shares none: NCCL takes one kind of network for all.
+// Includes the rank that shares no GPU: NCCL takes one kind of network for all.
 TEST(NcclEnvironment, RanksThatShareAGpuAreHostsOfTheirOwn) {
   for (const int64_t rank : {0, 1, 2}) {
     EXPECT_THAT(environment_for({.rank = rank, .gpus = {"host 01:00", "host 02:00", "host 01:00"}}),
@@ -57,7 +57,7 @@ TEST(NcclErrorHandling, IsRefusedIfItWouldEndTheProcessOrNothing) {
   }
 }
 
-// It was checked before, and what torchrun gives every worker is not the user's.
+// The value was checked before, and torchrun's value is not set by the user.
 TEST(NcclErrorHandling, IsSetAlsoWhereTorchrunHasSetIt) {
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", 1);
   set_where_missing(environment_for({}));

@@ -10,7 +10,7 @@
 
 #include "tests/support/error_message.h"
 
-// Stands for Gloo's own exceptions, which are known by their namespace.
+// Replaces Gloo's exceptions, which are recognised by their namespace.
 namespace gloo {
 struct FakeIoException : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -62,7 +62,7 @@ TEST(ProcessGroupGlooTest, UsesTheInterfaceAskedFor) {
 
 class GlooTransportTest : public ::testing::Test {
  protected:
-  // Joins with this GLOO_DEVICE_TRANSPORT. Another rank is named that nobody waits for.
+  // Joins with this GLOO_DEVICE_TRANSPORT. The other rank does not exist, and nothing waits for it.
   static std::string error_with(const std::string& transport) {
     ::setenv("GLOO_DEVICE_TRANSPORT", transport.c_str(), 1);
     return error_message<c10::ValueError>([] { init_process_group(env_at({.rank = 1}, free_port())); });

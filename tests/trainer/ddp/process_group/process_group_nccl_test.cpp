@@ -1,4 +1,4 @@
-// The NCCL backend of a process group, where there is a GPU.
+// The NCCL backend of a process group, on a machine with a GPU.
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

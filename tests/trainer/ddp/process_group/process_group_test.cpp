@@ -69,11 +69,11 @@ TEST(ProcessGroupTest, OneProcessAloneIsRegisteredUnderPyTorchsName) {
   EXPECT_THROW(c10d::resolve_process_group("0"), c10::Error);
   const ProcessGroupScope again(WorkerEnv{});
   EXPECT_EQ(again.group()->getSize(), 1);
-  shutdown_process_group();  // By hand: the scope finds nothing left to do.
+  shutdown_process_group();  // Called directly: the scope finds nothing left to do.
   EXPECT_THROW(shutdown_process_group(), c10::Error);
 }
 
-// The registry holds no group: its last reference may go before it is shut down.
+// The registry does not own the group, whose last reference may be dropped before it is shut down.
 TEST(ProcessGroupTest, AGroupThatIsGoneIsShutDownAsWell) {
   for (int round = 0; round < 2; ++round) {
     init_process_group(WorkerEnv{}).reset();
@@ -129,9 +129,9 @@ TEST(ProcessGroupTest, RejectsWrongOptions) {
   EXPECT_THAT(value_error({.group_name = ""}), HasSubstr("group_name"));
 }
 
-// What joining says that may open no more than `more` files beyond those that are open.
+// The error of joining with at most `more` files in addition to those that are open.
 std::string error_with_files(const WorkerEnv& env, int64_t more) {
-  for (rlim_t files = 1;; ++files) {  // Descriptors that the tests were given open may have any numbers.
+  for (rlim_t files = 1;; ++files) {  // Open descriptors that the tests inherited may have any numbers.
     const testing::OpenFileLimit limit(files);
     if (network::open_files_left(more + 1) == more) {
       return error_message<c10::Error>([&] { init_process_group(env, {.timeout = 1s}); });
@@ -158,7 +158,7 @@ TEST(ProcessGroupOpenFilesTest, AreEnoughForARankThatGoesOn) {
   EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), 28), HasSubstr("no sign of rank 1"));
 }
 
-// A program that returns from main without giving up its group must still end well.
+// A program that returns from main without shutting down its group must still end well.
 TEST(ProcessGroupExitTest, AProcessThatForgetsTheGroupExitsCleanly) {
   EXPECT_EXIT(
       {

@@ -65,7 +65,7 @@ TEST(RankWatchTest, ADeadThreadAnswersNobody) {
   EXPECT_THAT(rank0.describe_others(), ::testing::StartsWith("rank 1 does not answer"));
 }
 
-// What a rank's watch found, once: a second time would throw.
+// Records the lost rank that a watch reported, once: a second report would throw.
 struct ToldOnce {
   std::promise<int64_t> lost;
   std::future<int64_t> future = lost.get_future();
@@ -87,14 +87,14 @@ RankWatch::Options watching_for_all(int64_t rank, int64_t watched, ToldOnce& tol
   return options;
 }
 
-// So many looks of a rank: more than a silence of 1 s has, if it is not told of before.
+// Waits for `looks` polls of a rank: by default more than a silence of 1 s has, so that a report would have come.
 void wait_for_looks(const StorePtr& store, int64_t rank, int64_t looks = 2 * 1s / 5ms) {
   const std::string key = "watch/sign/" + std::to_string(rank);
   const int64_t before = store->add(key, 0);
   while (store->add(key, 0) < before + looks) std::this_thread::yield();
 }
 
-// Connections to a store that break: those that were made before break_all().
+// Store whose connections can be broken: break_all() breaks all connections that were made before it.
 class BreakingStore : public c10d::PrefixStore {
  public:
   static constexpr const char* kPrefix = "breaking";
@@ -138,7 +138,7 @@ TEST(RankWatchTest, GivesSignsOnANewConnectionWhereOneBroke) {
   EXPECT_FALSE(told.is_told());
 }
 
-// Rank 1 has given a sign, as if it were stopped since; rank 2 has given none yet.
+// Rank 1 has given a sign, as if it had been stopped afterwards; rank 2 has given none yet.
 TEST(RankWatchTest, TellsOfSilence) {
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   store->add("watch/sign/1", 1);
@@ -152,7 +152,7 @@ TEST(RankWatchTest, TellsOfSilence) {
   EXPECT_FALSE(of_2.is_told());
 }
 
-// Whatever its work is doing: here it is in a long step.
+// The rank gives signs during any work: here it is in a long step.
 TEST(RankWatchTest, ARankThatOnlyComputesLongIsNotSilent) {
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   ToldOnce of_0;
@@ -185,7 +185,7 @@ TEST(RankWatchTest, AllOthersLearnWhoIsSilent) {
   store->add("watch/sign/1", 1);
   ToldOnce of_rank_0;
   ToldOnce of_rank_2;
-  // It serves the store: after its end no other could be told.
+  // Rank 0 serves the store: after its end the other ranks could not learn of the loss.
   RankWatch::Options serving = watching_for_all(0, 1, of_rank_0);
   serving.rank_0_serves = true;
   serving.on_silence = [&, tell = serving.on_silence](int64_t lost) {
@@ -201,12 +201,12 @@ TEST(RankWatchTest, AllOthersLearnWhoIsSilent) {
   EXPECT_EQ(rank0.silent_rank(), 1);
   EXPECT_EQ(rank2.silent_rank(), 1);
   ToldOnce of_rank_1;
-  const RankWatch rank1(store, watching_for_all(1, 2, of_rank_1));  // It goes on: that is no news of another.
+  const RankWatch rank1(store, watching_for_all(1, 2, of_rank_1));  // It continues to run, and reports no other loss.
   wait_for_looks(store, 1);
   EXPECT_FALSE(of_rank_1.is_told());
 }
 
-// What strangers or a mistake may leave there.
+// Values that strangers or a mistake may leave in the store.
 TEST(RankWatchTest, WhatIsNoRankIsNotSilent) {
   for (const char* const text : {"", "x", "-1", "3", "99999999999999999999", "1 2"}) {
     const StorePtr store = c10::make_intrusive<c10d::HashStore>();
@@ -219,7 +219,7 @@ TEST(RankWatchTest, WhatIsNoRankIsNotSilent) {
   }
 }
 
-// As that of a process that is stopped: connections stay, and no answer comes.
+// Like the store of a stopped process: connections stay, and no answer comes.
 class StuckStore final : public c10d::HashStore {
  public:
   int64_t add(const std::string& key, int64_t value) override {

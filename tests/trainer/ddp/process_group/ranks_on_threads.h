@@ -32,12 +32,12 @@ inline WorkerEnv env_at(Place place, int64_t port) {
   return env;
 }
 
-// Each thread of a test is a rank and registers its group under a name of its own.
+// Each thread of a test is a rank and registers its group under a separate name.
 inline ProcessGroupOptions options_of_thread(int64_t rank) {
   return {.timeout = kPatience, .group_name = "thread" + std::to_string(rank)};
 }
 
-// Joins the ranks, each with its place from env_of, and expects that a sum over all of them is right.
+// Joins the ranks, each with its place from env_of, and expects the correct sum over all ranks.
 inline void sum_ranks_on_threads(int64_t world_size, const std::function<WorkerEnv(int64_t rank)>& env_of) {
   std::vector<std::vector<double>> sums(world_size);
   std::vector<std::thread> threads;

@@ -35,7 +35,7 @@ RollCall rank_of(int64_t rank, int64_t world_size, std::chrono::milliseconds lim
   return {.rank = rank, .world_size = world_size, .deadline = std::chrono::steady_clock::now() + limit};
 }
 
-// One attempt on threads: each rank writes its text below the same key of its own and reads all.
+// Runs one attempt on threads: each rank writes its text below the same key of its rank and reads all texts.
 std::vector<std::vector<std::string>> attempt_of(const StorePtr& store, const std::vector<std::string>& texts) {
   std::vector<std::future<std::vector<std::string>>> ranks;
   const auto world_size = static_cast<int64_t>(texts.size());
@@ -77,7 +77,7 @@ TEST(RollCallRestartTest, ARankThatComesBeforeRankZeroIgnoresTheLastAttempt) {
   const std::string presence = std::string(attempt.begin(), attempt.end()) + "/here/1";
   const auto number_before = store->get(presence);
   auto early = std::async(std::launch::async, [&] { return call_roll(store, rank_of(1, 2)); });
-  while (store->get(presence) == number_before) std::this_thread::yield();  // It has found the old attempt.
+  while (store->get(presence) == number_before) std::this_thread::yield();  // The rank has found the old attempt.
   const StorePtr leader = call_roll(store, rank_of(0, 2));
   leader->set("key", std::vector<uint8_t>{1});
   EXPECT_TRUE(early.get()->check({"key"}));
@@ -126,7 +126,7 @@ TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
   EXPECT_EQ(attempt_of(store, {"a", "b"}).size(), 2U);
 }
 
-// A stranger, or another process with the same rank: long before the time-out.
+// A stranger, or another process with the same rank, has written it. The error comes long before the time-out.
 TEST(RollCallErrorTest, SaysWhoseEntryWasOverwritten) {
   for (const int64_t rank : {0, 1}) {
     const StorePtr store = new_store();
@@ -146,7 +146,7 @@ TEST(RollCallErrorTest, RankZeroMayBeTheOneThatIsMissing) {
   EXPECT_THAT(error_of(used, rank_of(1, 2, 100ms)), HasSubstr("no sign of rank 0"));
 }
 
-// Two ranks make the world, on one node or each on one of its own.
+// A rank of a world of two, on one node or on two.
 WorkerEnv env_of(int64_t rank, int64_t port, int64_t local_world_size = 2) {
   WorkerEnv env;
   env.rank = rank;
@@ -166,7 +166,7 @@ std::string error_of(const WorkerEnv& env, const JobStoreOptions& job_store) {
   return testing::error_message<c10::DistBackendError>([&] { join_job_store(env, job_store); });
 }
 
-// Joins two ranks; what this process listens at while they are.
+// Joins two ranks. Returns the addresses at which this process listens while they are joined.
 std::vector<std::string> listens_while_joined(WorkerEnv rank0, WorkerEnv rank1, const JobStoreOptions& job_store) {
   auto client = std::async(std::launch::async, [&] { return join_job_store(rank1, job_store); });
   const auto server = join_job_store(rank0, job_store);
@@ -218,7 +218,7 @@ TEST(JobStoreTest, AClientOfTheAgentsStoreListensNowhere) {
     WorkerEnv rank0 = env_of(0, agent->getPort());
     WorkerEnv rank1 = env_of(1, agent->getPort());
     rank0.use_agent_store = rank1.use_agent_store = true;
-    rank0.restart_count = restart;  // The other node's agent may have counted otherwise.
+    rank0.restart_count = restart;  // The other node's agent may count differently.
     EXPECT_THAT(listens_while_joined(rank0, rank1, options()), ElementsAre("127.0.0.1")) << "the agent's own";
   }
 }
@@ -250,7 +250,7 @@ TEST(JobStoreErrorTest, NamesTheRankThatDoesNotCome) {
       AllOf(HasSubstr("rank 0: joining the job at 127.0.0.1:" + std::to_string(port)), HasSubstr("no sign of rank 1")));
 }
 
-// As a port of another service does, or a process that is stopped.
+// Like a port of another service, or of a process that is stopped.
 TEST(JobStoreErrorTest, SaysThatWhatListensThereIsNoStore) {
   const network::ListeningSocket silent = testing::loopback_socket();
   const auto begin = std::chrono::steady_clock::now();

@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 
 at::Tensor parameter() { return at::ones({1}).requires_grad_(true); }
 
-// `product` with a backward pass that throws before it goes on.
+// Returns `product`, whose backward pass then throws.
 at::Tensor failing(const at::Tensor& product) {
   at::Tensor result = product * 1;
   result.register_hook([](const at::Tensor& /*gradient*/) { throw std::logic_error("on purpose"); });
@@ -96,7 +96,7 @@ TEST(BackwardWatchTest, APassThatThrowsAfterItsFirstGradientHasNotEnded) {
   BackwardWatch watch({a, b});
   EXPECT_FALSE(watch.has_not_ended());
   watch.arm();
-  // The gradient of `a` comes first, as it is used last.
+  // `a` gets its gradient first, as it is used last.
   EXPECT_THROW((failing(b * 2) * a).backward(), std::logic_error);
   EXPECT_TRUE(watch.has_not_ended());
   watch.arm();
@@ -104,7 +104,7 @@ TEST(BackwardWatchTest, APassThatThrowsAfterItsFirstGradientHasNotEnded) {
   EXPECT_FALSE(watch.has_not_ended());
 }
 
-// As the Reducer's own, which waits for averages.
+// Like the Reducer's callback, which waits for averages.
 TEST(BackwardWatchTest, APassWhoseCallbackThrowsHasNotEnded) {
   const at::Tensor a = parameter();
   BackwardWatch watch({a});

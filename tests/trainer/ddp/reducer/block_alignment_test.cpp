@@ -69,7 +69,7 @@ void expect_aligned(const BucketNames& buckets, const ModuleState& module, const
   }
 }
 
-// In the order of gradients biases come before weights.
+// In the order of gradients, biases would come before weights.
 TEST(BlockAlignmentInDdp, HoldsInEveryStepOfEveryMode) {
   const DdpOptions int8 = DdpOptions().hook("int8").wire(kEachRankIsANode).bucket_cap_mb(25);
   const std::map<std::string, DdpOptions> modes{{"plain", int8},
@@ -90,7 +90,7 @@ TEST(BlockAlignmentInDdp, HoldsInEveryStepOfEveryMode) {
         const at::Tensor output = net->forward(sample.x);
         const at::Tensor used = reducer.after_forward({output}).at(0);
         reducer.backward(loss_of(used, sample));
-        if (!options.static_graph() || step > 0) {  // Its state is there after the first step.
+        if (!options.static_graph() || step > 0) {  // The state of the graph is known after the first step.
           expect_aligned(reducer.state().buckets, module, "of " + mode + " in step " + std::to_string(step));
         }
       }
@@ -99,7 +99,7 @@ TEST(BlockAlignmentInDdp, HoldsInEveryStepOfEveryMode) {
   }
 }
 
-// More than 2 MiB, of which biases are no multiples of 32: then the size of buckets is measured.
+// More than 2 MiB, so that the size of buckets is measured; biases are not multiples of 32.
 TEST(BlockAlignmentInDdp, HoldsWhereTheSizeOfBucketsIsChosen) {
   for (const bool is_static : {false, true}) {
     run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
@@ -126,10 +126,10 @@ void copy_parameters(const std::vector<at::Tensor>& from, const std::vector<at::
   for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
 }
 
-// The weight of the first layer is one block of int8_b128, with neighbours and alone.
+// The weight of the first layer is one block of int8_b128, both with neighbours in its bucket and alone.
 TEST(BlockAlignmentInDdp, BitsOfWholeBlocksDoNotDependOnTheirBucket) {
   std::vector<std::string> bits;
-  const SmallNet same;  // As each replica begins.
+  const SmallNet same;  // Initial parameters of each replica.
   for (const double cap_mb : {1e-5, 25.0}) {
     std::vector<std::string> by_rank(2);
     run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {

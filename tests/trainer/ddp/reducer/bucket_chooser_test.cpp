@@ -60,7 +60,7 @@ Sample wide_sample(int64_t step, int64_t rank) {
 
 DdpOptions auto_size() { return DdpOptions().bucket_cap_mb(std::nullopt); }
 
-// On one machine nothing would be sent.
+// Makes each rank a node, because on one machine nothing would be sent.
 DdpOptions with_feedback(const DdpOptions& options) {
   return DdpOptions(options).hook("int4").wire({.error_feedback = true, .node_size = 1});
 }
@@ -133,7 +133,7 @@ TEST(BucketChooserTest, AllRanksComeToTheSame) {
   });
 }
 
-// Predicts an hour for each bucket, however small.
+// Predicts an hour for a bucket of any size.
 class SlowHook final : public hooks::CommHook {
  public:
   std::string_view name() const override { return "slow"; }
@@ -158,7 +158,7 @@ TEST(BucketChooserTest, AsksAHookThatPredicts) {
   });
 }
 
-// Keeps the size of the largest group in which it exchanged.
+// Keeps the size of the largest group in which it averaged.
 class GroupSizeHook final : public hooks::CommHook {
  public:
   GroupSizeHook(int64_t size, std::atomic<int64_t>& largest) : size_(size), largest_(largest) {}
@@ -177,7 +177,8 @@ class GroupSizeHook final : public hooks::CommHook {
   std::atomic<int64_t>& largest_;
 };
 
-// What groups send, not all ranks in the first steps; but where each rank is alone afterwards these are all there are.
+// Measures exchanges in groups, instead of among all ranks as in the first steps. If each rank is a group of one later,
+// only the exchanges among all ranks remain.
 TEST(BucketChooserTest, MeasuresTheStepsInWhichGroupsAverage) {
   std::atomic<int64_t> largest = 0;
   hooks::HookRow row = hooks::hook_row("allreduce");
@@ -234,7 +235,7 @@ struct AutoMode {
 
 class AutoBucketsModeTest : public ::testing::TestWithParam<AutoMode> {};
 
-// With passes that accumulate, too. Two ranks' mean is exact.
+// Includes passes that accumulate. The mean of two ranks is exact.
 TEST_P(AutoBucketsModeTest, AverageExactlyBeforeAndAfterTheChoice) {
   run_ranks(kWorld, [](int64_t rank, const ProcessGroupPtr& group) {
     WideDdp ddp(WideNet(), group, GetParam().options);
@@ -320,8 +321,8 @@ TEST(AutoBucketsTest, AreChosenAnewInAnotherWorld) {
   });
 }
 
-// With the same gradients in each of n steps, n times their mean lacks no more than the last residuals' mean: had the
-// change of buckets lost what was owed then, it would lack that, too.
+// With the same gradients in each of n steps, n times the exact mean minus the sum of means is at most the mean of the
+// last residuals. If the change of buckets had lost residuals, it would be more.
 TEST(AutoBucketsTest, ResidualsGoWithTheirParameters) {
   run_ranks(kWorld, [](int64_t rank, const ProcessGroupPtr& group) {
     constexpr int64_t kPasses = 5;
@@ -344,8 +345,9 @@ TEST(AutoBucketsTest, ResidualsGoWithTheirParameters) {
     for (size_t p = 0; p < lacking.size(); ++p) {
       std::vector<at::Tensor> owed = {state.at("residual." + named[p].key()).to(at::kDouble) / kWorld};
       group->allreduce(owed)->wait();
-      // A pass rounds to float32 when it adds the residual, takes the code from it, averages and divides: at most four
-      // times, each by 2^-24 of numbers of at most twice the gradients' greatest, as a residual is less than those.
+      // A pass rounds to float32 when it adds the residual, subtracts the code, averages and divides: at most four
+      // times. Each rounding error is at most 2^-24 times twice the greatest gradient, since residuals are less than
+      // gradients.
       const double greatest =
           lacking[p].abs().max().item<double>() + ddp.module()->parameters()[p].grad().abs().max().item<double>();
       const double tolerance = kPasses * 4 * 2 * 0x1p-24 * kWorld * greatest;

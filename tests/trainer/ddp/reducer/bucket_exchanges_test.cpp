@@ -1,4 +1,4 @@
-// What hooks are given by the Reducer, and when their futures are waited for.
+// Tests the buckets that the Reducer passes to hooks, and the wait for their futures.
 #include "trainer/ddp/reducer/bucket_exchanges.h"
 
 #include <ATen/core/ivalue.h>
@@ -35,7 +35,7 @@ c10::intrusive_ptr<Future> completed_with(const at::Tensor& value) {
   return future;
 }
 
-// One bucket as a hook was given it.
+// A bucket as it was passed to the hook.
 struct GivenBucket {
   size_t index;
   bool is_last;
@@ -43,7 +43,7 @@ struct GivenBucket {
   std::vector<at::Tensor> gradients;  // Copies.
 };
 
-// Leaves gradients as they are.
+// Leaves gradients unchanged.
 class GivenBucketsHook : public hooks::CommHook {
  public:
   explicit GivenBucketsHook(std::vector<GivenBucket>& given) : given_(given) {}
@@ -78,7 +78,8 @@ TORCH_MODULE(MixedNet);
 
 using RecordedDdp = DistributedDataParallel<MixedNet>;
 
-// A step, whose buckets must be numbered from 0, the last one marked, and hold the gradients of their parameters.
+// Runs a step and expects buckets that are numbered from 0, mark the last one, and hold the gradients of their
+// parameters.
 void expect_numbered(RecordedDdp& ddp, std::vector<GivenBucket>& given, const Sample& sample) {
   given.clear();
   ddp.zero_grad();
@@ -121,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, NumberedBucketsTest,
                            return std::get<0>(info.param).name + (std::get<1>(info.param) ? "_mixed" : "");
                          });
 
-// What a hook of one's own can do wrong: one of its buckets gets `future`.
+// A wrong custom hook: one of its buckets gets `future`.
 class WrongHook : public hooks::CommHook {
  public:
   WrongHook(size_t bucket, c10::intrusive_ptr<Future> future) : bucket_(bucket), future_(std::move(future)) {}

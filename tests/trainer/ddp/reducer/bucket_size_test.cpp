@@ -31,14 +31,14 @@ TEST(BucketSizes, EndWithThatOfDdpOptionsByWhichAutoJudgesToo) {
   EXPECT_EQ(hooks::kLargeNumel * static_cast<int64_t>(sizeof(float)), usual);
 }
 
-// One gradient per second, the first at 0; an exchange takes 1 s and each 100 elements another.
+// One gradient per second, the first at 0; an exchange takes 1 s and another second per 100 elements.
 const BackwardPass kThreeGradients = {.numel = {100, 100, 100}, .ready_seconds = {0, 1, 2}};
 const hooks::ExchangeCost kCost = {.seconds = 1, .seconds_per_element = 0.01};
 
 TEST(SecondsUntilAveraged, OneExchangeAfterTheOther) {
   EXPECT_EQ(kThreeGradients.seconds(), 2);
   EXPECT_EQ(seconds_until_averaged({{0, 1, 2}}, kThreeGradients, kCost), 2 + (1 + 3));
-  // 0 to 2, 2 to 4 though there since 1, 4 to 6.
+  // 0 to 2 s, 2 to 4 s although ready since 1 s, 4 to 6 s.
   EXPECT_EQ(seconds_until_averaged({{0}, {1}, {2}}, kThreeGradients, kCost), 6);
   EXPECT_EQ(seconds_until_averaged({{0}, {1, 2}}, kThreeGradients, kCost), 2 + (1 + 2));
   EXPECT_EQ(seconds_until_averaged({{0, 1}, {2}}, kThreeGradients, kCost), (1 + 1 + 2) + (1 + 1));
@@ -63,8 +63,8 @@ TEST(ChooseBucketSize, TakesTheOneThatIsDoneFirst) {
   EXPECT_EQ(choice.sizes[2].seconds_left, 4);
 }
 
-// Two gradients, of `early` elements and of one, the second 100 s later; an element takes a second. In two buckets 101
-// s pass, in one 101 + early.
+// Two gradients, of `early` elements and of one element, the second 100 s later; an element takes a second. Two buckets
+// take 101 s, one takes 101 + early.
 BucketChoice choice_between_two(int64_t early) {
   const BackwardPass pass = {.numel = {early, 1}, .ready_seconds = {0, 100}};
   return choose_bucket_size({{1, {{0}, {1}}}, {2, {{0, 1}}}}, pass,

@@ -23,7 +23,7 @@ using namespace testing;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Six buckets of about a kilobyte; the backward pass fails, if it is to, before it reaches the first layer's.
+// Six buckets of about a kilobyte. A backward pass that is to fail does so before it reaches the first layer's bucket.
 struct FailingNetImpl : torch::nn::Module {
   FailingNetImpl() {
     for (int64_t i = 0; i < 6; ++i) {
@@ -57,7 +57,7 @@ void pass(FailingDdp& ddp, int64_t rank, bool fails) {
   ddp.backward(ddp.forward(inputs_of(rank), fails).square().sum());
 }
 
-// The gradients of the second step of a new DistributedDataParallel, in the buckets that then are there.
+// The gradients of the second step of a new DistributedDataParallel, in the buckets of that step.
 std::vector<at::Tensor> gradients_of_new(const ProcessGroupPtr& group, const DdpOptions& options, int64_t rank) {
   FailingDdp ddp(FailingNet(), group, options);
   pass(ddp, rank, !kFails);
@@ -91,7 +91,7 @@ class FailedBackwardTest : public ::testing::TestWithParam<std::tuple<FailedCase
  protected:
   DdpOptions options() const { return options_of_failed(std::get<0>(GetParam())); }
   int64_t world_size() const { return std::get<1>(GetParam()); }
-  // What `auto` chooses depends on what is measured.
+  // The choice of `auto` depends on measurements.
   bool repeats_its_bits() const { return std::get<0>(GetParam()).hook != "auto"; }
 };
 
@@ -111,7 +111,7 @@ TEST_P(FailedBackwardTest, LeavesTheGroupUsable) {
   });
 }
 
-// As it is when a training's own scope is left.
+// As when an exception leaves the scope of a training.
 TEST_P(FailedBackwardTest, LeavesTheGroupUsableWhenTheExceptionDestroysTheModule) {
   run_ranks(world_size(), [&](int64_t rank, const ProcessGroupPtr& group) {
     const auto train = [&] {
@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(Hooks, FailedBackwardTest,
 
 class FailedBackwardModeTest : public ::testing::TestWithParam<Mode> {};
 
-// Also where the first pass fails, from which a static graph is learnt.
+// Includes a failure of the first pass, from which a static graph is learnt.
 TEST_P(FailedBackwardModeTest, TheNextForwardNamesIt) {
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
     for (int64_t passes_before : {0, 1, 2}) {
@@ -152,7 +152,7 @@ TEST_P(FailedBackwardModeTest, TheNextForwardNamesIt) {
 INSTANTIATE_TEST_SUITE_P(Modes, FailedBackwardModeTest, ::testing::ValuesIn(all_modes()),
                          [](const auto& info) { return info.param.name; });
 
-// Nothing was begun: the module can be used on.
+// No backward pass was begun: the module remains usable.
 TEST(FailedForwardTest, IsForgotten) {
   for (const Mode& mode : all_modes()) {
     run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {

@@ -25,7 +25,7 @@ TEST(NoSyncGuardTest, RestoresWhatWasBeforeIt) {
   EXPECT_TRUE(synchronise);
 }
 
-// The module's part of a step by hand; gives the output to use.
+// The module's part of a step, called directly; returns the output to use.
 at::Tensor forward(GradientReducer& reducer, SmallNet& net, const at::Tensor& x) {
   reducer.before_forward();
   return reducer.after_forward({net->forward(x)}).at(0);
@@ -54,7 +54,7 @@ TEST(GradientReducerTest, AStaticGraphWantsOutputsUntilItIsKnown) {
     EXPECT_TRUE(reducer.wants_outputs());
     const Sample sample = sample_of(0, rank);
     const at::Tensor output = forward(reducer, net, sample.x);
-    EXPECT_TRUE(reducer.wants_outputs());  // Known only when a backward pass has been seen.
+    EXPECT_TRUE(reducer.wants_outputs());  // Known only after the first backward pass.
     reducer.backward(loss_of(output, sample));
     EXPECT_FALSE(reducer.wants_outputs());
     EXPECT_TRUE(same_on_all_ranks(group, gradients_in(net->parameters())));
@@ -80,7 +80,7 @@ TEST(GradientReducerTest, ABackwardPassFromBeforeItsEndChangesNothingThere) {
     loss = loss_of(forward(reducer, net, sample.x), sample);
   });
   const auto expected = gradients_of(loss_of(net->forward(sample.x), sample), net->parameters());
-  EXPECT_NO_THROW(loss.backward());  // Its sink finds the reducer gone.
+  EXPECT_NO_THROW(loss.backward());  // The reducer is destroyed already.
   EXPECT_TRUE(bytes_of(gradients_in(net->parameters())) == bytes_of(expected));
 }
 

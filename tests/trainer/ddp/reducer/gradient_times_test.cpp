@@ -18,7 +18,7 @@ void spend(double seconds) {
   }
 }
 
-// A model of two factors, of which the second gets its gradient first, and one that is not used.
+// Two factors, of which the second gets its gradient first, and a parameter that is not used.
 struct Factors {
   at::Tensor first = at::ones({4}).requires_grad_(true);
   at::Tensor second = at::ones({4}).requires_grad_(true);
@@ -26,7 +26,7 @@ struct Factors {
 
   std::vector<at::Tensor> all() const { return {first, second, unused}; }
 
-  // A backward pass with so many seconds between the two.
+  // A backward pass with `seconds_between` seconds between the two gradients.
   void backward(double seconds_between = 0) const {
     const at::Tensor inner = first * 2;
     inner.register_hook([=](const at::Tensor& /*gradient*/) { spend(seconds_between); });

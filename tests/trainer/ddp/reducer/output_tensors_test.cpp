@@ -35,7 +35,7 @@ using ::testing::IsEmpty;
 
 at::Tensor number(double value) { return at::full({}, value, at::kDouble); }
 
-// Adds 10 to every tensor in `value` and returns what they were.
+// Adds 10 to every tensor in `value` and returns the former numbers.
 template <class T>
 std::vector<double> add_ten(T& value) {
   std::vector<double> before;
@@ -46,7 +46,7 @@ std::vector<double> add_ten(T& value) {
   return before;
 }
 
-// The numbers now in `value`.
+// The present numbers in `value`.
 template <class T>
 std::vector<double> numbers_in(T& value) {
   std::vector<double> numbers;

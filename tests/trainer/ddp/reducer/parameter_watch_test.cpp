@@ -22,7 +22,7 @@ TEST(ParameterWatchTest, TakesWhatChangesNoGradientsWay) {
   SmallNet net;
   net->first->bias.requires_grad_(false);
   const ParameterWatch watch = watch_of(net);
-  net->second->weight.requires_grad_(false);  // Without a gradient nothing is lost: the Reducer notices it.
+  net->second->weight.requires_grad_(false);  // Allowed: the Reducer notices this itself.
   EXPECT_THAT(watch.difference(), IsEmpty());
   net->second->weight.requires_grad_(true);
   net->second->weight.set_data(at::zeros({4, 16}));  // Other memory of the same kind.
@@ -40,7 +40,7 @@ TEST(ParameterWatchTest, NamesAParameterOfAnotherDtype) {
                                              "[4, 16] on cpu when DistributedDataParallel was made; "));
 }
 
-// The dtype is the old one again, but the Reducer does not hear of its gradient.
+// The dtype is the old one again, but the Reducer is no longer notified of the gradient.
 TEST(ParameterWatchTest, NamesAParameterThatWasConvertedForthAndBack) {
   SmallNet net;
   const ParameterWatch watch = watch_of(net);

@@ -1,5 +1,5 @@
-// Parameters that some steps, or some ranks, leave unused because forward takes another path: gradients against plain
-// averages, and every hook against itself with zeros in place of unused gradients.
+// Parameters that some steps, or some ranks, leave unused because forward takes another path. Gradients are compared
+// with plain averages, and every hook with itself on zeros in place of unused gradients.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -21,8 +21,8 @@ using namespace testing;
 
 constexpr int64_t kChangingSteps = 8;
 
-// Whether `rank` uses the optional layer in `step`: every second rank, then no rank, every rank, no rank, the others.
-// So the set changes from step to step on each rank, between the ranks, and by the graph of forward alone.
+// Whether `rank` uses the optional layer in `step`: in turn even ranks, no rank, every rank and no rank use it. So the
+// set changes from step to step on each rank, between the ranks, and by the graph of forward alone.
 bool takes_path(int64_t step, int64_t rank) {
   switch (step % 4) {
     case 0:
@@ -36,7 +36,7 @@ bool takes_path(int64_t step, int64_t rank) {
 
 bool any_rank_takes_path(int64_t step) { return takes_path(step, 0); }
 
-// Gradients of every rank for parameter `index`, undefined where the rank leaves it unused.
+// Gradients of every rank for parameter `index`; undefined if the rank leaves it unused.
 std::vector<at::Tensor> gradients_with_paths(SmallNet& net, int64_t step, int64_t world_size, size_t index) {
   std::vector<at::Tensor> by_rank;
   for (int64_t rank = 0; rank < world_size; ++rank) {
@@ -111,7 +111,7 @@ struct UnusedHookCase {
   bool feedback;
 };
 
-// The choice of `auto` depends on what is measured: two models can differ in it.
+// The choice of `auto` depends on measurements: two models can differ in it.
 std::vector<UnusedHookCase> unused_hook_cases() {
   std::vector<UnusedHookCase> cases;
   for (const std::string& hook : hooks::comm_hook_names()) {

@@ -46,7 +46,7 @@ TEST_P(LinkRateTest, IsTheSameOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, LinkRateTest, ::testing::Values(2, 3));
 
-// What each rank got; all are on one node unless the workload says otherwise.
+// The results of each rank; all ranks are on one node unless the workload contains other nodes.
 std::vector<HookTimes> measure(int64_t ranks, HookWorkload workload) {
   workload.nodes.resize(static_cast<size_t>(ranks));
   std::vector<HookTimes> measured(static_cast<size_t>(ranks));
@@ -85,7 +85,7 @@ TEST(HookTimes, CountThePayloadOfOneIteration) {
 }
 
 TEST(HookTimes, AddUpThePayloadOfANode) {
-  // The first rank is alone, the other two are together.
+  // The first rank is alone on its node, the other two share one.
   const auto measured =
       measure(3, {.hooks = {"allreduce", "quantize_per_tensor"}, .numel = 30'000, .iterations = 1, .nodes = {0, 1, 1}});
   const int64_t of_rank = hooks::ring_all_reduce_bytes(120'000, 3);
@@ -104,7 +104,7 @@ TEST(HookTimes, NeedTheNodeOfEachRank) {
   });
 }
 
-// Every hook of the table can be measured, also with the smallest bucket.
+// Every hook of the table can be measured, even with the smallest bucket.
 TEST(HookTimes, TakeEveryHook) {
   const auto measured = measure(2, {.hooks = measurable_hooks(), .numel = 1, .iterations = 1});
   for (const HookTime& time : measured[0].times) {
@@ -121,7 +121,7 @@ std::vector<Exactness> check_ranks(int64_t ranks, const std::vector<std::string>
   return checked;
 }
 
-// Every hook of the table that averages stays within its own tolerance, and leaves equal replicas, in one hop or two.
+// Every averaging hook of the table meets its tolerance and leaves equal replicas, in one-shot or two-shot.
 TEST(HookExactness, IsWithinTheToleranceOfEveryHook) {
   const std::vector<std::string> names = hooks_to_measure({});
   for (const int64_t numel : {int64_t{1}, int64_t{1001}, int64_t{70'000}}) {
@@ -156,7 +156,7 @@ TEST(HookExactness, RoundsNothingOnOneNode) {
   EXPECT_LT(checked[0].hooks[0].squared_relative_error, 1e-13);
 }
 
-// The mean of W ranks' independent numbers g has 1 / W of their variance, and g - mean the rest.
+// The mean of W ranks' independent numbers g has 1 / W of their variance, and g - mean has the rest.
 TEST(HookExactness, FindsAHookThatAveragesNothing) {
   const auto checked = check_ranks(3, {"noop"}, 100'000);
   for (const Exactness& of_rank : checked) {
@@ -167,7 +167,7 @@ TEST(HookExactness, FindsAHookThatAveragesNothing) {
   }
 }
 
-// A mean in float32 with one element that is not.
+// A float32 mean with one wrong element.
 class OneWrongElement final : public hooks::CommHook {
  public:
   OneWrongElement(const hooks::HookOptions& options, float element)
@@ -215,7 +215,7 @@ TEST(HookExactness, CountsWhatIsNoNumber) {
 
 TEST(HookExactness, CountsItsPayload) {
   const auto checked = check_ranks(2, {"allreduce", "noop"}, 1000);
-  // The exact mean and both tolerances in float64, and one bucket of float32.
+  // The exact mean and both tolerances in float64, and one float32 bucket.
   EXPECT_EQ(checked[0].payload_bytes_sent, 3 * 8000 + 4000);
 }
 

@@ -15,7 +15,7 @@ std::string text_of(const std::vector<HookTime>& hooks) {
   return recommendation_text(recommend(BenchResults{.hooks = hooks}));
 }
 
-// Six iterations that vary by as much as `spread` above and below, every other way if `inverted`.
+// Six iterations that vary around the median by up to `spread`, in opposite order if `inverted`.
 HookTime noisy(const std::string& hook, double median_ms, double spread, bool inverted) {
   std::vector<double> milliseconds;
   for (int i = 0; i < 6; ++i) {
@@ -61,7 +61,7 @@ TEST(Recommendation, SaysWhenNoHookPays) {
   EXPECT_EQ(recommend({.hooks = hooks}).verdict, Verdict::kNoHookPays);
 }
 
-// At the threshold, a hook that is only nearly fast enough is not chosen for its bytes.
+// A hook that is just too slow to pay is not chosen because it sends fewer bytes.
 TEST(Recommendation, NeverNamesAHookThatDoesNotPay) {
   EXPECT_EQ(
       recommend({.hooks = {time_of("allreduce", 100, 100), time_of("int8", 94, 25), time_of("bf16_compress", 97, 50)}})
@@ -76,7 +76,7 @@ TEST(Recommendation, NeverNamesNoop) {
             "Recommendation: none, only allreduce was measured.\n");
 }
 
-// However clear they look, five iterations come in such an order by chance once in sixteen times.
+// Five iterations are in such an order by chance once in sixteen times, even if they look clear.
 TEST(Recommendation, NeedsSixIterations) {
   const std::vector<HookTime> hooks = {iterations_of("allreduce", {100, 100, 100, 100, 100}, 100),
                                        iterations_of("int6", {20, 20, 20, 20, 20}, 20)};
@@ -105,7 +105,7 @@ TEST(Recommendation, IsNoneWhereTheSpreadHidesTheOrder) {
                             other + " ("));
 }
 
-// What disturbs all hooks of an iteration alike does not hide which of them is faster.
+// A disturbance of all hooks in an iteration does not hide which hook is faster.
 TEST(Recommendation, ComparesHooksWithinEachIteration) {
   const std::vector<double> disturbances = {1, 7, 2, 5, 1, 3, 9, 2};
   std::vector<double> slow;
@@ -121,7 +121,7 @@ TEST(Recommendation, ComparesHooksWithinEachIteration) {
   EXPECT_DOUBLE_EQ(interval->upper, 1.25);
 }
 
-// That none pays is a recommendation too, and may be a guess.
+// That no hook pays is a recommendation as well, and may be a guess.
 TEST(Recommendation, IsUndecidedWhereAHookMayPay) {
   const Recommendation recommendation =
       recommend({.hooks = {noisy("allreduce", 100, 0.3, false), noisy("int8", 100, 0.3, true)}});

@@ -43,7 +43,7 @@ HookTime sized(const std::string& hook, int64_t bucket_bytes, double median_ms) 
 }
 
 TEST(FitHooks, SeparatesLatencyFromBandwidth) {
-  // 0.2 ms and 2 GB/s, or 0.5 ms and 8 GB/s.
+  // 0.2 ms and 2 GB/s; 0.5 ms and 8 GB/s.
   const auto fits = fit_hooks(
       {.hooks = {sized("allreduce", 2'000'000, 1.2), sized("int8", 2'000'000, 0.75), sized("allreduce", 4'000'000, 2.2),
                  sized("int8", 4'000'000, 1.0), sized("allreduce", 8'000'000, 4.2), sized("int8", 8'000'000, 1.5)}});
@@ -58,7 +58,7 @@ TEST(FitHooks, SeparatesLatencyFromBandwidth) {
   EXPECT_NEAR(*fits[1].gb_per_second, 8, 1e-9);
 }
 
-// Sizes with other numbers of buckets in flight lie on another line.
+// Sizes with other numbers of buckets in flight are on another line.
 TEST(FitHooks, NeedsThreeSizesOfOneNumberOfBuckets) {
   BenchResults results = {.hooks = {sized("allreduce", 1000, 1), sized("allreduce", 2000, 2)}};
   results.hooks.push_back(sized("allreduce", 3000, 3));

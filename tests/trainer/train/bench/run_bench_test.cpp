@@ -26,11 +26,11 @@ TEST(BenchOptions, MeasuresEveryHookThatAverages) {
   EXPECT_THAT(hooks, Not(Contains("none")));
   EXPECT_THAT(hooks, Not(Contains("noop")));
   EXPECT_THAT(measurable_hooks(), Contains("noop"));
-  EXPECT_THAT(hooks, Not(Contains("quantized_allreduce")));  // int8 by another name
+  EXPECT_THAT(hooks, Not(Contains("quantized_allreduce")));  // same as int8
   EXPECT_THAT(hooks, Contains("int8"));
-  EXPECT_THAT(hooks, Not(Contains("auto")));            // whatever it takes by another name
-  EXPECT_THAT(hooks, Not(Contains("post_local_sgd")));  // in groups only
-  EXPECT_THAT(hooks, Not(Contains("power_sgd")));       // nor its three others: not chosen by time alone
+  EXPECT_THAT(hooks, Not(Contains("auto")));            // picks another hook
+  EXPECT_THAT(hooks, Not(Contains("post_local_sgd")));  // averages only in groups
+  EXPECT_THAT(hooks, Not(Contains("power_sgd")));       // nor three similar hooks: time alone does not decide
   EXPECT_EQ(hooks.size() + 8, measurable_hooks().size());
 }
 
@@ -127,7 +127,7 @@ TEST(BenchOptions, ParseLists) {
               HasSubstr("buckets: '1.5' is no whole number"));
 }
 
-// There auto takes allreduce, so far, without measuring anything.
+// On GPUs auto so far takes allreduce, without measuring anything.
 TEST(BenchOptions, OfHooksThatChooseHaveNoEffectOnGpus) {
   const at::Device gpu(at::kCUDA, 0);
   const BenchOptions chooses = {.hooks = {"auto", "int8"}, .wire = {.link_gbit = 400}};
@@ -137,7 +137,7 @@ TEST(BenchOptions, OfHooksThatChooseHaveNoEffectOnGpus) {
   EXPECT_NO_THROW(check_options({.hooks = {"int8"}, .wire = {.link_gbit = 400}}, 2, gpu));
 }
 
-// What rank 0 of `ranks` says before it joins the others.
+// The error of rank 0 of `ranks` before it joins the others.
 std::string refusal(const BenchOptions& options, int64_t ranks) {
   WorkerEnv env;
   env.world_size = ranks;

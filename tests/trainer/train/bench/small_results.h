@@ -1,4 +1,4 @@
-// Results by hand.
+// Example results of measurements.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace narrowcast::bench {
 
-// One bucket of 25 MiB, in these iterations.
+// The times of one bucket of 25 MiB.
 inline HookTime iterations_of(const std::string& hook, const std::vector<double>& milliseconds, int64_t payload_bytes) {
   return {.hook = hook,
           .bucket_bytes = 25 << 20,
@@ -21,7 +21,7 @@ inline HookTime iterations_of(const std::string& hook, const std::vector<double>
           .median_ms = median(milliseconds)};
 }
 
-// The same, always as long, in as many iterations as it takes to compare hooks.
+// Equal times, in as many iterations as a comparison needs.
 inline HookTime time_of(const std::string& hook, double median_ms, int64_t payload_bytes) {
   return iterations_of(hook, std::vector<double>(kFewestForInterval, median_ms), payload_bytes);
 }

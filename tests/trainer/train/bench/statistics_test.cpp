@@ -49,7 +49,7 @@ struct TabledInterval {
 
 class MedianIntervals : public ::testing::TestWithParam<TabledInterval> {};
 
-// As tables of the sign test have them.
+// Values from tables of the sign test.
 TEST_P(MedianIntervals, AreOrderStatistics) {
   std::vector<double> values = one_to(GetParam().n);
   std::reverse(values.begin(), values.end());
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Tables, MedianIntervals,
                                            TabledInterval{10, 2, 9}, TabledInterval{20, 6, 15},
                                            TabledInterval{50, 18, 33}, TabledInterval{100, 40, 61}));
 
-// No fewer intervals of skewed values hold their median, which is known, than promised, and not nearly all.
+// The share of intervals that contain the known median of skewed values: at least the promised share, and below 1.
 TEST(MedianInterval, HoldsTheMedianAsOftenAsItSays) {
   std::mt19937_64 random(1);
   std::lognormal_distribution<double> values(0, 1);
@@ -76,7 +76,7 @@ TEST(MedianInterval, HoldsTheMedianAsOftenAsItSays) {
     const auto interval = median_interval(sample);
     held += interval->lower <= 1 && 1 <= interval->upper ? 1 : 0;
   }
-  EXPECT_GE(held, 0.945 * kTrials);  // 0.9586 for n = 20, and four standard errors below
+  EXPECT_GE(held, 0.945 * kTrials);  // 0.9586 for n = 20, minus four standard errors
   EXPECT_LE(held, 0.975 * kTrials);
 }
 

@@ -68,7 +68,7 @@ TEST(KernelTable, ComparesWithReading) {
             "fp8_e4m3_b32     9.0         45%    10.0         50%\n");
 }
 
-// A block of int8_b128 is 512 bytes of float32 and a message of 130. A copy counts what it reads and what it writes.
+// A block of int8_b128 is 512 bytes of float32 and a message of 130 bytes. A copy counts bytes read and bytes written.
 TEST(KernelTable, ComparesWithACopyOnAGpu) {
   const KernelRates rates = {
       .device = c10::DeviceType::CUDA, .memory = 4000, .formats = {{WireFormat::kInt8B128, 2000, 3000}}};
@@ -137,7 +137,7 @@ TEST(FitTable, HasALinePerFit) {
             "allreduce        1      3         200  2.00            0%\n");
 }
 
-// The largest numbers that a run can be asked for, and slow.
+// The largest numbers that can be configured, with slow results.
 TEST(Tables, FitInto160Columns) {
   HookTime time = iterations_of("quantize_per_channel", {123'456.7, 12'345.6, 543'210.9}, 6'442'450'944);
   time.bucket_bytes = kMostBucketBytes;

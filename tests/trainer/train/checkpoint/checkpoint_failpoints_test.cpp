@@ -1,4 +1,4 @@
-// A rank is killed between any two steps of writing a checkpoint: what is in the folder then?
+// Kills a rank between any two steps of writing a checkpoint, and checks the folder's content.
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using testing::small_content;
 
 constexpr int kKilled = 128 + SIGKILL;
 
-// Which rank dies where, and of which step the newest checkpoint is then: 10 was there before, 20 was being written.
+// The rank that dies and where, and the newest checkpoint's step afterwards: 10 existed before, 20 was being written.
 struct Death {
   Failpoint point;
   int64_t nth = 1;
@@ -33,8 +33,8 @@ struct Death {
   int64_t newest = 10;
 };
 
-// A checkpoint of two ranks is three files: the replica and rank 0's by rank 0, which then writes the manifest. Before
-// it, the folder is tried with a file, and its owner recorded.
+// A checkpoint of two ranks has three files. Rank 0 writes the replica and its rank file, and then the manifest. Before
+// that, a test file is written to the folder, and the folder's owner is recorded.
 const Death kDeaths[] = {
     {.point = Failpoint::kOwnerFileLocked},
     {.point = Failpoint::kOwnerRecorded},
@@ -74,7 +74,7 @@ std::set<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// Resumes as the next attempt would: from that step, with all that was saved in it.
+// Resumes as the next attempt would: from that step, with all its state.
 void expect_newest(const ProcessGroupPtr& group, const std::string& folder, int64_t step) {
   const auto owner = prepare_folder(group, folder, Existing::kKeep, "job");
   const FoundCheckpoint found =
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Points, CheckpointDeathTest, ::testing::ValuesIn(kDeath
          "_rank_" + std::to_string(info.param.rank);
 });
 
-// One that is added needs its death here.
+// Every failpoint needs a death in kDeaths.
 TEST(CheckpointDeaths, AreOfEveryPoint) {
   std::set<Failpoint> tried;
   for (const Death& death : kDeaths) tried.insert(death.point);

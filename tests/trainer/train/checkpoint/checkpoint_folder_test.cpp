@@ -77,7 +77,7 @@ TEST_F(CheckpointFolderTest, ReadsEachFormerRankOnce) {
   }
 }
 
-// Every file, cut at every place or with any bit flipped, is noticed before anything of it is used.
+// Every file, cut at any place or with any bit flipped, is noticed before its content is used.
 TEST_F(CheckpointFolderTest, EveryDamageIsNoticedAndNamed) {
   write_checkpoints(1, {20});
   for (const char* name : {"manifest.json", "replica.safetensors", "rank-00000.safetensors"}) {
@@ -102,7 +102,7 @@ TEST_F(CheckpointFolderTest, EveryDamageIsNoticedAndNamed) {
   }
 }
 
-// What is summed is what is used: a file that is opened twice may have changed in between.
+// The checksum covers the bytes that are used: a file that is opened twice may change in between.
 TEST_F(CheckpointFolderTest, EveryFileIsReadOnce) {
   write_checkpoints(2, {20});
   const FileDescriptor watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
@@ -125,7 +125,7 @@ TEST_F(CheckpointFolderTest, EveryFileIsReadOnce) {
 
 class SharedFolderTest : public testing::CheckpointTest {
  protected:
-  // What two ranks say when they prepare `folders[rank]`.
+  // Errors of two ranks that prepare `folders[rank]`.
   std::vector<std::string> complaints(const std::vector<std::string>& folders, Existing existing) {
     std::vector<std::string> messages(2);
     run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {

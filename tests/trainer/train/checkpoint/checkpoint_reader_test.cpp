@@ -21,7 +21,7 @@ using testing::run_ranks;
 
 class CheckpointReaderTest : public testing::CheckpointTest {
  protected:
-  // What two ranks find, and what rank 0 warns of.
+  // The checkpoints that two ranks find; stores rank 0's warnings.
   std::vector<FoundCheckpoint> find() {
     std::vector<FoundCheckpoint> found(2);
     warnings.clear();
@@ -69,7 +69,7 @@ TEST_F(CheckpointReaderTest, SkipsOneWhoseManifestIsDeep) {
   EXPECT_THAT(warnings[0], HasSubstr("is JSON nested more than 64 deep"));
 }
 
-// A folder that was renamed is not the newest because of its name.
+// A renamed folder is not the newest because of its name.
 TEST_F(CheckpointReaderTest, SkipsOneOfAnotherStepThanItsName) {
   write({10, 20});
   std::filesystem::rename(folder / "step-00000010", folder / "step-00000030");
@@ -101,7 +101,7 @@ TEST_F(CheckpointReaderTest, SkipsOneWithAPipeForAFile) {
   for (const char* const name : {"manifest.json", "replica.safetensors", "rank-00001.safetensors"}) {
     const std::string file = folder / ("step-00000020/" + std::string(name));
     std::filesystem::rename(file, folder / "aside");
-    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);  // has no writer: reading would wait for ever
     EXPECT_EQ(find()[0].newest->restored.step, 10);
     ASSERT_EQ(warnings.size(), 1U);
     EXPECT_THAT(warnings[0], HasSubstr(file + ": is not a regular file"));

@@ -78,7 +78,7 @@ TEST_F(CheckpointWriterTest, KeepsTheNewest) {
   EXPECT_THAT(checkpoint_steps(path), ElementsAre(80, 70, 60, 50));
 }
 
-// What is known to be invalid takes no valid one's place, but stays until there is a new valid one.
+// An invalid checkpoint does not count towards `keep`, but stays until there is a new valid one.
 TEST_F(CheckpointWriterTest, InvalidOnesAreReplacedAndDoNotCount) {
   write({10, 20, 30}, 0);
   write({25}, 2, {30, 20});
@@ -110,7 +110,7 @@ TEST_F(CheckpointWriterTest, ADiskThatIsFullLeavesTheOlderOnes) {
   EXPECT_NO_THROW(read_checkpoint(checkpoint_path(path, 10), 0, 1));
 }
 
-// Another machine's job took the folder when this one was silent, and is writing a checkpoint of the same step.
+// Another machine's job took over the folder while this one was silent, and is writing a checkpoint of the same step.
 TEST_F(CheckpointWriterTest, TouchesNothingInAFolderThatAnotherJobHasTakenOver) {
   using namespace std::chrono_literals;
   write({10}, 1);

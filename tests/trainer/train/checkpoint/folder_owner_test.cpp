@@ -87,7 +87,7 @@ TEST_F(FolderOwnerTest, RefusesWhereTheOwnerHasNotSaidWhoItIs) {
   EXPECT_THAT(error_of(on("here", 2), kNeverSilent), HasSubstr("is in use by another process"));
 }
 
-// Nobody has its lock, as after SIGKILL.
+// The lock is free, as after SIGKILL.
 TEST_F(FolderOwnerTest, TakesOverAtOnceFromAnOwnerThatWasKilledOnThisMachine) {
   folder.write(FolderOwner::kFileName, record(on("here", 1), 5));
   const FolderOwner second(name, on("here", 2), kNeverSilent);
@@ -116,7 +116,7 @@ TEST_F(FolderOwnerTest, RefusesWhereAnotherMachinesOwnerCountsOn) {
   EXPECT_EQ(owner(), on("elsewhere", 1));
 }
 
-// A network file system that does not pass locks on.
+// A network file system that does not share locks.
 TEST_F(FolderOwnerTest, RefusesWhereAnotherMachinesOwnerCountsOnWithoutALock) {
   folder.write(FolderOwner::kFileName, record(on("elsewhere", 1), 0));
   std::atomic<bool> done = false;
@@ -133,7 +133,7 @@ TEST_F(FolderOwnerTest, RefusesWhereAnotherMachinesOwnerCountsOnWithoutALock) {
   other.join();
 }
 
-// Its machine hung, or its process was stopped, and went on later.
+// Its machine hung, or its process was stopped, and continued later.
 TEST_F(FolderOwnerTest, TellsAnOwnerThatWasSilentThatItHasLostTheFolder) {
   {
     const FolderOwner first(name, on("elsewhere", 1), {.beat = 1h, .silence = 1h});
@@ -148,19 +148,19 @@ TEST_F(FolderOwnerTest, TellsAnOwnerThatWasSilentThatItHasLostTheFolder) {
 
 TEST_F(FolderOwnerTest, AnOwnerThatLostTheFolderLeavesItAlone) {
   auto first = std::make_unique<FolderOwner>(name, on("elsewhere", 1), OwnerTimes{.beat = 1ms, .silence = 1h});
-  folder.write(FolderOwner::kFileName, record(on("here", 2), 0));  // In a file of its own, as whoever takes over does.
+  folder.write(FolderOwner::kFileName, record(on("here", 2), 0));  // In a new file, as at a takeover.
   first.reset();
   EXPECT_EQ(owner(), on("here", 2));
 }
 
-// Another one may have had the folder, and be gone again.
+// Another job may have had the folder, and have ended.
 TEST_F(FolderOwnerTest, TellsAnOwnerWhoseFileIsGone) {
   const FolderOwner first(name, on("here", 1), kSoonSilent);
   std::filesystem::remove(path());
   EXPECT_THAT(error_message<OutputError>([&] { first.check(); }), HasSubstr(path() + ": is gone"));
 }
 
-// Half of somebody's record where there are no locks, or what a server says that does not answer: a link is not opened.
+// The file is half of a record, without locks, or a link that cannot be opened, like a file of a server that hangs.
 TEST_F(FolderOwnerTest, WaitsForAFileThatCannotBeRead) {
   const std::string aside = path() + ".aside";
   for (const bool is_link : {true, false}) {
@@ -184,7 +184,7 @@ TEST_F(FolderOwnerTest, WaitsForAFileThatCannotBeRead) {
   }
 }
 
-// Whether the first ends before or after the second looks.
+// The first may end before or after the second reads the file.
 TEST_F(FolderOwnerTest, WaitsForAnEarlierOneOfTheSameJob) {
   Writer again = on("here", 2);
   again.job = on("here", 1).job;
@@ -203,7 +203,7 @@ TEST_F(FolderOwnerTest, SaysWhyItCannotWrite) {
   EXPECT_THAT(error_of(on("here", 1), kNeverSilent), HasSubstr(path() + ": cannot be made"));
 }
 
-// Nobody reads from it or writes to it: opening would wait for ever.
+// A pipe without a reader or writer: opening would wait for ever.
 TEST_F(FolderOwnerTest, APipeInThePlaceOfItsFileIsAnError) {
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
   EXPECT_EQ(error_of(on("here", 1), kNeverSilent), path() + ": cannot be made: it is not a regular file");

@@ -14,7 +14,7 @@
 
 namespace narrowcast::testing {
 
-// Tells step and rank apart in every tensor.
+// Content whose tensors all differ by step and rank.
 inline checkpoint::Content small_content(int64_t step, int64_t rank) {
   return {.step = step,
           .training = {{"note", "step " + std::to_string(step)}},
@@ -30,7 +30,7 @@ inline void write_checkpoint(const ProcessGroupPtr& group, const std::string& fo
 // A test with a folder for checkpoints.
 class CheckpointTest : public ::testing::Test {
  protected:
-  // Lets `ranks` ranks write a checkpoint of each of these steps.
+  // Writes a checkpoint of each of these steps with `ranks` ranks.
   void write_checkpoints(int64_t ranks, const std::vector<int64_t>& steps) const {
     run_ranks(ranks, [&](int64_t, const ProcessGroupPtr& group) {
       for (const int64_t step : steps) {

@@ -16,7 +16,7 @@ namespace {
 using testing::error_message;
 using testing::TemporaryFolder;
 
-// Sample 1 of the training and sample 0 of what is held out have targets that are no shares.
+// Sample 1 of the training data and held-out sample 0 have targets outside 0..1.
 TEST(CheckedTargets, AreTheDataSetsButForWhatIsWrong) {
   const TemporaryFolder folder;
   testing::write_tensors(folder, "train", at::ones({3, 2}), at::tensor({0.0, 1.5, 1.0}));

@@ -34,7 +34,7 @@ TEST_P(DataFormats, GoByTheFilesNames) {
   EXPECT_EQ(format_of({folder.path().string(), folder.path().string()}), DataFormat::kText);
 }
 
-// Several files are text as well, and a folder among them.
+// Several paths count as text, even with a folder among them.
 TEST_P(DataFormats, AFileInsteadOfItsFolderIsNamed) {
   const TemporaryFolder folder;
   const std::string file = folder.write(GetParam().file, "a\0b");

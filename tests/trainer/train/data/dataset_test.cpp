@@ -104,7 +104,7 @@ TEST(ReadData, TensorsShapeAClassifierAndNoModule) {
             "data: mlp takes inputs that are uint8 or floats, but not those of " + folder.path().string());
 }
 
-// Letters as well as digits, as EMNIST has them.
+// Letters as well as digits, as in EMNIST.
 TEST(ReadData, ImagesOfAnyClassesAreAModules) {
   const TemporaryFolder folder;
   testing::write_digits(folder);
@@ -257,12 +257,12 @@ TEST(SampleOrder, SeedsAndEpochsDiffer) {
   const SampleOrder order(1000, 1);
   EXPECT_NE(epoch(order, 0), epoch(order, 1));
   EXPECT_NE(epoch(order, 0), epoch(SampleOrder(1000, 2), 0));
-  // A seed's later epochs are not a neighbouring seed's earlier ones.
+  // Later epochs of a seed must not equal earlier epochs of a neighbouring seed.
   EXPECT_NE(epoch(order, 1), epoch(SampleOrder(1000, 2), 0));
   EXPECT_EQ(epoch(order, 3), epoch(SampleOrder(1000, 1), 3));
 }
 
-TEST(SampleOrder, IsFixedForEver) {  // what later versions resume must keep the same order
+TEST(SampleOrder, IsFixedForEver) {  // resumed trainings of later versions need the same order
   const SampleOrder order(10, 0);
   EXPECT_EQ(epoch(order, 0), std::vector<int64_t>({0, 2, 3, 8, 6, 1, 7, 4, 5, 9}));
   EXPECT_EQ(epoch(order, 1), std::vector<int64_t>({2, 5, 8, 6, 7, 1, 0, 3, 9, 4}));
@@ -278,8 +278,8 @@ TEST(SampleOrder, EachPlaceGetsEachSampleEquallyOften) {
       ++counts[static_cast<size_t>(i)][static_cast<size_t>(order.at(number * kSize + i))];
     }
   }
-  // Each of the 100 counts is binomial with mean 1000 and deviation sqrt(1000 * 0.9) = 30. All within five
-  // deviations: chance would leave that once in 17000 seeds, and this one is fixed.
+  // Each of the 100 counts is binomial with mean 1000 and deviation sqrt(1000 * 0.9) = 30. All are within five
+  // deviations. By chance this fails once in 17000 seeds, and this seed is fixed.
   for (const auto& row : counts) {
     for (const int64_t count : row) {
       EXPECT_NEAR(count, 1000, 150);
@@ -294,8 +294,9 @@ TEST(SampleOrder, NeighboursAreScattered) {
   for (int64_t i = 0; i + 1 < kSize; ++i) {
     sum += static_cast<double>(std::llabs(order.at(i) - order.at(i + 1)));
   }
-  // The distance of two random points of 0..n has the mean n / 3 and the deviation n / sqrt(18), so the mean of
-  // n - 1 of them lies within 5 n / sqrt(18 n) = 373 (five deviations; neighbouring distances are nearly independent).
+  // The distance of two random points of 0..n has the mean n / 3 and the deviation n / sqrt(18). So the mean of n - 1
+  // distances is within 5 n / sqrt(18 n) = 373 of n / 3: five deviations, as neighbouring distances are nearly
+  // independent.
   EXPECT_NEAR(sum / (kSize - 1), kSize / 3.0, 5 * kSize / std::sqrt(18.0 * kSize));
 }
 
@@ -320,7 +321,7 @@ class BatchPlanWorlds : public ::testing::TestWithParam<std::tuple<int64_t, int6
 
 TEST_P(BatchPlanWorlds, PartsInRankOrderMakeTheGlobalOrder) {
   const auto [world_size, accumulation_steps] = GetParam();
-  const SampleOrder order(101, 9);  // steps straddle the epochs' borders
+  const SampleOrder order(101, 9);  // steps cross the borders of epochs
   const BatchPlan plan(
       {.global_batch = kGlobalBatch, .world_size = world_size, .accumulation_steps = accumulation_steps});
   int64_t position = 0;

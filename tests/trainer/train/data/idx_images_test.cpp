@@ -31,7 +31,7 @@ std::string idx(uint32_t magic, const std::vector<uint32_t>& sizes, const std::s
 constexpr uint32_t kImagesMagic = 0x803;
 constexpr uint32_t kLabelsMagic = 0x801;
 
-// Drawn 5 x 4: a zero, a one and a seven.
+// Digits drawn in 5 x 4 pixels: a zero, a one and a seven.
 const std::string kDigits =
     ".##.#..##..##..#.##."
     "..#..##...#...#..###"

@@ -39,7 +39,7 @@ class TensorFolders : public ::testing::TestWithParam<DataFormat> {
   bool is_npy() const { return GetParam() == DataFormat::kNpy; }
   TensorFolder open() const { return TensorFolder(folder.path().string(), GetParam()); }
 
-  // Puts another part in place of one.
+  // Replaces a part.
   void rewrite(const std::string& part, const at::Tensor& inputs, const at::Tensor& targets) const {
     if (is_npy()) {
       write_npy(folder, part, inputs, targets);
@@ -86,7 +86,7 @@ TEST_P(TensorFolders, AnyByteChangesTheHash) {
   const uint64_t whole = open().content_hash();
   EXPECT_EQ(open().content_hash(), whole);
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-    if (entry.path().stem().string().starts_with("train-1b")) continue;  // It has none.
+    if (entry.path().stem().string().starts_with("train-1b")) continue;  // It has no samples.
     const std::string file = files::read_file(entry.path());
     std::string other = file;
     other.back() ^= 1;
@@ -134,7 +134,7 @@ TEST_P(TensorFolders, ClassesAreIntegersFrom0) {
             folder / "validation" + byte + ": has the class -1, but classes count from 0");
 }
 
-// Several to a sample, as of tokens or pixels.
+// Several classes per sample, as for tokens or pixels.
 TEST_P(TensorFolders, ClassesHaveABound) {
   EXPECT_EQ(open().class_bound(), 14);
   rewrite("train", inputs_of(0, 12), at::arange(24).view({12, 2}));
@@ -205,7 +205,7 @@ TEST(SafetensorsFolder, ComplexDataAreNamed) {
                 ": byte 136: tensor 'inputs' has the dtype C64, but complex numbers are not read as data");
 }
 
-// The fellow of another shard is none.
+// A file of another shard does not complete a pair.
 TEST(NpyFolder, AFileWithoutItsFellowIsNamed) {
   const TemporaryFolder folder;
   write_npy(folder, "train", at::ones({1, 1}), at::ones({1}));

@@ -18,7 +18,7 @@ namespace {
 
 using namespace narrowcast::testing;
 
-constexpr int64_t kAllUint16 = 65536;  // A vocabulary that the tests' tokens are in.
+constexpr int64_t kAllUint16 = 65536;  // A vocabulary that contains all tokens of the tests.
 
 std::vector<int64_t> tokens_of(const TokenFile& file) {
   std::vector<int64_t> tokens(static_cast<size_t>(file.size()));
@@ -52,7 +52,7 @@ const std::vector<Layout>& layouts() {
 
 class TokenLayouts : public ::testing::TestWithParam<size_t> {
  protected:
-  // What follows the path in the error of opening a file of these bytes.
+  // The error of opening a file of these bytes, without the path.
   std::string error(const std::string& bytes) const {
     const std::string path = folder_.write(layout_.name, bytes);
     const std::string message = error_message<CorruptInputError>([&] { TokenFile{path}; });
@@ -171,7 +171,7 @@ std::vector<uint16_t> tokens_in(const TextCorpus& corpus, const TextSegment& seg
   return {begin + segment.begin, begin + segment.end};
 }
 
-// A text in which every segment is a file of its own: the same samples under the same numbers.
+// A text in which every segment is a separate file: the same samples under the same numbers.
 TEST(TokenDataset, SamplesAreThoseOfTheSameText) {
   const TextDataset text = small_text();
   const TemporaryFolder folder;

@@ -1,4 +1,4 @@
-// What a file's digest is, told without what the product reads and writes files by.
+// Computes a file's digest without the product's readers and writers.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace narrowcast::testing {
 
-// Returns the digest of the file as it is now.
+// The digest of the file's present content.
 inline files::FileDigest digest_of_file(const std::string& path) {
   const std::string content = files::read_file(path);
   files::Sha256 hash;

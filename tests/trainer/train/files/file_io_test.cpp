@@ -108,7 +108,7 @@ TEST(AtomicFile, PlacesThatCannotBeWrittenAreNamed) {
   std::filesystem::create_directory(folder.path() / "taken");
   EXPECT_EQ(error_message<c10::ValueError>([&] { AtomicFile file(folder / "taken"); }),
             folder / "taken" + ": cannot be written: Is a directory");
-  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);  // A device would be replaced for the whole machine.
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);  // Replacing a device would affect the whole machine.
   EXPECT_EQ(error_message<c10::ValueError>([&] { AtomicFile file(folder / "pipe"); }),
             folder / "pipe" + ": cannot be written: it is not a regular file");
   EXPECT_EQ(folder.entries(), 2) << "nothing unfinished stays";
@@ -133,7 +133,7 @@ TEST(AtomicFile, ItsPlaceIsCheckedBeforehand) {
   EXPECT_THAT(complaint(folder / "pipe"), ::testing::HasSubstr("pipe: cannot be written: it is not a regular file"));
 }
 
-// The superuser may write everywhere but into what has no place for files.
+// The superuser may write everywhere, except below something that is not a folder.
 TEST(MakeFolder, ItsPlaceIsCheckedBeforehand) {
   const TemporaryFolder folder;
   folder.write("file", "");

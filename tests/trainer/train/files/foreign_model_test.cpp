@@ -27,7 +27,7 @@ using testing::TemporaryFolder;
 
 constexpr const char* kScriptAdvice = "torch.jit.script(net).save(\"net.pt\") writes a TorchScript module";
 
-// The beginnings of what Python's torch.save pickles; tests/python reads whole files of it.
+// The first bytes of files that Python's torch.save pickles; tests/python reads whole files.
 const std::string kPickledState =
     "\x80\x02"
     "ccollections\nOrderedDict\nq";
@@ -37,7 +37,7 @@ const std::string kPickledModule =
 
 class ForeignModelTest : public ::testing::Test {
  protected:
-  // A zip archive as LibTorch's writer makes it, with these entries.
+  // A zip archive by LibTorch's writer, with these entries.
   std::string archive(const std::map<std::string, std::string>& entries) const {
     caffe2::serialize::PyTorchStreamWriter writer(path);
     for (const auto& [name, content] : entries) writer.writeRecord(name, content.data(), content.size());

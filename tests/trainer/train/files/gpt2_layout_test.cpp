@@ -20,7 +20,7 @@ using testing::gpt2_weights;
 
 constexpr models::GptOptions kTinyGpt2 = {.layers = 2, .heads = 4, .width = 16, .context = 8, .vocabulary_size = 11};
 
-// Applies `change` to good tensors and returns what is wrong with them then.
+// Applies `change` to good tensors and returns the resulting error.
 template <class Change>
 std::string error_after(const Change& change) {
   models::StateDict tensors = gpt2_weights();
@@ -39,7 +39,7 @@ TEST(Gpt2Layout, HasHuggingFacesNamesAndShapes) {
   }
 }
 
-// Square ones, too, whose shape does not tell.
+// Includes square weights, whose shape does not show whether they are transposed.
 TEST(Gpt2Layout, TransposesTheWeightsOfLayersAlone) {
   const models::Gpt model(kTinyGpt2);
   const auto weights = model.named_parameters();
@@ -74,7 +74,7 @@ TEST(Gpt2Layout, ShapesAreOptions) {
   EXPECT_EQ(gpt2_options("m", gpt2_weights({.layers = 3, .width = 32, .context = 5, .vocabulary = 7})), expected);
 }
 
-// As a GPT2LMHeadModel is saved, and as the files of the first ones were.
+// Names as in a saved GPT2LMHeadModel, with masks as in the first published files.
 TEST(Gpt2Layout, LeavesOutPrefixMasksAndATiedHead) {
   const models::StateDict plain = gpt2_weights();
   models::StateDict tensors = {{"lm_head.weight", plain.at("wte.weight").clone()}};

@@ -1,4 +1,4 @@
-// What a training begins with, from files of every kind.
+// The initial state of a training, from files of every kind.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class InitialStateTest : public ::testing::Test {
     return model;
   }
 
-  // A new model that begins with the file, but for what `given` says.
+  // A new model with the file's state and options; `given` overrides options.
   std::shared_ptr<models::Model> load(const std::string& name, const models::ModelOptions& given = {}) {
     const InitialState initial = read_initial_state(path, name);
     auto model = models::create_model(name, options_with(initial, given));
@@ -49,7 +49,7 @@ class InitialStateTest : public ::testing::Test {
 
   void write(const models::StateDict& tensors) const { write_safetensors(path, {.tensors = tensors, .metadata = {}}); }
 
-  // What is wrong with the file for a gpt, without its path.
+  // The error of loading the file as a gpt, without its path.
   std::string corruption() {
     const std::string message = error_message<CorruptInputError>([&] { load("gpt", {{"heads", 4}}); });
     return message.starts_with(path + ": ") ? message.substr(path.size() + 2) : message;
@@ -101,7 +101,7 @@ TEST_F(InitialStateTest, Gpt2HasTheTensorsOfTheFile) {
   for (const auto& [name, tensor] : tensors) EXPECT_TRUE(written.at(name).equal(tensor)) << name;
 }
 
-// As transformers' save_pretrained(max_shard_size=...) writes a large one; `path` is the index then, or its folder.
+// Shards as transformers' save_pretrained(max_shard_size=...) writes them; `path` is the index, or its folder.
 TEST_F(InitialStateTest, Gpt2MayBeInSeveralFiles) {
   const models::StateDict tensors = gpt2_weights();
   std::map<std::string, models::StateDict> parts;
@@ -138,7 +138,7 @@ TEST_F(InitialStateTest, NarrowFloatsAreWidened) {
   }
 }
 
-// The number of heads, which no shape says, is in the metadata.
+// The number of heads is in the metadata, because no shape shows it.
 TEST_F(InitialStateTest, WhatATrainingWroteComesBack) {
   for (const std::string name : {"gpt", "char_gpt"}) {
     const auto model = save(name, kSmallGpt2);
@@ -188,7 +188,7 @@ TEST_F(InitialStateTest, WrongTensorsAreNamed) {
             "tensor 'h.0.extra' is none of the model's");
   EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors["h.5.ln_1.bias"] = at::ones({16}); }),
             "tensor 'h.5.ln_1.bias' is none of the model's");
-  // As a torch.nn.Linear has it.
+  // In the layout of torch.nn.Linear.
   EXPECT_EQ(corruption_after([](models::StateDict& tensors) {
               tensors["h.0.attn.c_attn.weight"] = at::ones({48, 16});
             }),
@@ -224,7 +224,7 @@ TEST_F(InitialStateTest, FilesOfSomethingElseAreNamed) {
   EXPECT_EQ(wrong_use("gpt"), "init_from: " + path + " is quantised: it has no weights that could be trained");
 }
 
-// A module with one weight under three names, as a language model's embedding and head have one.
+// A module with one weight under three names, like a language model's embedding and head.
 models::ScriptModel tied_module() {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
   torch::jit::Module part = testing::trained_module(unit, "Part");
@@ -239,8 +239,8 @@ models::ScriptModel tied_module() {
   return {module, {.name = "m.pt", .loss = models::Loss::kMse}};
 }
 
-// So that Python's load_state_dict finds all names, and what Python's state_dict or safetensors' save_model has is
-// taken.
+// Python's load_state_dict must find all names. Files of Python's state_dict and of safetensors' save_model can be
+// read.
 TEST_F(InitialStateTest, ATiedTensorHasAllItsNames) {
   const auto saved = std::make_shared<models::ScriptModel>(tied_module());
   save_model(path, {.name = models::kScript, .model = saved, .vocabulary = {}});
@@ -267,7 +267,7 @@ TEST_F(InitialStateTest, ATiedTensorHasAllItsNames) {
   EXPECT_EQ(error_message<CorruptInputError>(loaded), path + ": tensor 'd.weight' is none of the model's");
 }
 
-// A module with a weight and two buffers, which TorchScript saves whether the class does or not.
+// A module with a weight and two buffers, which TorchScript saves even if they are not persistent.
 models::ScriptModel buffered_module() {
   torch::jit::Module module = testing::trained_module(std::make_shared<torch::jit::CompilationUnit>(), "Buffered");
   module.register_parameter("weight", at::rand({2}).requires_grad_(), /*is_buffer=*/false);
@@ -306,7 +306,7 @@ TEST_F(InitialStateTest, AParameterMustBeThereAndABufferOfATrainingToo) {
   EXPECT_EQ(message(), path + ": the model's tensor 'angles' is missing");
 }
 
-// 3 TiB of memory otherwise.
+// The model would need 3 TiB of memory.
 TEST_F(InitialStateTest, AModelOutOfProportionIsNotMade) {
   write({{"wte.weight", at::ones({1, 16384})}, {"wpe.weight", at::ones({1, 16384})}});
   const InitialState initial = read_initial_state(path, "gpt");

@@ -44,7 +44,7 @@ TEST(JsonLines, SpecialNumbersAreNamedAtAnyDepth) {
   EXPECT_EQ(read_file(folder / "m"), "{\"a\":\"NaN\",\"b\":[\"Infinity\",1.5],\"c\":{\"d\":\"-Infinity\"}}\n");
 }
 
-// As the path of a file may be.
+// Such strings occur in paths of files.
 TEST(JsonLines, StringsThatAreNotUtf8AreEscaped) {
   const TemporaryFolder folder;
   JsonLinesFile(folder / "m").append({{"a", "caf\xe9\n"}, {"b", {"\xff", "caf\xc3\xa9\n"}}, {"c", {{"d", "\xe9"}}}});
@@ -76,7 +76,7 @@ TEST(JsonLines, GoesIntoRegularFilesOnly) {
   const auto refusal = [&](const std::string& path) {
     return error_message<c10::ValueError>([&] { JsonLinesFile file(path); });
   };
-  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);  // nobody reads from it: opening would wait for ever
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);  // has no reader: opening would wait for ever
   EXPECT_EQ(refusal(folder / "pipe"), folder / "pipe" + ": cannot be written: it is not a regular file");
   const FileDescriptor reader(::open((folder / "pipe").c_str(), O_RDONLY | O_NONBLOCK));
   EXPECT_EQ(refusal(folder / "pipe"), folder / "pipe" + ": cannot be written: it is not a regular file");

@@ -37,7 +37,7 @@ TEST(MappedFile, WhatCannotBeReadIsNamed) {
             folder.path().string() + ": is a folder, where a file is needed");
 }
 
-// 16 MiB are hashed whole, and more than that in part.
+// Files of up to 16 MiB are hashed as a whole, longer files in part.
 constexpr uint64_t kLongest = uint64_t{16} << 20;
 
 uint64_t hash_of(const std::string& path) { return sampled_hash(MappedFile(path), kHashStart); }

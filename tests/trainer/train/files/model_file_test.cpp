@@ -58,7 +58,7 @@ class ModelFile : public ::testing::Test {
 
 TEST_F(ModelFile, EveryModelComesBack) {
   for (const std::string& name : models::model_names()) {
-    const bool is_gpt2 = models::model_row(name).is_gpt2;  // Which is not small by itself.
+    const bool is_gpt2 = models::model_row(name).is_gpt2;  // It is not small by default.
     const SavedModel saved = {.name = name,
                               .model = models::create_model(name, is_gpt2 ? kTinyGpt : models::ModelOptions()),
                               .vocabulary = {}};
@@ -74,7 +74,7 @@ TEST_F(ModelFile, EveryModelComesBack) {
   }
 }
 
-// The models name the dtypes that files can hold, but do not know the files.
+// The models list the dtypes that files can hold, without depending on the files.
 TEST(SavedDtypes, AreThoseOfSafetensors) {
   for (int type = 0; type < static_cast<int>(c10::ScalarType::NumOptions); ++type) {
     const auto dtype = static_cast<c10::ScalarType>(type);
@@ -106,7 +106,7 @@ TEST_F(ModelFile, MetadataIsAsDocumented) {
   EXPECT_EQ(read_safetensors(path_).metadata, expected);
 }
 
-// transformers reads no file without "format".
+// transformers does not read files without "format".
 TEST_F(ModelFile, Gpt2IsAsHuggingFaceHasIt) {
   const auto model = models::create_model("gpt", kTinyGpt);
   save_model(path_, {.name = "gpt", .model = model, .vocabulary = {"a", "b", "c"}});
@@ -129,7 +129,7 @@ TEST_F(ModelFile, QuantisedGpt2KeepsItsOwnNames) {
   EXPECT_TRUE(loaded->logits(tokens).equal(std::dynamic_pointer_cast<models::Gpt>(model)->logits(tokens)));
 }
 
-// As padded vocabularies are.
+// The case of padded vocabularies.
 TEST_F(ModelFile, Gpt2MayHaveMoreTokensThanItsVocabularyHasEntries) {
   const auto model = models::create_model("gpt", kTinyGpt);
   save_model(path_, {.name = "gpt", .model = model, .vocabulary = {"a", "b"}});
@@ -195,7 +195,7 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
             "char_gpt: option layers must be an integer, but is 18446744073709551615");
   EXPECT_EQ(error_with("options", "[1]"), "char_gpt: options must be a JSON object, but are [1]");
   EXPECT_NE(error_with("options", R"({"width":16384,"layers":256,"heads":2,"vocabulary_size":3})").find("parameters"),
-            std::string::npos);  // 3 TiB of memory otherwise
+            std::string::npos);  // it would need 3 TiB of memory
   EXPECT_EQ(error_with("quantization", "int3"),
             "has the quantization 'int3', but this program reads weight_only_int8 only");
   EXPECT_EQ(error_with("quantization", "weight_only_int8"),

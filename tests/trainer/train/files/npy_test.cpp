@@ -20,7 +20,7 @@ using narrowcast::testing::npy_dictionary;
 using narrowcast::testing::npy_file;
 using narrowcast::testing::TemporaryFolder;
 
-// What follows the path in the error of a file of these bytes.
+// The error of reading a file of these bytes, without the path.
 std::string npy_error(const std::string& bytes) {
   const TemporaryFolder folder;
   const std::string path = folder.write("f.npy", bytes);
@@ -28,7 +28,7 @@ std::string npy_error(const std::string& bytes) {
   return message.starts_with(path + ": ") ? message.substr(path.size() + 2) : message;
 }
 
-// An array that is there as the file's bytes.
+// Reads an array from the bytes of its file.
 at::Tensor array_of(const MappedTensor& tensor) {
   const std::string_view bytes = tensor.file->bytes().substr(static_cast<size_t>(tensor.begin));
   const at::Tensor array = at::empty(tensor.shape, tensor.dtype);
@@ -154,7 +154,7 @@ TEST(Npy, WrongBeginningsAreRefused) {
   EXPECT_EQ(npy_error(bytes), "byte 8: the header's length 374 reaches past the end of the file at byte 132");
 }
 
-// Whatever is cut off, and whichever byte of the header has one bit wrong: an array of the same size, or one error.
+// Any cut and any wrong bit in the header give an array of the same size, or one error.
 TEST(Npy, NoDamageIsMissedOrWorseThanAnError) {
   const std::string whole = npy_file(npy_dictionary("<f4", "(1, 2)"), "abcdefgh");
   for (size_t length = 0; length < whole.size(); ++length) {

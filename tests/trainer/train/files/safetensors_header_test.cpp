@@ -1,4 +1,4 @@
-// What a reader must refuse and what it must accept, by example and by mutation.
+// Headers that a reader must refuse or accept, by examples and by mutations.
 #include "trainer/train/files/safetensors.h"
 
 #include <ATen/ATen.h>
@@ -52,7 +52,7 @@ TEST_P(SafetensorsRefusedHeader, IsCorruptInputThatSaysWhy) {
   EXPECT_LE(byte, kLengthBytes + std::ssize(refused.header) + refused.data_bytes);
 }
 
-// Bytes of the file, in which the header begins at byte 8: of its last one that was read, or where data are wrong.
+// Offsets in the file, whose header begins at byte 8: of the last byte of the header that was read, or of wrong data.
 TEST(SafetensorsHeader, ErrorsNameTheByte) {
   const auto byte_of = [](const std::string& header, int64_t data_bytes = 4) {
     const std::string message =
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
                                                                     std::string(93, 'n') +
                                                                     "' holds a number, which it must not"}));
 
-// A tensor of float32 whose shape holds what it must not, and one whose shape is too large.
+// A float32 tensor with an invalid element in its shape, and one whose shape is too large.
 RefusedHeader bad_shape(const std::string& shape, const std::string& what) {
   return {one_tensor("\"F32\"", shape, "[0,4]"), "header: 't', 'shape' holds " + what + ", which it must not"};
 }
@@ -243,7 +243,7 @@ TEST(SafetensorsFile, TruthValuesAreZeroOrOne) {
       "byte " + std::to_string(8 + header.size() + 2) + ": tensor 't' of dtype BOOL holds a byte other than 0 and 1");
 }
 
-// Loads the file or throws CorruptInputError; anything else fails the test. Returns whether it loaded.
+// Returns whether the file loads or is refused with CorruptInputError; anything else fails the test.
 bool loads(const std::string& path) {
   try {
     read_safetensors(path);

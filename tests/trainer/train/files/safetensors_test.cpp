@@ -205,8 +205,8 @@ TEST(SafetensorsOfASum, AreReadIfTheyAreTheOnes) {
         read_safetensors(path, {digest.bytes + 1, digest.sha256});
       }),
       path + ": has " + std::to_string(digest.bytes) + " bytes, but must have " + std::to_string(digest.bytes + 1));
-  // Every byte counts, those of the header, its padding and the data; that the sum is another is said before what else
-  // may be wrong.
+  // Every byte counts: those of the header, its padding and the data. The wrong checksum is reported before other
+  // errors.
   const std::string whole = read_file(path);
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string changed = whole;
@@ -235,7 +235,7 @@ TEST(MapSafetensors, FindsEveryTensorWhereItLies) {
   }
 }
 
-// The same checks as when it is read.
+// Mapping makes the same checks as reading.
 TEST(MapSafetensors, NoCutIsMissed) {
   const TemporaryFolder folder;
   write_safetensors(folder / "f", {.tensors = {{"t", at::ones({2})}}, .metadata = {}});

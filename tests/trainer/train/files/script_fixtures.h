@@ -1,4 +1,4 @@
-// A TorchScript language model whose loss is known: it has learnt the counts of nothing but the last character.
+// A TorchScript language model of known loss: a table of counts that depend only on the last character.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>

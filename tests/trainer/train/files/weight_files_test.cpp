@@ -133,7 +133,7 @@ TEST(Weights, WhatIsNoPlaceForThemIsNamed) {
                                " has both model.safetensors and model.safetensors.index.json; name one of them");
 }
 
-// 3 MiB and a byte, which are read in parts.
+// 3 MiB and one byte, which are read in parts.
 TEST(HashOfFiles, IsThatOfEveryByte) {
   const TemporaryFolder folder;
   std::string content((size_t{3} << 20) + 1, 'a');

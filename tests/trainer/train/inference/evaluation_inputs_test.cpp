@@ -50,7 +50,7 @@ TEST(LoadForEvaluation, AScriptIsWhatTheJobSays) {
   EXPECT_FALSE(load_for_evaluation(job).next.has_value());
 }
 
-// Without a name the data decide what a script is; what gives no logits writes no text.
+// Without a model name the data decide what kind of model a script is. A script without logits cannot write text.
 TEST(LoadForEvaluation, AScriptIsWhatItsDataAre) {
   const TemporaryFolder folder;
   testing::write_digits(folder);
@@ -74,7 +74,7 @@ TEST(LoadForEvaluation, GoesByTheFilesSuffix) {
     return error_message<c10::ValueError>([&] { load_for_evaluation({.version = "1", .file = folder / name}); });
   };
   EXPECT_THAT(message("m.bin"), HasSubstr("is neither named *.safetensors"));
-  // A script under a model file's name is not run.
+  // A script whose name is that of a model file is not run.
   save_script(table_module(at::eye(3)), folder / "m.safetensors", {});
   EXPECT_THROW(load_for_evaluation({.version = "1", .file = folder / "m.safetensors"}), CorruptInputError);
   files::save_model(

@@ -89,7 +89,7 @@ TEST(ReportText, HasALinePerLayerAndTheSum) {
   EXPECT_THAT(text, HasSubstr("sum                         44 B        40 B"));
 }
 
-// A file names its layers as it likes.
+// A file may give its layers any names.
 TEST(ReportText, IsNoWiderThanTheNamesItShows) {
   QuantizeReport report = compare_layers(floats(), quantised());
   report.layers.push_back(report.layers[0]);
@@ -144,7 +144,7 @@ TEST_F(QuantizeModelFile, WritesAModelThatLoadsAsInt8) {
   EXPECT_LT(std::filesystem::file_size(options.output), std::filesystem::file_size(options.input));
 }
 
-// It computes what the model converted in memory computes.
+// It computes the same as the model converted in memory.
 TEST_F(QuantizeModelFile, TheWrittenModelRuns) {
   quantize_file(options);
   const auto loaded = std::dynamic_pointer_cast<models::CharGpt>(files::load_model(options.output).model);
@@ -180,7 +180,7 @@ TEST_F(QuantizeModelFile, RefusesAModelWithoutLinearLayers) {
   EXPECT_THAT(refusal({.input = path, .output = options.output}), HasSubstr("has no Linear layer"));
 }
 
-// A module with one Linear layer, named as Python's compiler names it.
+// A module with one Linear layer, with the name that Python's compiler gives it.
 torch::jit::Module linear_script() {
   const auto unit = std::make_shared<torch::jit::CompilationUnit>();
   torch::jit::Module linear("__torch__.torch.nn.modules.linear.Linear", unit);

@@ -1,4 +1,4 @@
-// A job of four steps that saves every other one and resumes from what it has saved.
+// A job of four steps that saves every second step and resumes from its checkpoints.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -23,7 +23,7 @@ class JobCheckpointsTest : public ::testing::Test {
     job.checkpoints = {.folder = checkpoints, .every = 2, .keep = 0, .resume = true, .resume_from = {}};
     job.output.folder = folder / "run";
   }
-  // As a process alone; gives what it says of its progress.
+  // Runs the job in a single process; returns its progress output.
   std::string run() {
     const JobOutcome outcome = run_alone(job);
     EXPECT_EQ(outcome.exit_code, program::kSuccess);
@@ -34,9 +34,9 @@ class JobCheckpointsTest : public ::testing::Test {
     return error_message<c10::ValueError>([&] { run(); });
   }
   std::string model() const { return files::read_file(folder / "run/model.safetensors"); }
-  // As after an interruption: everything since step 2 is lost.
+  // Simulates an interruption: everything since step 2 is lost.
   void lose_step_4() { std::filesystem::remove_all(checkpoints + "/step-00000004"); }
-  // As in a checkpoint of step 2 that was written before there was that setting.
+  // Simulates a checkpoint of step 2 that was written before that setting existed.
   void forget_setting(const std::string& name) const {
     const std::string path = checkpoints + "/step-00000002/manifest.json";
     checkpoint::Manifest manifest = checkpoint::parse_manifest(files::read_file(path), path);

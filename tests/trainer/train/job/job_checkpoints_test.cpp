@@ -80,7 +80,7 @@ TEST_F(JobSettingsTest, LeaveOutWhatMayChange) {
   EXPECT_FALSE(describe().settings.contains("steps"));
 }
 
-// Other ranks send other bytes, and may resume all the same.
+// Another number of ranks sends other bytes, and may still resume.
 TEST_F(JobSettingsTest, LeaveOutWhatIsSent) {
   for (const std::string hook : {"int8", "power_sgd", "batched_power_sgd"}) {
     job.ddp.hook(hook);
@@ -99,7 +99,7 @@ TEST_F(JobCheckpointsTest, TheSameJobStartsAndResumes) {
   EXPECT_EQ(model(), whole);
 }
 
-// A module's batch norms and dropout; its file may have moved.
+// A module with batch norms and dropout; its file may have moved.
 class ModuleCheckpointsTest : public JobCheckpointsTest {
  protected:
   ModuleCheckpointsTest() {
@@ -299,7 +299,7 @@ TEST_F(JobCheckpointsTest, ResumesFromTheOneThatIsNamed) {
   EXPECT_THAT(error_message<CorruptInputError>([&] { run(); }), HasSubstr(folder / "none/manifest.json"));
 }
 
-// A job that was ended before its first checkpoint starts anew, over what it had written until then.
+// A job that ended before its first checkpoint starts anew and overwrites its former output.
 TEST_F(JobCheckpointsTest, FilesOfAFinishedTrainingAreKept) {
   folder.write("run/metrics.jsonl", "{\"event\":\"start\"}\n");
   run();

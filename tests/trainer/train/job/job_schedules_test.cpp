@@ -1,5 +1,4 @@
-// Schedules and early stops over checkpoints: a training that resumes ends as the whole one does, or goes on to another
-// end.
+// Schedules and early stops with checkpoints: a resumed training ends as the uninterrupted one does, or is extended.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +41,7 @@ TEST_F(JobSchedulesTest, AStablePhaseGoesOnToAnotherEnd) {
   EXPECT_EQ(files::read_file(folder / "shorter-run/model.safetensors"), whole);
 }
 
-// By default the warm-up is a twentieth of the steps: here 1, and then 3.
+// By default the warm-up is a twentieth of the steps: first 1, then 3 steps.
 TEST_F(JobSchedulesTest, AConstantRateIsProlonged) {
   job.training.learning_rate.schedule = ScheduleKind::kConstant;
   job.training.steps = 20;
@@ -56,7 +55,7 @@ TEST_F(JobSchedulesTest, AConstantRateIsProlonged) {
   EXPECT_THAT(complaint(), HasSubstr("learning_rate: is "));
 }
 
-// What follows the warm-up depends on where it ended.
+// The schedule after the warm-up depends on where the warm-up ended.
 TEST_F(JobSchedulesTest, ACosineRemembersItsWarmUp) {
   job.training.steps = 4;
   job.training.learning_rate.warmup_steps = 1;
@@ -65,7 +64,7 @@ TEST_F(JobSchedulesTest, ACosineRemembersItsWarmUp) {
   EXPECT_THAT(complaint(), HasSubstr("warmup_steps: is 2, but 1 in the checkpoint "));
 }
 
-// Steps that change nothing: the first evaluation, after step 2, stays the best.
+// The steps change nothing: the first evaluation, after step 2, stays the best.
 TEST_F(JobSchedulesTest, EndsEarlyWhereTheWholeTrainingDid) {
   job.training.steps = 20;
   job.training.eval_every = 2;

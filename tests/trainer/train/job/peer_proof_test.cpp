@@ -37,7 +37,7 @@ TEST(ProveToPeers, PassesWhereAllKnowTheSecretOrNoneIsGiven) {
   }
 }
 
-// Whoever takes a rank's place has all that is told openly, but not the secret.
+// A stranger in a rank's place has everything that is sent openly, except the secret.
 TEST(ProveToPeers, NamesTheRankThatDoesNotKnowIt) {
   for (const int64_t stranger : {0, 1, 2}) {
     std::vector<std::string> messages(3);
@@ -56,7 +56,7 @@ TEST(ProveToPeers, NamesTheRankThatDoesNotKnowIt) {
   }
 }
 
-// Which has connections of its own: the rank's place is taken there, by somebody who knows no secret.
+// Groups have separate connections: there somebody without the secret takes the rank's place.
 TEST(ProveToPeers, IsAskedAgainInGroupsOfSomeRanks) {
   const SecretFile secret(kOurs);
   const EnvironmentVariables told{{program::kSecretVariable, secret.path()}};
@@ -83,7 +83,7 @@ TEST(ProveToPeers, IsAskedAgainInGroupsOfSomeRanks) {
   });
 }
 
-// A rank of another job that has the same secret proves nothing to this one.
+// A rank of another job with the same secret proves nothing to this job.
 TEST(ProveToPeers, IsOfTheJob) {
   const SecretFile secret(kOurs);
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {

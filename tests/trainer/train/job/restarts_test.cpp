@@ -27,7 +27,7 @@ WorkerEnv restart_of(const std::string& run) {
   return env;
 }
 
-// Of one that came to its end, or of another run, nothing is replaced.
+// A restart does not replace output of a finished training or of another run.
 TEST(CheckOutput, ARestartMayReplaceWhatItsOwnFormerStartLeft) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
@@ -72,7 +72,7 @@ TEST(AsRestarted, ResumesFromCheckpointsOfTheSameRunAlone) {
   EXPECT_FALSE(as_restarted(job, first).checkpoints.resume);
 }
 
-// The launcher is told by the error file of whichever rank it sees end first.
+// The launcher learns it from the error file of the rank that it sees end first.
 TEST(ReportDivergence, TellsTheLauncherThatARestartWouldDivergeToo) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);

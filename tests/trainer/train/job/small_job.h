@@ -1,4 +1,4 @@
-// A job that takes a moment, and what it says on the ranks on which it runs.
+// A job that takes a moment, and its outcome on each rank.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ inline job::TrainJob small_job(const TemporaryFolder& folder) {
   return job;
 }
 
-// The same for a TorchScript module over small digits, all in the folder.
+// The same for a TorchScript module on small digits; all files are in the folder.
 inline job::TrainJob module_job(const TemporaryFolder& folder, const std::string& forward = kPredicts) {
   job::TrainJob job = small_job(folder);
   job.model = folder / "net.pt";
@@ -42,7 +42,7 @@ inline job::TrainJob module_job(const TemporaryFolder& folder, const std::string
   return job;
 }
 
-// What one rank ends with.
+// The outcome of one rank.
 struct JobOutcome {
   int exit_code = -1;
   std::string results;
@@ -59,12 +59,12 @@ JobOutcome outcome_of(const WorkerEnv& env, const Run& run) {
   return {exit_code, results.str(), progress.str()};
 }
 
-// The job as that of a process alone.
+// Runs the job in a single process.
 inline JobOutcome run_alone(const job::TrainJob& job, const WorkerEnv& env = {}) {
   return outcome_of(env, [&](const job::JobContext& context) { return run_job(job, context); });
 }
 
-// Calls `run` on all ranks of a job on which they have agreed, each of them a thread.
+// Calls `run` on all ranks, each a thread, of a job on which they have agreed.
 inline std::vector<JobOutcome> run_agreed(const job::TrainJob& job, int64_t world_size,
                                           const std::function<int(const job::AgreedJob&)>& run) {
   std::vector<JobOutcome> outcomes(static_cast<size_t>(world_size));

@@ -58,7 +58,7 @@ TEST(VerificationJob, OtherModelsUseTheirData) {
   EXPECT_THAT(outcomes[0].results, Not(HasSubstr("is_last")));
 }
 
-// Each hook's passes draw the same dropout. One rank: ranks on threads draw from one generator.
+// Each hook's passes draw the same dropout. There is one rank, because ranks on threads share one generator.
 TEST(VerificationJob, AModulesDropoutIsTheSameForAllHooks) {
   const TemporaryFolder folder;
   TrainJob job = testing::module_job(folder);

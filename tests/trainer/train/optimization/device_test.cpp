@@ -29,7 +29,7 @@ WorkerEnv rank_of_node(int64_t local_rank, int64_t local_world_size = 1) {
   return env;
 }
 
-// A module that counts its passes in a buffer, and draws.
+// A module that counts its passes in a buffer, and draws random numbers.
 struct Drawing : torch::nn::Module {
   Drawing() : passes(register_buffer("passes", at::zeros({}))) {}
   at::Tensor forward() const { return passes.add_(1) + at::rand({4}); }
@@ -103,7 +103,7 @@ TEST_P(BatchFeedTest, GivesTheBatchesThatWerePrepared) {
   feed.prepare({1, 2});
   for (int64_t first = 1; first < 20; ++first) {
     const models::Batch batch = feed.take();
-    feed.prepare({first + 1, first + 2});  // While the one before is still in use.
+    feed.prepare({first + 1, first + 2});  // While the batch before is still in use.
     const models::Batch expected = dataset.training_batch({first, first + 1});
     EXPECT_EQ(batch.inputs.device(), device);
     EXPECT_TRUE(at::equal(batch.inputs.cpu(), expected.inputs)) << first;

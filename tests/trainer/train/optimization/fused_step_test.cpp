@@ -29,7 +29,7 @@ using torch::optim::SGDParamState;
 constexpr int64_t kFusedSteps = 20;
 constexpr double kRate = 0.01;
 
-// Parameters of several shapes, an empty one and one that gets a gradient in every third step only, in two copies.
+// Two copies of parameters of several shapes, including an empty one and one with a gradient only in every third step.
 struct TwoCopies {
   TwoCopies(at::Device device, at::ScalarType dtype) {
     for (const std::vector<int64_t>& sizes :
@@ -53,9 +53,9 @@ struct TwoCopies {
   std::vector<at::Tensor> fused;
 };
 
-// Each number of a step (moments, update, parameter) is the result of at most 16 roundings, relative to parameters,
-// which stay below 8, and to moments, whose terms are those of gradients below 8. What a step does to a parameter
-// depends on the state by less than a factor 1.
+// Each number of a step (moments, update, parameter) is the result of at most 16 roundings. They are relative to
+// parameters below 8, and to moments, whose terms are gradients below 8. A step's change of a parameter depends on the
+// state by less than a factor 1.
 void expect_near(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   const double epsilon = expected.scalar_type() == at::kDouble ? std::ldexp(1, -53) : std::ldexp(1, -24);
   EXPECT_TRUE(actual.allclose(expected, 0, 8 * 16 * kFusedSteps * epsilon))
@@ -148,7 +148,7 @@ TEST(FusedStep, KeepsTheStateThatThePlainOneKeeps) {
   EXPECT_EQ(state_of<AdamWParamState>(fused, copies.fused[3]).step(), 2) << "had a gradient in two of five steps";
 }
 
-// As a training that goes on elsewhere does.
+// The optimizer changes when a training continues on another device.
 TEST(FusedStep, MayTakeTurnsWithThePlainOne) {
   TwoCopies copies(at::kCPU, at::kFloat);
   const SGDOptions sgd_options = SGDOptions(kRate).momentum(0.9);
@@ -180,13 +180,13 @@ TEST(FusedStep, TakesParametersOfSeveralTypesAndNone) {
   const at::Tensor narrow = at::randn({8}).requires_grad_();
   const at::Tensor wide = at::randn({8}, at::kDouble).requires_grad_();
   AdamW optimizer(std::vector<at::Tensor>{narrow, wide}, AdamWOptions(kRate).weight_decay(0));
-  fused_step(optimizer);  // Without gradients: nothing to do.
+  fused_step(optimizer);  // There are no gradients, so nothing is to do.
   EXPECT_TRUE(optimizer.state().empty());
   narrow.mutable_grad() = at::ones({8});
   wide.mutable_grad() = at::ones({8}, at::kDouble);
   const at::Tensor before = narrow.detach().clone();
   fused_step(optimizer);
-  // The first step is the learning rate, but for eps and roundings of values below 8.
+  // The first step equals the learning rate, up to eps and rounding errors of values below 8.
   EXPECT_TRUE((before - narrow).allclose(at::full({8}, kRate), 0, 16 * std::ldexp(1, -24) * 8));
   EXPECT_EQ(state_of<AdamWParamState>(optimizer, wide).exp_avg().scalar_type(), at::kDouble);
 }

@@ -89,7 +89,8 @@ TEST(Optimizer, AdamWStepsByTheLearningRateAtFirst) {
   const auto optimizer = make_optimizer(module, {.weight_decay = 0});
   set_learning_rate(*optimizer, 0.125);
   optimizer->step();
-  // The first step is lr * g / (|g| + eps) = lr * (1 - eps / 7) up to some float32 roundings of values near one.
+  // The first step is lr * g / (|g| + eps) = lr * (1 - eps / 7), up to a few float32 rounding errors of values near
+  // one.
   EXPECT_NEAR(module.vector[0].item<double>(), 0.875, 0.125 * 1e-8 / 7 + 8 * std::ldexp(1, -24));
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-// Its gradient is what it is multiplied by.
+// A parameter whose gradient is the factor in backward().
 at::Tensor thousand() { return at::zeros({1000}).requires_grad_(); }
 
 void backward(const at::Tensor& parameter, const at::Tensor& gradient) { (parameter * gradient).sum().backward(); }
@@ -54,7 +54,7 @@ TEST(OwnGradients, AreFiniteThoughTheirSumIsNot) {
   EXPECT_TRUE(own.were_finite());
 }
 
-// As micro-steps do before the last one.
+// Micro-steps before the last one run such passes.
 TEST(OwnGradients, EveryPassOfAStepCounts) {
   const at::Tensor only = thousand();
   OwnGradients own({only});

@@ -38,8 +38,8 @@ TEST(Precision, FullPrecisionIsTheModelsOwn) {
 
 class NarrowPrecisionTest : public ::testing::TestWithParam<Precision> {};
 
-// A loss of some ln 20 = 3 from logits of size 1 at most, which some ten matrix products have rounded one after another
-// to 8 (bf16) or 11 (fp16) significant bits.
+// The loss is about ln 20 = 3, from logits of at most 1. About ten matrix products in a row have rounded them to 8
+// (bf16) or 11 (fp16) significant bits.
 TEST_P(NarrowPrecisionTest, RoundsTheLoss) {
   const auto model = small_models(1)[0];
   const models::Batch batch = small_text().training_batch({1, 2, 3});

@@ -18,7 +18,7 @@ constexpr at::ScalarType kBufferDtypes[] = {at::kFloat,  at::kDouble,       at::
 
 at::Tensor bytes_of(const at::Tensor& tensor) { return tensor.contiguous().flatten().view(at::kByte).clone(); }
 
-// A buffer of each dtype, one of them with strides of its own, one under two names, and one of no elements.
+// A buffer of each dtype, one non-contiguous, one under two names, and one without elements.
 struct Buffers : torch::nn::Module {
   Buffers() {
     for (const at::ScalarType dtype : kBufferDtypes) {

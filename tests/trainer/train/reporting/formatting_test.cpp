@@ -14,7 +14,7 @@ namespace {
 
 using Texts = std::vector<std::pair<double, std::string>>;
 
-// Each number and the text that `format` makes of it.
+// Each number and the text that `format` returns for it.
 void expect_texts(std::string (*format)(double), const Texts& expected) {
   for (const auto& [number, text] : expected) {
     EXPECT_EQ(format(number), text) << number;

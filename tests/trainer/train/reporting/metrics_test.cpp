@@ -128,14 +128,14 @@ TEST(TruncateMetrics, TakesOutALineThatIsTooDeep) {
 TEST(TruncateMetrics, NamesAFileThatHasNoLines) {
   const testing::TemporaryFolder folder;
   const std::string path = folder.write("metrics.jsonl", "{\"event\":\"start\"}\n");
-  ASSERT_EQ(::truncate(path.c_str(), int64_t{1} << 43), 0);  // Without blocks on the disk.
+  ASSERT_EQ(::truncate(path.c_str(), int64_t{1} << 43), 0);  // A sparse file.
   const std::string expected = path + ": has a line of more than 16777216 bytes";
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { metrics_have_ended(path); }), expected);
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { truncate_metrics(path, 5); }), expected);
   EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
 }
 
-// Lines that do not end where reading does.
+// Lines that cross the borders of the blocks read.
 TEST(TruncateMetrics, ReadsLinesOfAnyLength) {
   const testing::TemporaryFolder folder;
   const std::string plan(3'000'000, 'x');
@@ -155,7 +155,7 @@ TEST(TruncateMetrics, ReadsLinesOfAnyLength) {
 TEST(TruncateMetrics, ReadsARegularFileOnly) {
   const testing::TemporaryFolder folder;
   const std::string path = folder / "metrics.jsonl";
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // has no writer: reading would wait for ever
   EXPECT_THROW(metrics_have_ended(path), c10::ValueError);
   EXPECT_THROW(truncate_metrics(path, 5), c10::ValueError);
   std::filesystem::remove(path);

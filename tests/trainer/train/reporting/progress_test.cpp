@@ -47,7 +47,7 @@ TEST(Progress, PlainLineTellsWhatRanksWaitFor) {
   EXPECT_THAT(out.str(), HasSubstr("  3.10 MB sent  exchange 12%, wait for rank 3 5%  15 s left\n"));
 }
 
-// Also those of a report that had no line.
+// Includes skipped steps of a report that printed no line.
 TEST(Progress, NamesTheRanksForWhichStepsWereSkipped) {
   std::ostringstream out;
   Progress progress(out, {.steps = 400, .unit = "tokens", .seconds_between_lines = 2});

@@ -34,7 +34,7 @@ class PrometheusFileTest : public ::testing::Test {
   }
   std::string text() const { return files::read_file(path); }
   std::map<std::string, testing::PrometheusMetric> metrics() const { return testing::parse_prometheus(text()); }
-  // The names without their prefix, of those of that type.
+  // The values of metrics of that type, by name without prefix.
   std::map<std::string, double> values(const std::string& type) const {
     std::map<std::string, double> values;
     for (const auto& [name, metric] : metrics()) {
@@ -113,7 +113,7 @@ TEST_F(PrometheusFileTest, EscapesLabels) {
   EXPECT_EQ(metrics().at("narrowcast_step").labels.at("hook"), hook);
 }
 
-// Whoever reads while it is replaced.
+// The file may be read while it is replaced.
 TEST_F(PrometheusFileTest, ReadersSeeAWholeFile) {
   PrometheusFile file(options());
   file.on_step(example_step());

@@ -1,4 +1,4 @@
-// The text format of Prometheus, read by its grammar
+// Parses Prometheus' text format by its grammar
 // (https://prometheus.io/docs/instrumenting/exposition_formats/#text-format-details).
 #pragma once
 
@@ -24,7 +24,7 @@ inline void require_of_format(bool condition, const std::string& line) {
   if (!condition) throw std::runtime_error("not in Prometheus' text format: " + line);
 }
 
-// What is between the braces.
+// Parses the text between the braces.
 inline std::map<std::string, std::string> parse_labels(std::string text) {
   static const std::regex label(R"re(([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\\\|\\"|\\n)*)"(,|$))re");
   std::map<std::string, std::string> labels;
@@ -53,8 +53,9 @@ inline double parse_sample(const std::string& text, const std::string& line) {
   return value;
 }
 
-// Metrics by name: of each its HELP, its TYPE and one sample, in this order. Throws std::runtime_error for anything
-// else, and for a counter whose name does not end in _total or another metric whose name does.
+// Metrics by name. The text must have HELP, TYPE and one sample of each metric, in this order. Throws
+// std::runtime_error for anything else, for a counter whose name does not end in _total, and for another metric whose
+// name does.
 inline std::map<std::string, PrometheusMetric> parse_prometheus(const std::string& text) {
   static const std::regex help(R"re(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) ([^\\\n]+))re");
   static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram|summary|untyped)");

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::TemporaryFolder;
 
-// What is between the tags of the page's element with data.
+// The text between the tags of the page's data element.
 std::string data_of(const std::string& page) {
   const std::string begin = "<script type=\"application/json\" id=\"data\">";
   const size_t at = page.find(begin) + begin.size();

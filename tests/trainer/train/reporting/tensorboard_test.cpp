@@ -26,7 +26,7 @@ using testing::error_message;
 using testing::TemporaryFolder;
 using namespace std::string_literals;
 
-// Made by a CRC-32C of one bit at a time, which gives e3069283 for "123456789" as RFC 3720's does.
+// Computed with a bitwise CRC-32C, which gives e3069283 for "123456789" as in RFC 3720.
 TEST(TfRecord, HasLengthAndMaskedSums) {
   EXPECT_EQ(tfrecord(""), "\0\0\0\0\0\0\0\0\x29\x03\x98\x07\xd8\xea\x82\xa2"s);
   EXPECT_EQ(tfrecord("123456789"),
@@ -87,7 +87,7 @@ Event read_event(const std::string& data) {
   return event;
 }
 
-// Of whole records, which all have the sums that tfrecord gives.
+// The events of complete records, whose checksums must be those that tfrecord computes.
 std::vector<Event> events_of(const std::string& path) {
   const std::string file = files::read_file(path);
   std::vector<Event> events;
@@ -137,7 +137,7 @@ TEST(TensorBoardEvents, HoldEveryNumberOfALine) {
   step.outer = OuterReport{.exchanges = 3};
   events.on_step(step);
   events.on_evaluation({.step = 5, .loss = 0.75, .seconds = 2, .accuracy = 0.875});
-  const std::vector<Event> read = events_of(files_of(folder).front());  // While the training goes on.
+  const std::vector<Event> read = events_of(files_of(folder).front());  // While the training still runs.
   ASSERT_EQ(read.size(), 4u);
   EXPECT_EQ(read[0].version, "brain.Event:2");
   EXPECT_EQ(read[1].session_log, "\x08\x01") << "START";

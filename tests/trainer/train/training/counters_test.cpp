@@ -1,4 +1,4 @@
-// What a training counts, over a restart.
+// The counters of a training, over a restart.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ TEST(Counters, ComeBackToTheBit) {
   EXPECT_EQ(counters.window_seconds, 0.7);
 }
 
-// As all that were written before it was counted.
+// Checkpoints that were written before this counter existed lack it.
 TEST(Counters, MayLackSkippedStepsInARow) {
   Counters counters = example_counters();
   counters.skipped_in_a_row.reset();
@@ -67,7 +67,7 @@ TEST(Counters, MayLackSkippedStepsInARow) {
   EXPECT_FALSE(load_counters(restored, 1).skipped_in_a_row.has_value());
 }
 
-// As those of trainings that cannot end early, and all that were written before trainings could.
+// Checkpoints of trainings that cannot end early lack them, and so do checkpoints written before early stops existed.
 TEST(Counters, MayLackWhatEndsATrainingEarly) {
   Counters counters = example_counters();
   counters.best_validation_loss.reset();
@@ -78,7 +78,7 @@ TEST(Counters, MayLackWhatEndsATrainingEarly) {
   EXPECT_EQ(load_counters(restored, 1).evaluations_since_best, 0);
 }
 
-// Two ranks' sums go to one; a third rank brings none of its own. Their mean over the ranks stays.
+// One rank takes over the sums of two ranks, and a third rank adds none. The mean over the ranks does not change.
 TEST(Counters, TheLossSinceTheLastReportStaysAsAMean) {
   checkpoint::Restored both = restored_from(example_counters(), 2);
   both.former.states.push_back(both.former.states[0]);

@@ -32,7 +32,7 @@ std::vector<double> losses_by_rank(int64_t world_size, const EvaluationOptions& 
   return losses;
 }
 
-// One sample at a time, without ranks: what the mean should be.
+// The expected mean: one sample at a time, without ranks.
 double plain_loss(int64_t samples) {
   const data::TextDataset dataset = small_text();
   const auto model = small_models(1)[0];
@@ -47,9 +47,9 @@ double plain_loss(int64_t samples) {
 class HeldOutLossTest : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(HeldOutLossTest, IsTheMeanOverTheSamplesOfAllRanks) {
-  // 13 samples in batches of 3: parts and last batches of unequal size.
+  // 13 samples in batches of 3: the ranks' parts and last batches differ in size.
   const std::vector<double> losses = losses_by_rank(GetParam(), {.samples = 13, .batch = 3});
-  // Each loss is a float32 mean near 3 with some dozens of roundings of 2^-24.
+  // Each loss is a float32 mean near 3 with some dozens of rounding errors of 2^-24.
   EXPECT_NEAR(losses[0], plain_loss(13), 3 * 64 * std::ldexp(1, -24));
   for (const double loss : losses) {
     EXPECT_EQ(loss, losses[0]);
@@ -87,7 +87,7 @@ TEST(HeldOutLoss, RefusesEmptyLooks) {
   EXPECT_THROW(losses_by_rank(1, {.samples = 4, .batch = 0}), c10::ValueError);
 }
 
-// Its loss is a buffer, and one of four answers is right.
+// A model whose loss is a buffer, and of whose four answers one is right.
 class BufferModel : public models::Model {
  public:
   explicit BufferModel(double value) : buffer(register_buffer("buffer", at::full({}, value, at::kDouble))) {}
@@ -99,7 +99,7 @@ class BufferModel : public models::Model {
   at::Tensor buffer;
 };
 
-// What is saved are rank 0's.
+// Rank 0's buffers are saved.
 TEST(HeldOut, IsEvaluatedWithTheBuffersOfRankZero) {
   const data::TextDataset dataset = small_text();
   run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {

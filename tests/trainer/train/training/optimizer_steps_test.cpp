@@ -37,7 +37,7 @@ TEST(OptimizerSteps, CountsTheStepsThatItTakes) {
     const TrainingOptions options = small_training();
     OptimizerSteps steps(setup, options);
     Counters counters;
-    counters.step = 4;  // As after a checkpoint of step 4.
+    counters.step = 4;  // Simulates a checkpoint of step 4.
     steps.set_window_loss(1.5);
     steps.begin_at(5);
     steps.take_next(counters);
@@ -70,7 +70,7 @@ TEST(OptimizerSteps, ScaleTheLossInFloat16) {
   });
 }
 
-// Keeps the factors by which its state was to be multiplied.
+// Records the factors by which its state should be multiplied.
 class RescaledHook final : public hooks::CommHook {
  public:
   explicit RescaledHook(std::vector<double>& factors) : factors_(factors) {}
@@ -114,7 +114,7 @@ TEST(OptimizerSteps, TellTheHookOfAnotherScale) {
   });
 }
 
-// Training steps.
+// A range of training steps.
 struct Steps {
   int64_t first;
   int64_t last;
@@ -143,7 +143,7 @@ class PoisonedModel : public models::Model {
   at::Tensor weight_;
 };
 
-// Keeps what is told of steps.
+// Records the reports of steps.
 struct StepRecorder : reporting::TrainingObserver {
   void on_step(const reporting::StepReport& report) override { steps.push_back(report); }
   void on_evaluation(const reporting::EvaluationReport& /*report*/) override {}
@@ -185,7 +185,7 @@ TEST(OptimizerSteps, AStepWhoseGradientIsNotFiniteIsSkippedOnAllRanks) {
   EXPECT_TRUE(ruined.weights[0].isnan().all().item<bool>());
 }
 
-// The mean is NaN on both.
+// The mean is NaN on both ranks.
 TEST(OptimizerSteps, TellWhoseGradientsWereNotFinite) {
   const PoisonedTraining training = train_poisoned(small_training(), {3, 3});
   ASSERT_EQ(training.recorder.steps.size(), 3U);  // After steps 2, 4 and 6.
@@ -220,14 +220,14 @@ TEST(OptimizerSteps, SoManySkippedStepsInARowEndATraining) {
   EXPECT_FALSE(train_poisoned(options, {2, 4}).results[0].diverged_at.has_value());
 }
 
-// Though the limit is not reached: nothing is known of what the last steps were worth.
+// The limit is not reached, but the result of the last steps is unknown.
 TEST(OptimizerSteps, ATrainingThatEndsWithSkippedStepsHasNoLoss) {
   const PoisonedTraining training = train_poisoned(small_training(), {5, 6});
   EXPECT_EQ(training.results[0].diverged_at, 6);
   EXPECT_FALSE(training.results[0].gave_up_after.has_value());
 }
 
-// A TorchScript model whose code writes buffers in place (batch norm, its number of batches) and assigns others. Its
+// A TorchScript model whose code writes buffers in place (batch norm, its number of batches) and assigns others. The
 // inputs are NaN in chosen forward passes.
 class PoisonedNorm : public models::Model {
  public:
@@ -277,12 +277,12 @@ class PoisonedNorm : public models::Model {
   std::shared_ptr<models::ScriptModel> script_;
 };
 
-// How a training meets passes whose inputs are NaN.
+// A case of a training with passes whose inputs are NaN.
 struct SkippingCase {
   int64_t world_size;
   int64_t poisoned_rank;
   int64_t accumulation_steps;
-  bool local;  // ranks take steps and skip them for themselves
+  bool local;  // each rank steps and skips by itself
 };
 
 class SkippedStepTest : public ::testing::TestWithParam<SkippingCase> {};
@@ -291,7 +291,7 @@ bool have_equal_bits(const std::vector<at::Tensor>& a, const std::vector<at::Ten
   return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });
 }
 
-// In steps 2, 3 and 5 one pass is poisoned, with accumulation the first, the last and the first of two.
+// In steps 2, 3 and 5 one pass is poisoned. With accumulation it is the first, the last and the first of two.
 TEST_P(SkippedStepTest, LeavesTheBuffersAsTheyWere) {
   const auto [world_size, poisoned_rank, accumulation_steps, local] = GetParam();
   const std::set<int64_t> poisoned = accumulation_steps == 1 ? std::set<int64_t>{2, 3, 5} : std::set<int64_t>{3, 6, 9};

@@ -73,7 +73,7 @@ TEST(EqualOnAllRanks, ReadsStridedTensorsByTheirValues) {
   }));
 }
 
-// What check_replicas says on each rank of so many, of which each holds what `replica` gives it.
+// The errors of check_replicas on each of `world_size` ranks, whose state is `replica(rank)`.
 std::vector<std::string> said_of(int64_t world_size,
                                  const std::function<checkpoint::TensorMap(int64_t rank)>& replica) {
   std::vector<std::string> said(static_cast<size_t>(world_size));
@@ -114,7 +114,7 @@ TEST(CheckReplicas, BlamesNobodyWhereMostDoNotAgree) {
                    "'model.bias', the first of 1 of 2 tensors"));
 }
 
-// Flips the last bit of a parameter's first element when a step is reported, as a bad cell of memory does.
+// Flips the last bit of a parameter's first element when a step is reported, like a bad memory cell.
 struct BitFlip : reporting::TrainingObserver {
   BitFlip(std::shared_ptr<models::Model> of, int64_t at) : model(std::move(of)), step(at) {}
   void on_step(const reporting::StepReport& report) override {
@@ -127,7 +127,7 @@ struct BitFlip : reporting::TrainingObserver {
   int64_t step;
 };
 
-// What the ranks of a training say, one of which is corrupted after step 4, and the checkpoints that it leaves.
+// The errors and the checkpoints of a training in which one rank is corrupted after step 4.
 struct CorruptedTraining {
   std::vector<std::string> errors;
   std::vector<int64_t> checkpoints;
@@ -161,8 +161,8 @@ CorruptedTraining train_corrupted(const TrainingOptions& options, const std::str
 
 class CorruptedReplicaTest : public ::testing::TestWithParam<std::string> {};
 
-// From the fourth step on its gradients are of another model, but all means are the same on all ranks: it keeps its own
-// parameter, and the others theirs.
+// From the fourth step on its gradients belong to another model, but the means are the same on all ranks. So the rank
+// keeps its wrong parameter, and the other ranks keep theirs.
 TEST_P(CorruptedReplicaTest, IsFoundAtTheNextCheck) {
   TrainingOptions options = testing::small_training();
   options.check_replicas_every = 5;

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::wait_for_ranks;
 
-// Where a rank stopped, and for which signal.
+// The step after which a rank stopped, and the signal.
 struct Stop {
   int64_t step = 0;
   int signal = 0;
@@ -27,10 +27,10 @@ struct Stop {
 };
 void PrintTo(const Stop& stop, std::ostream* out) { *out << stop.signal << " after step " << stop.step; }
 
-// Which signal a rank is sent in which step.
+// The signal that a rank gets in a step; 0: none.
 using Sent = std::function<int(int64_t rank, int64_t step)>;
 
-// Steps that take no time, until all ranks stop or have taken `steps`.
+// Takes steps of no duration, until all ranks stop or have taken `steps`.
 std::vector<Stop> stops_of(int64_t world_size, int64_t steps, const Sent& sent) {
   std::vector<Stop> stops(static_cast<size_t>(world_size));
   run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
@@ -42,7 +42,7 @@ std::vector<Stop> stops_of(int64_t world_size, int64_t steps, const Sent& sent) 
       stop.signal = agreement.after_step();
     }
     agreement.finish();
-    wait_for_ranks(group);  // Their collectives are still in the same order.
+    wait_for_ranks(group);  // Collectives are still in the same order on all ranks.
   });
   return stops;
 }
@@ -58,8 +58,8 @@ TEST(NextInterval, IsHalfASecondOfSteps) {
 
 class StopAgreementWorldTest : public ::testing::TestWithParam<int64_t> {};
 
-// Steps that take no time double the interval: the signal of step s is in a round of step 2 s at most, which is read
-// by step 4 s.
+// Steps of no duration double the interval. A signal in step s is part of a round in step 2 s at the latest, which is
+// read by step 4 s.
 TEST_P(StopAgreementWorldTest, AllRanksStopAfterTheSameStepWhicheverIsAsked) {
   for (int64_t asked = 0; asked < GetParam(); ++asked) {
     for (const int64_t step : {1, 2, 3, 7, 40}) {
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, StopAgreementWorldTest, ::testing::Values(1, 2,
 
 TEST(StopAgreement, SendsNothingWhereNothingAsks) {
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
-    if (rank == 0) {  // The other one takes no part.
+    if (rank == 0) {  // The other rank does not take part.
       StopAgreement agreement(group, nullptr);
       EXPECT_EQ(agreement.before_first_step(), 0);
       EXPECT_EQ(agreement.after_step(), 0);

@@ -19,7 +19,7 @@ using testing::small_models;
 using testing::small_text;
 using testing::small_training;
 
-// Everything a training reports.
+// Records all reports of a training.
 struct Recorder : reporting::TrainingObserver {
   void on_step(const reporting::StepReport& report) override { steps.push_back(report); }
   void on_evaluation(const reporting::EvaluationReport& report) override { evaluations.push_back(report); }
@@ -29,7 +29,7 @@ struct Recorder : reporting::TrainingObserver {
   std::vector<reporting::EvaluationReport> evaluations;
 };
 
-// What each rank ends with.
+// The outcome of each rank.
 struct Outcome {
   std::vector<std::shared_ptr<models::Model>> models;
   std::vector<TrainingResult> results;
@@ -72,9 +72,9 @@ std::vector<int64_t> steps_of(const Recorder& recorder) {
 
 class TrainingWorldTest : public ::testing::TestWithParam<int64_t> {};
 
-// With plain SGD a step is linear in the gradient, whose means over other ranks and micro-batches differ by
-// float32 roundings only: some 1e-7 of gradients below 1, six steps at a rate of 0.1. (AdamW divides tiny gradients by
-// themselves, and so cannot be compared like this.)
+// With plain SGD a step is linear in the gradient. Means over other numbers of ranks and micro-batches differ only by
+// float32 rounding errors: about 1e-7 of gradients below 1, in six steps at a rate of 0.1. AdamW cannot be compared
+// like this, because it divides tiny gradients by themselves.
 TEST_P(TrainingWorldTest, IsTheSameForEveryWorldAndAccumulation) {
   TrainingOptions options = small_training();
   options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0.1};
@@ -102,7 +102,7 @@ TEST_P(TrainingWorldTest, AllRanksEndWithTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TrainingWorldTest, ::testing::Values(1, 2, 3, 4));
 
-// Computes much more than others for the same loss.
+// Computes much longer than other models for the same loss.
 struct SlowGpt : models::CharGpt {
   using CharGpt::CharGpt;
   at::Tensor forward(const models::Batch& batch) override {
@@ -144,7 +144,7 @@ TEST(Train, ReportsForWhomRanksWait) {
 TEST(Train, ReportsTheChosenBucketsOnce) {
   Recorder recorder;
   std::vector<std::shared_ptr<models::Model>> models;
-  for (int64_t rank = 0; rank < 2; ++rank) {  // Of 2.3 MiB.
+  for (int64_t rank = 0; rank < 2; ++rank) {  // Models of 2.3 MiB.
     at::manual_seed(1);
     models.push_back(std::make_shared<models::CharGpt>(
         models::CharGptOptions{.layers = 1,
@@ -189,7 +189,7 @@ TEST(Training, Learns) {
   options.learning_rate.peak = 1e-2;
   options.eval_every = 10;
   const Outcome outcome = train_on(2, options, DdpOptions().hook("quantize_per_channel"));
-  // The text has some 20 characters: an untrained model is near ln 20 = 3.0.
+  // The text has about 20 characters: an untrained model has a loss near ln 20 = 3.0.
   EXPECT_GT(outcome.recorder.evaluations.front().loss, 1.5);
   EXPECT_LT(*outcome.results[0].validation_loss, 1.0);
 }
@@ -237,7 +237,7 @@ TEST(Training, CountsThePayloadOncePerOptimizerStep) {
   for (const at::Tensor& parameter : small_models(1)[0]->parameters()) {
     parameters += parameter.numel();
   }
-  // A ring of two sends 2 (W - 1) / W = 1 times the four bytes of each gradient.
+  // A ring of two ranks sends 2 (W - 1) / W = 1 times the four bytes of each gradient.
   EXPECT_EQ(once, options.steps * parameters * 4);
   options.accumulation_steps = 3;
   EXPECT_EQ(train_on(2, options).results[0].payload_bytes_sent, once);
@@ -279,7 +279,7 @@ TEST(Training, ClippingBoundsTheStep) {
   for (size_t i = 0; i < before.size(); ++i) {
     squares += (outcome.models[0]->parameters()[i] - before[i]).to(at::kDouble).square().sum().item<double>();
   }
-  // Parameters of size one are rounded to 2^-24 of themselves; there are some 4,000.
+  // The parameters of size one, about 4,000, are rounded relatively by 2^-24.
   EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-5);
 }
 
@@ -291,7 +291,7 @@ TEST(Training, WithoutEvaluationThereIsNoValidationLoss) {
   EXPECT_TRUE(outcome.recorder.evaluations.empty());
 }
 
-// Steps that change nothing: the first evaluation stays the best.
+// The steps change nothing: the first evaluation stays the best.
 TEST(Training, EndsEarlyOnAllRanks) {
   TrainingOptions options = small_training();
   options.steps = 30;
@@ -315,7 +315,7 @@ TEST(Training, EndsEarlyOnAllRanks) {
   EXPECT_FALSE(train_on(2, options).results[1].best_validation_loss.has_value());
 }
 
-// A rate at which the loss goes up and down.
+// At this rate the loss goes up and down.
 TEST(Training, EndsEarlyAfterEvaluationsInARowOnly) {
   TrainingOptions options = small_training();
   options.steps = 40;

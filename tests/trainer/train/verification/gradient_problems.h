@@ -16,7 +16,7 @@
 
 namespace narrowcast::testing {
 
-// One replica and one batch per rank. Made before threads are: LibTorch's default generator is one for all of them.
+// One replica and one batch per rank. Create it before the threads: they share LibTorch's default generator.
 struct ProblemParts {
   std::vector<std::shared_ptr<models::Model>> models;
   std::vector<models::Batch> batches;
@@ -30,7 +30,7 @@ struct ProblemParts {
   }
 };
 
-// An MLP of about 26,000 parameters (85,000 with 256 hidden units), in buckets of 32 KiB: several, in another layout
+// An MLP of about 26,000 parameters (85,000 with 256 hidden units), in several buckets of 32 KiB. The layout changes
 // after the first pass.
 inline ProblemParts mlp_parts(int64_t world_size, int64_t hidden = 128) {
   ProblemParts parts;
@@ -54,7 +54,7 @@ inline ProblemParts reference_parts(int64_t world_size) {
   return parts;
 }
 
-// The project's own hooks on `group`.
+// The hooks of the library on `group`.
 inline verification::HookFactory real_hooks(const ProcessGroupPtr& group) {
   return [=](const DdpOptions& ddp) { return hooks::create_comm_hook(ddp.hook(), ddp.hook_options(group)); };
 }

@@ -31,7 +31,7 @@ TEST(Compare, MeasuresTheLargestOfEach) {
 }
 
 TEST(Compare, JudgesEachElementByItsOwnTolerance) {
-  // The second difference is below the first's tolerance.
+  // The second difference is below the tolerance of the first element.
   const Comparison result = compare(tensor({0.0, 0.5}), tensor({0.0, 0.0}), tensor({1.0, 0.25}));
   EXPECT_FALSE(result.passed);
   EXPECT_DOUBLE_EQ(result.worst_share, 2);

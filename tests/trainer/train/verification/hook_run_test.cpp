@@ -67,28 +67,28 @@ TEST(RunHook, BoundsAreTheSameOnAllRanksAndInTheParametersShapes) {
 
 TEST(RunHook, BoundsFollowTheLayoutOfTheBuckets) {
   const HookRun run = runs_of("quantize_per_tensor", mlp_parts(2))[0];
-  // First all parameters are in one bucket and share a scale; later the biases of the last layer are apart.
+  // First all parameters are in one bucket and share a scale; later the biases of the last layer are in another bucket.
   const auto largest = [](const PassResult& pass, size_t i) { return pass.bounds[i].max().item<double>(); };
-  // What else is in a bound is a few roundings of 2^-24.
+  // The other terms of a bound are a few rounding errors of 2^-24.
   const double shared = largest(run.passes[0], 0);
   EXPECT_NEAR(largest(run.passes[0], 2), shared, shared * 1e-4);
   EXPECT_GT(std::abs(largest(run.passes[1], 0) - largest(run.passes[1], 2)), shared * 1e-2);
 }
 
 TEST(RunHook, CountsOnePass) {
-  // 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10 gradients, in four bytes and in two.
+  // 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10 gradients, in four bytes and in two bytes.
   EXPECT_EQ(runs_of("none", mlp_parts(2))[0].payload_bytes_sent, 26122 * 4);
   EXPECT_EQ(runs_of("fp16_compress", mlp_parts(2))[1].payload_bytes_sent, 26122 * 2);
   EXPECT_EQ(runs_of("noop", mlp_parts(2))[0].payload_bytes_sent, 0);
 }
 
-// A parameter whose gradient was rounded away beside a great one, and then lies in a bucket of its own: what is added
-// in the second pass follows from the first bucket's scale.
+// A parameter's gradient was rounded to zero in a bucket with a large one, and then the parameter is in a separate
+// bucket. The residual that is added in the second pass depends on the first bucket's scale.
 TEST(PassBounds, FollowResidualsIntoAnotherLayout) {
   using hooks::make_parameters_bucket;
   const auto ddp = DdpOptions().hook("int4").wire({.error_feedback = true, .node_size = 1});
   const std::vector<at::Tensor> parameters = {at::zeros({16, 1}), at::zeros({16, 1})};
-  // Steps of 1000 / 7: 70 is less than half of one.
+  // The step is 1000 / 7: 70 is less than half of it.
   const std::vector<at::Tensor> gradients = {at::full({16, 1}, 70.F), at::full({16, 1}, 1000.F)};
   run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
     RecordingHook hook(real_hooks(group)(ddp));
@@ -104,7 +104,7 @@ TEST(PassBounds, FollowResidualsIntoAnotherLayout) {
     const at::Tensor second = mean_of(make_parameters_bucket({parameters[0]}, {gradients[0]}, 0, 2));
     mean_of(make_parameters_bucket({parameters[1]}, {gradients[1]}, 1, 2));
     const at::Tensor bound = bounds.of_pass(hook.take_buckets(), parameters)[0];
-    // As great as what was left out; afterwards half a step of 140 / 7, not of the sums.
+    // At least the lost gradient; afterwards half a step of 140 / 7, not of the sums.
     EXPECT_GE(first_bound[0].item<double>(), 70);
     EXPECT_LE(std::abs((first[0] + second[0] - 2 * 70).item<double>()), bound[0].item<double>());
     EXPECT_LT(bound[0].item<double>(), 15);

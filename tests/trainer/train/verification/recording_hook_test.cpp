@@ -51,7 +51,7 @@ TEST(CheckIsLast, PassesOnSeveralBuckets) {
     testing::run_ranks(world_size, [](int64_t, const ProcessGroupPtr& group) {
       const IsLastResult result = check_is_last(group);
       EXPECT_TRUE(result.passed);
-      // Ten layers that fill a bucket each, and the small one.
+      // Ten layers that fill a bucket each, and a small one.
       EXPECT_GE(result.buckets, 10);
     });
   }

@@ -33,7 +33,7 @@ using testing::SpoiledHook;
 
 using Reports = std::vector<HookReport>;
 
-// What rank 0 reports, after a check that all report the same.
+// The report of rank 0, after a check that all ranks report the same.
 Reports verify_on(const ProblemParts& parts, const VerificationOptions& options,
                   const std::function<HookFactory(int64_t rank, const ProcessGroupPtr& group)>& factory) {
   std::vector<Reports> reports(parts.models.size());
@@ -54,7 +54,7 @@ Reports verify_on(const ProblemParts& parts, const VerificationOptions& options)
   return verify_on(parts, options, [&](int64_t, const ProcessGroupPtr& group) { return real_hooks(group); });
 }
 
-// Judges the hook that `promised` names, made with the options of `made`.
+// Verifies as hook `promised` a hook made with the options of `made`.
 HookReport verdict_on(const DdpOptions& promised, const DdpOptions& made) {
   ProblemParts parts = mlp_parts(2);
   parts.ddp = DdpOptions(promised).bucket_cap_mb(parts.ddp.bucket_cap_mb());
@@ -67,7 +67,7 @@ HookReport verdict_on(const DdpOptions& promised, const DdpOptions& made) {
   })[1];
 }
 
-// "allreduce" whose every mean `spoil` changes on the ranks it is called with.
+// Report of "allreduce" with `spoil`, which changes every mean on the ranks for which it is called.
 HookReport spoiled_report(const std::function<void(int64_t rank, at::Tensor&)>& spoil) {
   const Reports reports =
       verify_on(mlp_parts(2), {.hooks = {"allreduce"}}, [&](int64_t rank, const ProcessGroupPtr& group) -> HookFactory {
@@ -104,7 +104,7 @@ TEST_P(VerifyGradientsTest, EveryHookPassesTheReferenceTask) {
   for (const HookReport& report : reports) {
     EXPECT_TRUE(report.passed()) << report.hook;
     const bool is_pytorchs = hooks::hook_row(report.hook).reference_tolerance.has_value();
-    EXPECT_EQ(report.reference_passed.has_value(), GetParam() == 2 && is_pytorchs);  // Its test runs on two ranks.
+    EXPECT_EQ(report.reference_passed.has_value(), GetParam() == 2 && is_pytorchs);  // PyTorch's test has two ranks.
   }
 }
 
@@ -149,8 +149,8 @@ std::string text_of(const DdpOptions& options) {
                   wire.node_size.value_or(1));
 }
 
-// Hundreds of small collectives take their time where the machine is busy: one group and one run without a hook for
-// all, one bucket of 128 hidden units or two of 256, and what changes with a second hop alone.
+// Hundreds of small collectives take long on a busy machine. So all combinations share one group and one run without a
+// hook, with one bucket (128 hidden units) or two (256). With two-shot only the options that matter there are verified.
 constexpr double kLargeBucketMb = 0.25;
 
 void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOptions>& combinations) {
@@ -172,7 +172,7 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
     EXPECT_EQ(report.hook, combinations[i].hook());
     EXPECT_TRUE(report.passed()) << text_of(combinations[i]) << " uses " << report.comparison.worst_share;
     const auto format = hooks::wire_format_of(report.hook, combinations[i].wire());
-    if (format.has_value() && *format != WireFormat::kFp32) {  // Which may be exact: two halves and their sum.
+    if (format.has_value() && *format != WireFormat::kFp32) {  // fp32 may be exact: two halves and their sum.
       EXPECT_GT(report.comparison.worst_share, 0.1) << text_of(combinations[i]) << ": a loose tolerance hides faults";
     }
   }
@@ -180,8 +180,8 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
 
 TEST(VerifyGradients, EveryCombinationOfOptionsPassesInOneHop) {
   const std::vector<DdpOptions> combinations = every_combination();
-  // Twelve hooks without such options and one with a channel size; fourteen formats, one of them the default, nine
-  // short names and auto with three switches each.
+  // Twelve hooks have no such options and one has a channel size. Fourteen formats (one is the default), nine short
+  // names and auto have three switches each.
   ASSERT_EQ(combinations.size(), 12 + 1 + (14 + 9 + 1) * 8);
   expect_pass(2, 128, combinations);
 }
@@ -195,7 +195,7 @@ TEST(VerifyGradients, EveryFormatPassesInTwoHopsWithFeedbackAndWithout) {
       for (hooks::WireOptions wire : {hooks::WireOptions{format}, hooks::WireOptions{format, {}, true},
                                       hooks::WireOptions{format, 5, true, true}}) {
         wire.node_size = node_size;
-        wire.link_gbit = 2;  // So slow that two hops pay with the shortest messages.
+        wire.link_gbit = 2;  // So slow that two-shot pays for the shortest messages.
         wire.link_us = 50;
         EXPECT_EQ(collectives::choose_route(kHidden * kHidden, kWorld, format,
                                             hooks::with_given_link({}, wire, node::NodeLayout::flat(kWorld))),
@@ -207,7 +207,7 @@ TEST(VerifyGradients, EveryFormatPassesInTwoHopsWithFeedbackAndWithout) {
   expect_pass(kWorld, kHidden, combinations);
 }
 
-// A hook that was made with other options than it should have.
+// A hook made with other options than promised.
 struct Mistake {
   std::string name;
   DdpOptions promised;
@@ -257,7 +257,7 @@ TEST(VerifyGradients, FailsPowerSgdThatLeavesColumnsOut) {
 
 TEST(VerifyGradients, ErrorsOfTheReferenceTaskAreThoseKnownOfPyTorch) {
   const Reports reports = verify_on(reference_parts(2), {.hooks = {"quantize_per_tensor"}, .reference_task = true});
-  // PyTorch's own hook on this task is off by 2.1e-5 at most.
+  // PyTorch's hook has an error of at most 2.1e-5 on this task.
   EXPECT_NEAR(reports[1].comparison.largest_absolute, 2.1e-5, 0.1e-5);
   EXPECT_EQ(reports[1].payload_bytes_sent, 800 + 8);
 }
@@ -285,7 +285,7 @@ TEST(VerifyGradients, FailsOneWrongElementOfABucket) {
 
 TEST(VerifyGradients, FailsRanksThatDifferWithinTheTolerance) {
   const HookReport report = spoiled_report([](int64_t rank, at::Tensor& mean) {
-    // One unit in the last place of every element, on one rank only: well within the tolerance.
+    // An error of one unit in the last place of every element, on one rank only: well within the tolerance.
     mean.mul_(rank == 1 ? 1 + std::ldexp(1, -23) : 1);
   });
   EXPECT_TRUE(report.comparison.passed) << report.comparison.worst_share;
@@ -329,11 +329,11 @@ TEST(VerifyGradients, DumpsWhatEachRankEndedWith) {
     ASSERT_EQ(noop.tensors.size(), 1U);
     local.push_back(noop.tensors.at("t0.p"));
   }
-  // The gradient of rank r is x^(1 + r) / 800: each rank keeps its own, and the mean is the mean.
+  // The gradient of rank r is x^(1 + r) / 800. Each rank records its own gradient, and the mean is their mean.
   EXPECT_FALSE(at::equal(local[0], local[1]));
   for (const char* name : {"none.rank0", "none.rank1", "allreduce.rank1"}) {
     const at::Tensor mean = files::read_safetensors(folder + "/" + name + ".safetensors").tensors.at("t0.p");
-    // Halves and one sum: exact but for one rounding.
+    // Halves and one sum: exact up to one rounding error.
     const double error = (mean - (local[0] + local[1]) / 2).abs().max().item<double>();
     EXPECT_LE(error, std::ldexp(1, -24) * mean.abs().max().item<double>()) << name;
   }

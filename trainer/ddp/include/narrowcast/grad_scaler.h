@@ -24,13 +24,13 @@ struct GradScalerOptions {
 //   GradScaler scaler(device);
 //   ...
 //   ddp.zero_grad();
-//   ddp.backward(scaler.scale(loss));  // gradients are scaled when they are averaged
+//   ddp.backward(scaler.scale(loss));  // averages scaled gradients
 //   const bool finite = scaler.unscale(ddp.module()->parameters());
 //   if (scaler.change() != 1) ddp.rescale_hook_state(scaler.change());
 //   if (finite) optimizer.step();
 //
-// A step whose gradients are not all finite must be left out. It multiplies the scale by backoff_factor. After
-// growth_interval finite steps in a row the scale is multiplied by growth_factor.
+// The optimizer must skip a step whose gradients are not all finite; such a step multiplies the scale by
+// backoff_factor. After growth_interval finite steps in a row the scale is multiplied by growth_factor.
 //
 // Ranks with equal gradients get equal results, without communication. The scale is a tensor on the device: only the
 // functions that return a bool or a double wait for a GPU. Not thread-safe.
@@ -43,17 +43,17 @@ class NARROWCAST_EXPORT GradScaler {
   at::Tensor scale(const at::Tensor& loss) const { return loss.mul(scale_); }
 
   // Divides the gradients of `parameters` by the scale, in place, then updates the scale for the next step. Returns
-  // whether all gradients are finite. Parameters without a gradient are skipped. Once a step, after the last backward
-  // pass and before gradients are clipped.
+  // whether all gradients are finite. Parameters without a gradient are skipped. Call it once per step, after the last
+  // backward pass and before gradients are clipped.
   bool unscale(const std::vector<at::Tensor>& parameters);
 
-  // What unscale_and_measure returns.
+  // Result of unscale_and_measure.
   struct Unscaled {
     bool are_finite = false;
     double norm = 0;  // 2-norm of all unscaled gradients as one vector, summed in float64
   };
 
-  // As unscale, and computes the norm of the unscaled gradients: a GPU is waited for once.
+  // Does the same as unscale and computes the norm of the unscaled gradients, with one wait for a GPU.
   Unscaled unscale_and_measure(const std::vector<at::Tensor>& parameters);
 
   // The next step's scale divided by the scale of the step that was unscaled last: the factor for

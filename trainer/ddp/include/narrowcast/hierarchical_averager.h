@@ -1,4 +1,4 @@
-// Averages parameters in groups of ranks that grow with the number of steps between averages.
+// Averages parameters in groups of ranks; larger groups average less often.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,36 +13,39 @@
 
 namespace narrowcast {
 
-// Every `period` steps consecutive ranks, so many, average.
+// Every `period` steps each group of `group_size` consecutive ranks averages.
 struct AveragingLevel {
   int64_t period = 1;      // >= 1
   int64_t group_size = 1;  // 1 to the number of ranks; the last group may have fewer
 };
 
-// PyTorch's HierarchicalModelAverager: after each step of an optimizer, at a step (counted from 0) that is not in the
-// warm-up, the largest period that divides the step says which groups average; where none does, none do. OuterOptimizer
-// has one period for all ranks, and more that can be done with what they exchange.
+// PyTorch's HierarchicalModelAverager: averages parameters after steps of an optimizer. Steps are counted from 0. After
+// the warm-up, the level with the largest period that divides the step averages; if no period does, no group averages.
+// OuterOptimizer has one period for all ranks and more options for the exchanged parameters.
 class NARROWCAST_EXPORT HierarchicalAverager {
  public:
-  // A collective: makes the groups. Throws c10::ValueError for no levels, periods that do not ascend from 1 or more, a
-  // group size out of range, a last one that is not the number of ranks, and a warm-up below 0; on all
-  // ranks alike where these differ between them. c10::DistBackendError if a peer fails.
+  // A collective that creates the groups. Throws c10::DistBackendError if a peer fails, and c10::ValueError
+  //   - if there are no levels;
+  //   - if periods do not ascend from 1 or more;
+  //   - if a group size is out of range, or the last one is not the number of ranks;
+  //   - if the warm-up is below 0;
+  //   - on all ranks, if levels or warm-up differ between ranks.
   HierarchicalAverager(ProcessGroupPtr group, const std::vector<AveragingLevel>& levels, int64_t warmup_steps = 0);
   ~HierarchicalAverager();
   HierarchicalAverager(const HierarchicalAverager&) = delete;
   HierarchicalAverager& operator=(const HierarchicalAverager&) = delete;
 
-  // A collective: replaces the parameters, of floating types and on one device, by their mean over the group if that is
-  // due, in float32, and counts the step. The same parameters in the same order on all ranks. Returns the size of
-  // groups that averaged, or 0. c10::DistBackendError if a peer fails.
+  // A collective that counts the step and, if a level is due, replaces the parameters by their mean over its group, in
+  // float32. All ranks pass the same parameters in the same order, of floating types and on one device. Returns
+  // group_size of the level that averaged, or 0. Throws c10::DistBackendError if a peer fails.
   int64_t average(const std::vector<at::Tensor>& parameters);
 
-  // Steps counted so far: what a training that resumes must set.
+  // Steps counted so far. A training that resumes must set it.
   int64_t step() const { return step_; }
-  // Resumes there; `step` >= 0.
+  // Continues at that step; `step` >= 0.
   void set_step(int64_t step) { step_ = step; }
 
-  // By this rank, see CommHook::payload_bytes_sent.
+  // Bytes that this rank has sent, see CommHook::payload_bytes_sent.
   int64_t payload_bytes_sent() const;
 
  private:

@@ -1,4 +1,4 @@
-// What data-parallel training must know of a module: its parameters and buffers.
+// The parameters and buffers of a module, for data-parallel training.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +25,9 @@ using NamedTensor = hooks::NamedParameter;
 // A module's parameters and buffers in its own order. A tensor registered twice (tied weights) is listed
 // once, under its first name.
 struct ModuleState {
-  std::vector<NamedTensor> parameters;  // those that get no gradients, too
+  std::vector<NamedTensor> parameters;  // includes parameters that get no gradients
   std::vector<NamedTensor> buffers;     // of any dtype
-  // Returns what `parameters` would be if the state was taken now; empty: they never change.
+  // Returns the value that `parameters` would have if the state was taken now. Empty if they never change.
   std::function<std::vector<NamedTensor>()> parameters_now = nullptr;
 
   // The parameters that get gradients.
@@ -37,8 +37,9 @@ struct ModuleState {
 // The tensors without their names, in the same order; they are shared, not copied.
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
-// The state of a torch::nn module. Throws c10::ValueError for no module, for an embedding that makes sparse gradients,
-// which buckets cannot hold, and naming a parameter or buffer that is sparse or quantised, which cannot be broadcast.
+// The state of a torch::nn module. Throws c10::ValueError for a null module and for an embedding with sparse gradients,
+// which buckets cannot hold. Throws c10::ValueError naming a parameter or buffer that is sparse or quantised, which
+// cannot be broadcast.
 ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module);
 // The state of a TorchScript module. Throws c10::ValueError naming a parameter or buffer that is sparse or quantised.
 ModuleState module_state(const torch::jit::Module& module);
@@ -46,9 +47,8 @@ ModuleState module_state(const torch::jit::Module& module);
 // Names, dtypes, shapes, strides and kinds of device, for check_equal_on_all_ranks.
 std::vector<NamedValue> describe(const ModuleState& state);
 
-// Throws c10::ValueError naming the parameter unless the state can be trained with
-// `group`: at least one parameter gets gradients, and all that do are on one
-// device, of a kind that the group's backend moves.
+// Throws c10::ValueError naming the parameter unless the state can be trained with `group`. At least one parameter must
+// get gradients, and all that do must be on one device, of a kind that the group's backend moves.
 void check_trainable(const ModuleState& state, const ProcessGroupPtr& group);
 
 }  // namespace narrowcast

@@ -1,4 +1,4 @@
-// Everything a trainer of one's own needs: data-parallel training with hooks that send fewer bytes. Programs link
+// All headers that a custom trainer needs: data-parallel training with hooks that send fewer bytes. Programs link
 // narrowcast::ddp.
 #pragma once
 

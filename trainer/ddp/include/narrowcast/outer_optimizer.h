@@ -1,4 +1,4 @@
-// Training with few exchanges: ranks take steps of their own, and exchange parameters every so many of them.
+// Training with few exchanges: ranks take local steps and exchange parameters only every `sync_every` steps.
 //
 // One class for periodic averaging, post-local SGD, local SGD, DiLoCo (arXiv 2311.08105) and Streaming DiLoCo (arXiv
 // 2501.18512): they differ in OuterOptions only.
@@ -21,85 +21,91 @@
 
 namespace narrowcast {
 
-// What one rank leaves, and resumes from: what is the same on all ranks, and its own.
-//   replica: steps, exchanges, lost_exchanges, replicas_are_equal int64; after the warm-up reference float32
-//   [elements],
-//     with momentum momentum float32 [elements], and of an exchange that is under way its mean float32 [of the
-//     fragment], fragment and joined_at int64
-//   rank: the state of the exchange (CommHook::state), residuals too; of a fragment I they are "residual.fragment.I".
-//     Of this rank alone where it is left, as ReducerState::hook
+// State from which one rank resumes. `replica` is equal on all ranks:
+//   - steps, exchanges, lost_exchanges, replicas_are_equal: int64
+//   - reference: float32 [elements], after the warm-up
+//   - momentum: float32 [elements], after the warm-up, if there is momentum
+//   - mean: float32 [elements of the fragment], while an exchange is under way
+//   - fragment, joined_at: int64, while an exchange is under way
+// `rank` is the state of the exchange (CommHook::state), including residuals. The residual of fragment I is
+// "residual.fragment.I". A state that is saved holds this rank only, as ReducerState::hook.
 struct OuterState {
   hooks::HookState replica;
   hooks::FormerRanks rank;
-  // For who resumes: whether ranks that were equal, as they average their gradients, may be others now
-  // (CommHook::groups).
+  // Set before resuming: whether ranks that averaged their gradients together, and so were equal, may now be in
+  // different groups (CommHook::groups).
   bool groups_differ = false;
 };
 
-// Wraps an optimizer, whose step it takes:
+// Wraps an optimizer and calls its step:
 //
 //   OuterOptimizer outer(adamw, group, OuterOptions().sync_every(30).optimizer(OuterKind::kNesterov));
 //   loss_of(model->forward(inputs), targets).backward();  // nothing is sent
-//   outer.step();                                         // adamw's step; every 30th exchanges parameters
+//   outer.step();                                         // every 30th step exchanges parameters
 //   ...
-//   outer.finish();                                       // all ranks have the outer parameters
+//   outer.finish();                                       // all ranks take outer parameters
 //
-// There is a reference x, float32, the same on all ranks: the outer parameters. With H = sync_every, P = fragments and
-// tau = overlap_steps, fragment p = 0..P-1 is exchanged after (p + 1) H / P steps and every H further ones:
+// The outer parameters are a float32 reference x, the same on all ranks. With H = sync_every, P = fragments and tau =
+// overlap_steps, fragment p = 0..P-1 is exchanged by default after (p + 1) H / P steps and then every H steps:
 //
-//   issued:  each rank takes x - its parameters as they are now; the mean over ranks, in the wire format, is a job of
-//            the group's engine (on a GPU kernels on a stream of its own), beside which the rank goes on computing.
-//   joined:  tau steps later it is waited for. All ranks have the same mean D, and take the same outer step (OuterKind)
-//            from x with it. Then a rank's parameters become mix * own + (1 - mix) * x.
+//   - issued: each rank takes x - its current parameters. The group's engine computes the mean over ranks, in the wire
+//     format, while the rank continues to compute (on a GPU with kernels on a separate stream).
+//   - joined: tau steps later the rank waits for the mean. All ranks have the same mean D and take the same outer step
+//     (OuterKind) from x with it. Then a rank's parameters become mix * own + (1 - mix) * x.
 //
-// A mean that is not finite is lost: x stays, and all ranks take the fragment from x again.
+// If a mean is not finite, the exchange is lost: x is unchanged, and all ranks set the fragment to x.
 //
-// Elements are independent of each other in all of this, so fragments are equal parts of the parameters one after the
-// other, in the order of the optimizer's groups, and a border may lie within a parameter. What a rank has besides is
-// its own: the optimizer's state (Adam's moments), buffers. All ranks make the same calls in the same order, from one
-// thread each. Memory: 4 bytes per parameter for x, 4 with momentum, for a fragment 4 more, and with error feedback
-// those of WireOptions::error_feedback, as if the parameters were gradients.
+// All these operations are elementwise. So fragments are consecutive, equal parts of the parameters in the order of the
+// optimizer's groups, and a border may lie within a parameter. The optimizer's state (Adam's moments) and buffers stay
+// local to a rank. All ranks make the same calls in the same order, from one thread each.
+//
+// Memory: 4 bytes per parameter for x, 4 with momentum, and 4 per element of the largest fragment. Error feedback needs
+// the memory that WireOptions::error_feedback states, as if the parameters were gradients.
 class NARROWCAST_EXPORT OuterOptimizer {
  public:
-  // A collective. `inner`, which outlives this, has all parameters; those that require no gradient are left alone. They
-  // are equal on all ranks, as DistributedDataParallel's constructor makes them, and stay on their device. Throws
-  // c10::ValueError as OuterOptions::validate does; for a null group, no parameters, more fragments than elements,
-  // parameters that are no float32, float16 or bfloat16, that are on several devices or have holes in memory; on all
-  // ranks alike where options or parameters differ between them. c10::DistBackendError if a peer fails.
+  // A collective. `inner`, which outlives this, has all parameters; parameters that require no gradient are not
+  // changed. They are equal on all ranks, as after DistributedDataParallel's constructor, and stay on their device.
+  // Throws c10::DistBackendError if a peer fails, and c10::ValueError
+  //   - as OuterOptions::validate does;
+  //   - for a null group, no parameters, or more fragments than elements;
+  //   - for parameters that are not float32, float16 or bfloat16, are on several devices, or have holes in memory;
+  //   - on all ranks, if options or parameters differ between ranks.
   OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options);
-  // Waits for what is under way, unless an exception passes: the group goes on to be of use.
+  // Waits for the exchange that is under way, so that the group remains usable; not while an exception passes.
   ~OuterOptimizer();
   OuterOptimizer(const OuterOptimizer&) = delete;
   OuterOptimizer& operator=(const OuterOptimizer&) = delete;
 
-  // A collective: a step of the wrapped optimizer, and what is due after it. c10::DistBackendError if a peer fails;
-  // after the last step of the warm-up c10::ValueError on all ranks if their parameters are not equal.
+  // A collective: a step of the wrapped optimizer, then the exchanges that are due. Throws c10::DistBackendError if a
+  // peer fails. After the last step of the warm-up it throws c10::ValueError on all ranks if their parameters are not
+  // equal.
   void step();
 
   // Makes the gradients of the wrapped optimizer's parameters undefined.
   void zero_grad() { inner_.zero_grad(); }
 
-  // A collective: the same where this rank leaves the optimizer's step out, for instance for a gradient that is not
-  // finite. Others may take theirs.
+  // A collective, called instead of step() on a rank that skips the optimizer's step, for instance because a gradient
+  // is not finite. Other ranks may call step().
   void skip_step();
 
-  // A collective: joins what is under way, and all ranks take the outer parameters. Steps that a rank has taken since a
-  // fragment was issued last are lost in it: best after a multiple of sync_every steps since the warm-up.
+  // A collective: joins the exchange that is under way, and all ranks take the outer parameters. Local steps that a
+  // rank has taken since a fragment was last issued are lost in it. So call it after a multiple of sync_every steps
+  // since the warm-up.
   void finish();
 
-  // Whether the next step is one of the warm-up: its gradients must be averaged over all ranks.
+  // Whether the next step belongs to the warm-up: its gradients must be averaged over all ranks.
   bool is_warming_up() const;
 
-  // Whether all ranks have the same parameters at present: in the warm-up, after finish, and with one fragment and no
-  // mix right after an exchange is joined.
+  // Whether all ranks have the same parameters at present. That holds in the warm-up and after finish. With one
+  // fragment and mix 0 it also holds right after an exchange is joined.
   bool replicas_are_equal() const { return replicas_are_equal_; }
 
-  // While it lives, the parameters are those that finish would leave, for instance to be evaluated; then this rank's
-  // own again. A collective: waits for what is under way, which is joined when it is due nevertheless. No step may be
-  // taken meanwhile.
+  // During its lifetime the model has the parameters that finish would set, for instance for an evaluation; its end
+  // restores this rank's parameters. A collective: it waits for the exchange that is under way, which is still joined
+  // at the step when it is due. No step may be taken during its lifetime.
   class [[nodiscard]] OuterParameters {
    public:
-    // Puts them in.
+    // Sets the outer parameters.
     explicit OuterParameters(OuterOptimizer& outer);
     ~OuterParameters();
     OuterParameters(const OuterParameters&) = delete;
@@ -110,30 +116,32 @@ class NARROWCAST_EXPORT OuterOptimizer {
     std::vector<at::Tensor> own_;
   };
 
-  // The reference, float32 [elements] on the parameters' device; it means nothing in the warm-up.
+  // The reference, float32 [elements] on the parameters' device. It has no meaning in the warm-up.
   const at::Tensor& reference() const { return reference_; }
 
-  // A collective: what later steps depend on besides parameters and the wrapped optimizer. Waits for what is under way,
-  // which is joined when it is due nevertheless: whether there was a checkpoint changes no bit.
+  // A collective. Returns the state on which later steps depend, besides parameters and the wrapped optimizer. Waits
+  // for the exchange that is under way, which is still joined at the step when it is due: a checkpoint changes no bit
+  // of the results.
   OuterState state();
 
   // A collective: resumes from such a state, before the first step, with the same options. In a world of the same size
-  // and in the same groups a training gives the same bits if parameters and optimizer are as they were; in others this
-  // gives all ranks the reference. Throws CorruptInputError naming what is missing or does not fit.
+  // and with the same groups the training continues with the same bits, if parameters and optimizer are restored, too.
+  // In any other world all ranks take the reference. Throws CorruptInputError naming a tensor or number that is missing
+  // or does not fit.
   void load_state(const OuterState& saved);
 
   // Elements of all parameters.
   int64_t elements() const { return elements_; }
-  // Fragments issued so far, and those of which the mean was not finite. The same on all ranks.
+  // Number of fragments issued so far, and of fragments whose mean was not finite. The same on all ranks.
   int64_t exchanges() const { return exchanges_; }
   int64_t lost_exchanges() const { return lost_exchanges_; }
-  // Of those issued, fragments that have been joined: all, or all but one.
+  // Number of issued fragments that have been joined: all, or all except one.
   int64_t joined_exchanges() const { return exchanges_ - (under_way_ ? 1 : 0); }
-  // How old the news is that ranks have of each other: steps since what was joined last was issued. Nothing before.
+  // Age of the mean that was joined last: steps since it was issued. Without a value before the first join.
   std::optional<int64_t> staleness() const;
-  // Bytes that this rank has sent for them, see CommHook::payload_bytes_sent.
+  // Bytes that this rank has sent for exchanges, see CommHook::payload_bytes_sent.
   int64_t payload_bytes_sent() const;
-  // The options that it was made with.
+  // The options passed to the constructor.
   const OuterOptions& options() const { return options_; }
 
  private:
@@ -149,12 +157,12 @@ class NARROWCAST_EXPORT OuterOptimizer {
     int64_t numel = 0;
     std::vector<Slice> slices = {};
   };
-  // A fragment's, from issue to join.
+  // An exchange of one fragment, from issue to join.
   struct Exchange {
     int64_t fragment = 0;
-    int64_t joined_at = 0;                                // after so many steps since the warm-up
-    c10::intrusive_ptr<c10::ivalue::Future> future = {};  // null where the mean is there
-    at::Tensor mean = {};                                 // once it is there
+    int64_t joined_at = 0;                                // number of steps since the warm-up
+    c10::intrusive_ptr<c10::ivalue::Future> future = {};  // null once `mean` is set
+    at::Tensor mean = {};                                 // set once it is received
   };
 
   static std::vector<Fragment> cut(const std::vector<at::Tensor>& parameters, int64_t count);
@@ -180,10 +188,10 @@ class NARROWCAST_EXPORT OuterOptimizer {
   const int64_t elements_;
   const std::vector<Fragment> fragments_;
   std::unique_ptr<hooks::CommHook> exchange_;
-  std::vector<hooks::NamedParameter> names_;  // of the fragments, for the exchange's state
+  std::vector<hooks::NamedParameter> names_;  // names of the fragments, for the exchange's state
   at::Tensor reference_;
-  at::Tensor momentum_;  // undefined without
-  at::Tensor sent_;      // of the largest fragment
+  at::Tensor momentum_;  // undefined if there is no momentum
+  at::Tensor sent_;      // as long as the largest fragment
   std::optional<Exchange> under_way_;
   int64_t steps_ = 0;
   int64_t exchanges_ = 0;

@@ -1,4 +1,4 @@
-// Finds the tensors in what a module's forward returns.
+// Finds the tensors in the result of a module's forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,16 +15,16 @@
 
 namespace narrowcast {
 
-// Is called with each tensor, which it may replace.
+// A function that is called with each tensor and may replace it.
 using TensorVisitor = c10::function_ref<void(at::Tensor&)>;
 
-// Calls `visit` with every tensor in `value`, which it may replace. Lists, tuples
-// and dictionaries are rebuilt, so that what the module keeps of them stays.
+// Calls `visit` with every tensor in `value`, which it may replace. Lists, tuples and dictionaries are rebuilt, so that
+// those that the module keeps do not change.
 NARROWCAST_EXPORT void visit_ivalue_tensors(c10::IValue& value, TensorVisitor visit);
 
 namespace output_tensors {
 
-// A type's author can say where its tensors are, in the type's own namespace:
+// The author of a type can define in its namespace where its tensors are:
 //   void for_each_tensor(Output& output, narrowcast::TensorVisitor visit) { visit(output.loss); visit(output.logits); }
 template <class T>
 concept HasForEachTensor = requires(T& value, TensorVisitor visit) {
@@ -56,20 +56,19 @@ concept Range = requires(T& value) {
   typename T::value_type;
 };
 
-// Numbers, enumerations and texts, which are passed over.
+// Numbers, enumerations and texts, which are skipped.
 template <class T>
 inline constexpr bool has_no_tensors =
     std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_convertible_v<const T&, std::string_view>;
 
-// False, but only once a type is known: what the last branch of visit_tensors fails to compile with.
+// False, but only once a type is known: makes the last branch of visit_tensors fail to compile.
 template <class T>
 inline constexpr bool is_known_type = false;
 
 }  // namespace output_tensors
 
-// Calls `visit` with every tensor in `value`, always in the same order: tensors,
-// c10::IValue, tuples, pairs, arrays, optionals, ranges and maps of them, nested at
-// will, and types with a for_each_tensor as above.
+// Calls `visit` with every tensor in `value`, always in the same order. `value` is a tensor, a c10::IValue, a tuple,
+// pair, array, optional, range or map of such values, nested to any depth, or a type with for_each_tensor as above.
 template <class T>
 void visit_tensors(T& value, TensorVisitor visit) {
   using namespace output_tensors;
