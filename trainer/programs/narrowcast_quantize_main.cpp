@@ -1,4 +1,4 @@
-// narrowcast-quantize: int8 weights for a trained model.
+// narrowcast-quantize: converts a trained model to int8 weights.
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
 
@@ -8,7 +8,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/inference/quantize_file.h"
 
-ABSL_FLAG(bool, overwrite, false, "Replace a file that is there as OUTPUT.");
+ABSL_FLAG(bool, overwrite, false, "Replace an existing OUTPUT file.");
 ABSL_FLAG(bool, dry_run, false, "Check and report everything, but write nothing.");
 
 namespace {

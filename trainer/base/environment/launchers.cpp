@@ -15,7 +15,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// The whole of `text`, white space around it aside, as a number in decimal.
+// All of `text`, except surrounding white space, as a decimal number.
 std::optional<int64_t> integer_in(std::string_view text) {
   constexpr std::string_view kSpace = " \t\n\v\f\r";
   const size_t first = text.find_first_not_of(kSpace);
@@ -54,7 +54,7 @@ Place::Value first_set(const EnvironmentVariables& variables, const Names& names
   return {std::nullopt, names.front()};
 }
 
-// The variables of RANK's family, which torchrun sets and people set by hand.
+// The variables RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun sets and people set by hand.
 Place plain_place(const EnvironmentVariables& variables, const std::string& launcher) {
   Place place;
   place.launcher = launcher;
@@ -65,7 +65,7 @@ Place plain_place(const EnvironmentVariables& variables, const std::string& laun
   return place;
 }
 
-// Launchers of MPI name no address, but ranks that share a node need none of the network.
+// MPI launchers set no address, but ranks that share a node do not need the network.
 void add_loopback_on_one_node(Place& place) {
   const bool known = place.world_size.setting && place.local_world_size.setting;
   if (known && place.world_size.setting->text == place.local_world_size.setting->text) {
@@ -104,7 +104,7 @@ Place pmi_place(const EnvironmentVariables& variables) {
 Place hand_made_place(const EnvironmentVariables& variables) {
   Place place = plain_place(variables, "a launcher");
   const bool local_known = place.local_rank.setting || place.local_world_size.setting;
-  if (!local_known && is_set(variables, "KUBERNETES_SERVICE_HOST")) {  // A pod is a node of its own.
+  if (!local_known && is_set(variables, "KUBERNETES_SERVICE_HOST")) {  // A pod is a separate node.
     place.local_rank.setting = Setting{"LOCAL_RANK", "0"};
     place.local_world_size.setting = Setting{"LOCAL_WORLD_SIZE", "1"};
   }
@@ -118,7 +118,8 @@ Place launchers_place(const EnvironmentVariables& variables) {
   if (any_set(variables, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) {
     return open_mpi_place(variables);
   }
-  // Under Slurm, mpiexec starts a proxy of its own on each node with srun, whose place the processes inherit.
+  // Under Slurm, mpiexec starts its own proxy on each node with srun, and the processes inherit the proxy's Slurm
+  // variables.
   if (is_set(variables, "PMI_RANK") && is_set(variables, "MPI_LOCALNRANKS")) {
     return pmi_place(variables);
   }
@@ -166,7 +167,7 @@ Place find_place(const EnvironmentVariables& variables) {
 }
 
 int64_t port_of_job(const std::string& job) {
-  constexpr uint64_t kFirstPort = 15000;  // Up to 29999: below the ports that Linux gives out by itself.
+  constexpr uint64_t kFirstPort = 15000;  // Up to 29999: below Linux's ephemeral ports.
   constexpr uint64_t kPorts = 15000;
   return static_cast<int64_t>(kFirstPort + fnv1a(job) % kPorts);
 }

@@ -22,7 +22,7 @@ void check_size(size_t entries) {
   TORCH_CHECK_VALUE(entries <= kMostEntries, "it has more than ", kMostEntries, " entries");
 }
 
-// `number` with zeros in front, as long as `model`.
+// `number` with leading zeros, as long as `model`.
 std::string padded(int64_t number, const std::string& model) {
   const std::string text = std::to_string(number);
   return text.size() < model.size() ? std::string(model.size() - text.size(), '0') + text : text;
@@ -43,7 +43,7 @@ std::vector<std::string> expand_range(const std::string& range) {
   return numbers;
 }
 
-// Parts the list at commas outside of brackets.
+// Splits the list at commas outside of brackets.
 std::vector<std::string> entries_of(const std::string& list) {
   std::vector<std::string> entries(1);
   bool inside = false;
@@ -83,7 +83,7 @@ std::vector<std::string> expand_name(const std::string& name) {
 constexpr const char* kNodes = "SLURM_STEP_NODELIST";
 constexpr const char* kTasksPerNode = "SLURM_STEP_TASKS_PER_NODE";
 
-// Returns expand(setting.text), with the variable's name in what it throws.
+// Returns expand(setting.text). Errors that it throws begin with the variable's name and value.
 template <class Expand>
 auto expanded(const Setting& setting, const Expand& expand) {
   try {
@@ -93,7 +93,7 @@ auto expanded(const Setting& setting, const Expand& expand) {
   }
 }
 
-// How many tasks of the step run on this node.
+// The number of tasks of the step on this node.
 std::optional<Setting> local_world_size(const EnvironmentVariables& variables) {
   const auto tasks = find_variable(variables, kTasksPerNode);
   const auto node = find_variable(variables, "SLURM_NODEID");

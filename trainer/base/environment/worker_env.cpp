@@ -14,7 +14,7 @@
 namespace narrowcast {
 namespace {
 
-// Upper and lower case alike.
+// Ignores upper and lower case.
 bool is_one_of(std::string text, const std::vector<std::string>& words) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   return std::find(words.begin(), words.end(), text) != words.end();

@@ -1,5 +1,5 @@
-// Hashes of 64 bits that are the same on every machine, unlike std::hash. They tell contents apart that differ by
-// chance, not those that somebody made to look alike; SHA-256 (trainer/train/files/file_io.h) does that.
+// Hashes of 64 bits that are the same on every machine, unlike std::hash. They detect accidental differences. Use
+// SHA-256 (trainer/train/files/file_io.h) against forged contents.
 #pragma once
 
 #include <bit>
@@ -19,10 +19,10 @@ constexpr uint64_t fnv1a(std::string_view bytes, uint64_t hash = kHashStart) {
   return hash;
 }
 
-// The hash for large contents makes several GB/s: it is as FNV-1a, but over words of 8 bytes, little-endian, and with
-// the upper half of the product of 128 bits folded into the lower one, as wyhash does it: a product of 64 bits carries
-// what differs to higher bits only. The bytes that are left at the end are hashed by fnv1a. Parts of a content are
-// hashed one after the other by passing on the hash; where they are parted counts.
+// The hash for large contents makes several GB/s. It is like FNV-1a, but over little-endian words of 8 bytes. It also
+// folds the upper half of the 128-bit product into the lower half, as wyhash does, since a 64-bit product carries
+// differences to higher bits only. The last bytes, fewer than 8, are hashed by fnv1a. To hash a content in parts, pass
+// each part's hash to the next call; the result depends on where the parts are split.
 inline uint64_t hash_of_content(std::string_view bytes, uint64_t hash = kHashStart) {
   static_assert(std::endian::native == std::endian::little);
   __extension__ using Product = unsigned __int128;

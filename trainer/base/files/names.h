@@ -6,7 +6,7 @@
 
 namespace narrowcast {
 
-// The names in quotes, five at most, and how many more there are: "'a', 'b'", "'a', 'b', 'c', 'd', 'e' and 2 more".
+// At most five of the names, in quotes, and the number of the others: "'a', 'b'", "'a', 'b', 'c', 'd', 'e' and 2 more".
 std::string describe_names(const std::vector<std::string>& names);
 
 }  // namespace narrowcast

@@ -16,14 +16,14 @@
 namespace narrowcast::files {
 namespace {
 
-// What is asked for beyond the length that a file says it has.
+// Bytes to request beyond the file's stated length.
 constexpr int64_t kProbe = 4096;
 
 int open_for_reading(const std::string& path, Links links) {
-  std::error_code ignored;  // What cannot be looked up cannot be opened either.
+  std::error_code ignored;  // A path whose status is unavailable cannot be opened either.
   TORCH_CHECK_VALUE(links == Links::kFollow || !std::filesystem::is_symlink(path, ignored), path,
                     ": is a symbolic link, where a file is needed");
-  // Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+  // Without O_NONBLOCK, opening a pipe that has no writer would block forever.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (links == Links::kRefuse ? O_NOFOLLOW : 0);
   const int descriptor = ::open(path.c_str(), flags);
   TORCH_CHECK_VALUE(descriptor >= 0, path, ": cannot be read: ", reason(errno));
@@ -83,7 +83,7 @@ void InputFile::read(int64_t offset, void* destination, int64_t bytes) const {
 std::string read_file(const std::string& path, const ReadOptions& options) {
   const InputFile file(path, options.links);
   check_length(file, file.size(), options.most_bytes);
-  // Compared before memory is asked for: the system may promise more than it has, and end the process that uses it.
+  // Compared before allocating: the system may grant more memory than it has, and later kill the process that uses it.
   TORCH_CHECK_VALUE(file.size() < memory_bytes(), path, ": has ", file.size(),
                     " bytes, but this machine's memory only ", memory_bytes());
   try {

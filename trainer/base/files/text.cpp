@@ -8,8 +8,8 @@
 namespace narrowcast {
 namespace {
 
-// One form of UTF-8: sequences of `length` bytes, whose first byte has the bits `lead` under `lead_mask`,
-// for code points from `least` on.
+// One form of UTF-8: sequences of `length` bytes for code points from `least` on. Their first byte, masked by
+// `lead_mask`, equals `lead`.
 struct Form {
   size_t length;
   unsigned char lead;
@@ -46,8 +46,8 @@ bool continues_a_character(std::string_view text, size_t position) {
 
 constexpr size_t kLongestQuote = 200;
 
-// Beside ASCII's control characters these are C1, which some terminals obey as they do ESC, what separates lines, and
-// what changes the direction of text.
+// ASCII's control characters, and: C1 controls, which some terminals obey as they obey ESC; line separators; and
+// characters that change the direction of text.
 bool is_control(char32_t value) {
   return value < 0x20 || (value >= 0x7f && value <= 0x9f) || value == 0x061c || value == 0x200e || value == 0x200f ||
          (value >= 0x2028 && value <= 0x202e) || (value >= 0x2066 && value <= 0x2069);
@@ -72,7 +72,7 @@ std::string escape_of(char32_t control) {
   }
 }
 
-// Escapes what a terminal would obey, and puts a backslash before each of the `special` characters.
+// Escapes control characters, and puts a backslash before each of the `special` characters.
 std::string escaped(std::string_view text, std::string_view special) {
   std::string shown;
   while (!text.empty()) {
@@ -90,7 +90,7 @@ std::string escaped(std::string_view text, std::string_view special) {
   return shown;
 }
 
-// No text becomes shorter by escaping, so half of `most` bytes of each end are enough.
+// Escaping never shortens a text, so `most` bytes of each end are enough.
 std::string shown(std::string_view text, size_t most, std::string_view special) {
   if (text.size() <= most) {
     std::string whole = escaped(text, special);

@@ -22,7 +22,7 @@
 namespace narrowcast::network {
 namespace {
 
-constexpr int64_t kAnyPort = 9;  // of the discard service
+constexpr int64_t kAnyPort = 9;  // port of the discard service
 
 std::string as_number(const sockaddr& address, socklen_t length) {
   std::array<char, NI_MAXHOST> text{};

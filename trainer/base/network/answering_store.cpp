@@ -25,7 +25,7 @@ void AnsweringStore::set_patience(milliseconds patience) {
   patience_ = patience;
 }
 
-// The operation has copies of all that it needs: it may be left behind.
+// The operation must own copies of all that it uses: its thread may outlive this call.
 template <class Operation>
 auto AnsweringStore::ask(milliseconds waiting, Operation operation) {
   using Result = std::invoke_result_t<Operation, Store&>;

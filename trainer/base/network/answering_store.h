@@ -1,4 +1,5 @@
-// A store whose operations end: c10d's TCPStore waits without limit for a server that is stopped or is no store at all.
+// A store whose operations always end. c10d's TCPStore waits without limit for a server that is stopped or is not a
+// store.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -19,9 +20,9 @@
 
 namespace narrowcast::network {
 
-// Returns what body() returns, or nothing if it does not return within `limit`. Then it is left behind on a thread of
-// its own, so it must share the ownership of all that it uses. Time in which this process is stopped does not count.
-// Throws what body() throws.
+// Returns body()'s result, or nothing if body() does not return within `limit`. Then body() continues on a detached
+// thread, so it must share the ownership of all that it uses. Time in which this process is stopped does not count.
+// Throws body()'s exception.
 template <class Result>
 std::optional<Result> within(std::chrono::milliseconds limit, std::function<Result()> body) {
   constexpr std::chrono::milliseconds kSlice{100};
@@ -36,16 +37,16 @@ std::optional<Result> within(std::chrono::milliseconds limit, std::function<Resu
   return status == std::future_status::ready ? std::optional<Result>(result.get()) : std::nullopt;
 }
 
-// Passes all operations on to another store, each on a thread. An operation whose answer does not come within
-// `patience`, beside the time for which it waits for keys, throws c10::DistNetworkError "the store at PLACE does not
-// answer". Operations of several threads follow each other. Thread-safe.
+// Forwards all operations to another store, each on a thread. An operation that is not answered within `patience`, plus
+// the time for which it waits for keys, throws c10::DistNetworkError "the store at PLACE does not answer". Operations
+// of several threads run one after the other. Thread-safe.
 class AnsweringStore : public c10d::Store {
  public:
   AnsweringStore(c10::intrusive_ptr<c10d::Store> store, std::string place, std::chrono::milliseconds patience);
 
   void set_patience(std::chrono::milliseconds patience);
 
-  // Another connection, whose operations have no such limit.
+  // Another connection to the store; its operations have no such limit.
   c10::intrusive_ptr<c10d::Store> clone() override;
 
   using Store::compareSet;
@@ -78,7 +79,7 @@ class AnsweringStore : public c10d::Store {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string place_;
-  std::mutex mutex_;  // Held during an operation: the time for which it waits for another one does not count.
+  std::mutex mutex_;  // Held during an operation, so that `patience` excludes waiting for another one.
   std::chrono::milliseconds patience_;
 };
 

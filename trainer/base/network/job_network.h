@@ -1,4 +1,4 @@
-// How a process of a job is connected to the others, as narrowcast-run told it.
+// How a process of a job is connected to the others, from narrowcast-run's variable.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace narrowcast::network {
 
-// The variable in which narrowcast-run describes a simulated network to its workers, for instance "1 Gbit/s, 50 us".
+// The variable with narrowcast-run's description of a simulated network for its workers, e.g. "1 Gbit/s, 50 us".
 inline constexpr const char* kSimulatedVariable = "NARROWCAST_SIMULATED_NETWORK";
 
-// Whether the network is simulated: then each rank is a node of its own, although all share a machine.
+// Whether the network is simulated: then each rank is a separate node, although all ranks share a machine.
 bool is_simulated(const EnvironmentVariables& variables);
 
 // For plans and results: "simulated, 1 Gbit/s", "loopback alone" or "shared". The last two depend on the interfaces

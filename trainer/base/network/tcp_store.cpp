@@ -15,7 +15,7 @@ namespace narrowcast::network {
 namespace {
 
 constexpr int kWaitingConnections = 4096;
-constexpr std::chrono::milliseconds kToGiveUpByItself{1000};  // where nobody listens, naming the reason
+constexpr std::chrono::milliseconds kToGiveUpByItself{1000};  // for the error of c10d, with its reason
 
 SocketAddress own_address(const FileDescriptor& socket) {
   SocketAddress own;
@@ -77,7 +77,7 @@ TcpStorePtr serve_tcp_store(const std::string& address, const ListeningSocket& s
 }
 
 TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout) {
-  // Its constructor waits for an answer without limit.
+  // The store's constructor waits for an answer without limit.
   const std::function<TcpStorePtr()> reach = [=] {
     return c10::make_intrusive<c10d::TCPStore>(host, store_options(port, timeout));
   };

@@ -1,5 +1,6 @@
-// Where a process can be made to end as if it was killed, right between two steps that others see: how tests find out
-// that nothing is lost at any of them. Only builds with NARROWCAST_FAILPOINTS end there; in others these are empty.
+// Points between two visible steps at which a process can be made to end as if it was killed. Tests use them to check
+// that nothing is lost at any of them. Only builds with NARROWCAST_FAILPOINTS end there; in others these functions do
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -7,28 +8,28 @@
 namespace narrowcast {
 
 enum class Failpoint {
-  // Of a file that is replaced as a whole (files::AtomicFile):
+  // Replacing a whole file (files::AtomicFile):
   kFileWritten,
   kFileSynced,
   kFileRenamed,
-  // Of becoming the owner of a folder for checkpoints:
+  // Becoming the owner of a folder for checkpoints:
   kOwnerFileLocked,
   kOwnerRecorded,
-  // Of a checkpoint:
+  // Writing a checkpoint:
   kCheckpointFolderMade,
   kCheckpointFilesWritten,
   kCheckpointManifestWritten,
   kCheckpointRenamed,
   kCheckpointSynced,
-  kCheckpointSetAside,  // an old one, which is to be removed
+  kCheckpointSetAside,  // an old checkpoint, which is to be removed
   kCheckpointsRemoved,
-  // Of a launcher's part of a round:
+  // A launcher's part of a round:
   kTicketDrawn,
   kFirstBeatGiven,
   kNodeDescribed,
   kReportWritten,
   kLeaveWritten,
-  // Of the part of the one that serves the store:
+  // The coordinator's part of a round, which serves the store:
   kRoundPrepared,
   kDecisionPublished,
 };
@@ -36,11 +37,11 @@ enum class Failpoint {
 // The last one.
 inline constexpr Failpoint kLastFailpoint = Failpoint::kDecisionPublished;
 
-// Whether this build has them.
+// Whether this build has failpoints.
 bool has_failpoints();
 
-// From now on this process kills itself when it passes `point` for the `nth` time, from 1. Not thread-safe: before
-// other threads pass any.
+// Makes this process kill itself when it passes `point` for the `nth` time, counted from 1. Not thread-safe: call it
+// before other threads pass any point.
 void kill_at(Failpoint point, int64_t nth = 1);
 
 // Passes the point, on any thread.

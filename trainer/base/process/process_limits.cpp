@@ -16,8 +16,8 @@ int64_t open_file_limit() {
   return static_cast<int64_t>(std::min<rlim_t>(files.rlim_cur, INT_MAX));  // A descriptor is an int.
 }
 
-// The limit is one of descriptors' numbers: inherited ones beyond it take no place below it. So the free numbers are
-// counted, which needs neither /proc nor a descriptor.
+// RLIMIT_NOFILE limits descriptors' numbers: inherited descriptors beyond it use up none of the numbers below it. So
+// the free numbers are counted, which needs neither /proc nor a descriptor.
 int64_t open_files_left(int64_t enough) {
   const int64_t limit = open_file_limit();
   int64_t left = 0;
@@ -32,7 +32,7 @@ int64_t open_files_left(int64_t enough) {
 namespace narrowcast::program {
 namespace {
 
-// What was there before set_up_process().
+// The settings before set_up_process().
 struct Before {
   rlimit files;
   sighandler_t on_file_size;
@@ -53,7 +53,7 @@ void set_up_process() {
   getrlimit(RLIMIT_NOFILE, &files);
   before() = Before{.files = files, .on_file_size = std::signal(SIGXFSZ, SIG_IGN)};
   files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);  // Always allowed. Where it is not, open() says so in time.
+  setrlimit(RLIMIT_NOFILE, &files);  // Needs no privilege. If it fails anyway, open() fails later.
 }
 
 void undo_process_setup() {

@@ -16,14 +16,14 @@ namespace {
 
 constexpr std::chrono::nanoseconds kRepeatWindow = std::chrono::milliseconds(500);
 
-// The handler's variables are lock-free: it may use no others.
+// A signal handler may use only lock-free variables.
 std::atomic<bool> catches = false;
-std::atomic<int64_t> caught_at = 0;  // in nanoseconds of the monotonic clock; 0: nothing was caught
+std::atomic<int64_t> caught_at = 0;  // in nanoseconds of the monotonic clock; 0: no signal yet
 std::atomic<int> caught_signal = 0;
 std::atomic<void (*)(int)> end_process = nullptr;
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<void (*)(int)>::is_always_lock_free);
 
-// std::chrono's clocks are not among what a handler may call.
+// A signal handler may not call std::chrono's clocks.
 int64_t monotonic_nanoseconds() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -32,7 +32,7 @@ int64_t monotonic_nanoseconds() {
 
 void end_by_default(int signal) {
   ::signal(signal, SIG_DFL);
-  raise(signal);  // Blocked while its handler runs, it strikes at the handler's end.
+  raise(signal);  // The signal is blocked while its handler runs, and is delivered when the handler returns.
 }
 
 void take_note(int signal) {
@@ -101,7 +101,7 @@ CaughtSignals::CaughtSignals(const std::vector<int>& signals, void (*end)(int fi
   end_process = end;
   struct sigaction action {};
   action.sa_handler = take_note;
-  action.sa_flags = SA_RESTART;  // System calls that it interrupts start again.
+  action.sa_flags = SA_RESTART;  // Interrupted system calls start again.
   sigemptyset(&action.sa_mask);
   for (const int signal : signals) {
     Former former{.signal = signal};
@@ -116,7 +116,7 @@ CaughtSignals::CaughtSignals(const std::vector<int>& signals, void (*end)(int fi
 }
 
 CaughtSignals::~CaughtSignals() {
-  std::for_each(former_.rbegin(), former_.rend(),  // The first action of a signal that is named twice is restored last.
+  std::for_each(former_.rbegin(), former_.rend(),  // If a signal is named twice, its first action is restored last.
                 [](const Former& former) { sigaction(former.signal, &former.action, nullptr); });
   catches = false;
 }

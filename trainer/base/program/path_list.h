@@ -8,12 +8,12 @@
 
 namespace narrowcast::program {
 
-// Paths separated by commas. A comma that belongs to a path is written `\,`; any other backslash is one of the path.
+// Paths separated by commas. A comma within a path is written `\,`; any other backslash belongs to its path.
 struct PathList {
   std::vector<std::string> paths;
 };
 
-// For Abseil: every text is a list, the empty text that of no path.
+// For Abseil: every text is a valid list, and the empty text is the empty list.
 bool AbslParseFlag(absl::string_view text, PathList* list, std::string* error);
 std::string AbslUnparseFlag(const PathList& list);
 

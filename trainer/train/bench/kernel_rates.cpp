@@ -21,9 +21,9 @@ namespace narrowcast::bench {
 namespace {
 
 constexpr double kGradientSize = 1e-3;        // Their standard deviation.
-constexpr int64_t kDrawn = int64_t{1} << 20;  // So many numbers, again and again.
+constexpr int64_t kDrawn = int64_t{1} << 20;  // Numbers drawn at random, which are then repeated.
 
-// One of ATen's threads, from here to the end of the scope.
+// Limits ATen to one thread, from here to the end of the scope.
 class OneThread {
  public:
   OneThread() { at::set_num_threads(1); }
@@ -41,7 +41,7 @@ at::Tensor gradients_on(at::Device device, int64_t elements) {
   return some.to(device).repeat({(elements + drawn - 1) / drawn}).narrow(0, 0, elements);
 }
 
-// Of a message of so many elements, in the format with the longest.
+// Bytes of the longest message of `elements` elements in any format.
 int64_t most_bytes(int64_t elements) {
   int64_t most = 0;
   for (const WireFormat format : kWireFormats) {
@@ -50,7 +50,7 @@ int64_t most_bytes(int64_t elements) {
   return most;
 }
 
-// Gradients, and buffers for what becomes of them in any format.
+// Gradients, and buffers for their messages and decoded values in any format.
 class Arrays {
  public:
   Arrays(int64_t elements, at::Device device)
@@ -59,7 +59,7 @@ class Arrays {
         message_(at::zeros({most_bytes(elements)}, at::device(device).dtype(at::kByte))),
         zeros_(at::zeros({device.is_cpu() ? elements : 0}, device)) {}
 
-  // KernelRates::memory says how.
+  // Moves memory as KernelRates::memory defines it.
   void move_memory() const {
     if (gradients_.is_cpu()) {
       read_zeros();
@@ -76,7 +76,7 @@ class Arrays {
   }
 
  private:
-  // The search for a byte that is not there: the C library reads with the widest vectors.
+  // Searches for a byte that does not occur: the C library reads with the widest vectors.
   void read_zeros() const {
     const void* const found = std::memchr(zeros_.const_data_ptr(), 1, zeros_.nbytes());
     TORCH_INTERNAL_ASSERT(found == nullptr);

@@ -1,4 +1,4 @@
-// How fast the kernels of the wire formats are, on a processor's thread or on a GPU.
+// Measures the speed of the wire formats' kernels, on one thread of the CPU or on a GPU.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,19 +9,18 @@
 
 namespace narrowcast::bench {
 
-// How much the kernels do while they are measured.
+// How much the kernels process while they are measured.
 struct KernelOptions {
-  // float32, more than a cache holds but for a small share: 128 MiB on the CPU, 1 GiB on a GPU.
+  // Elements of float32, far more than caches hold: 128 MiB on the CPU, 1 GiB on a GPU.
   static int64_t elements_on(at::Device device) { return int64_t{1} << (device.is_cpu() ? 25 : 28); }
 
   int64_t elements = elements_on(at::kCPU);
-  int64_t turns = 9;             // measured, after one to warm up
+  int64_t turns = 9;             // measured ones, after one to warm up
   at::Device device = at::kCPU;  // takes three times the elements' memory
 };
 
-// Encodes float32 in every wire format and decodes them again: on the CPU with one thread, on a GPU as all of its
-// multiprocessors do. Moving memory (KernelRates::memory) and the two kernels take turns; the median of the turns
-// counts.
+// Encodes float32 in every wire format and decodes them again: with one thread on the CPU, with all multiprocessors on
+// a GPU. Moving memory (KernelRates::memory) and the two kernels take turns; each result is the median of the turns.
 KernelRates measure_kernels(const KernelOptions& options = {});
 
 }  // namespace narrowcast::bench

@@ -42,7 +42,7 @@ std::vector<Entry> make_entries(const ProcessGroupPtr& group, const HookWorkload
   return entries;
 }
 
-// Ranks whose hosts begin together still enqueue at different times: on a GPU each stream waits for all.
+// Ranks whose hosts begin together still enqueue at different times. So on a GPU each stream waits for all ranks.
 void start_together(const ProcessGroupPtr& group, at::Device device) {
   constexpr const char* kStarting = "starting to measure a hook";
   training::wait_for_device(device);
@@ -80,7 +80,7 @@ void take_turns(const ProcessGroupPtr& group, const HookWorkload& workload, std:
   }
 }
 
-// A collective: the most that the ranks of one node send together, if this rank sends `bytes`.
+// A collective: the largest number of bytes that the ranks of one node send together, if this rank sends `bytes`.
 double most_of_any_node(const ProcessGroupPtr& group, const std::vector<int64_t>& nodes, double bytes) {
   std::vector<double> of_nodes(static_cast<size_t>(*std::max_element(nodes.begin(), nodes.end())) + 1);
   of_nodes[static_cast<size_t>(nodes[static_cast<size_t>(group->getRank())])] = bytes;
@@ -130,7 +130,7 @@ class ExactnessRun {
   int64_t payload_bytes_sent() const { return payload_bytes_sent_; }
 
  private:
-  // In place, float64.
+  // Sums in place, in float64.
   at::Tensor sum_over_ranks(at::Tensor term) {
     payload_bytes_sent_ += hooks::ring_all_reduce_bytes(static_cast<int64_t>(term.nbytes()), group_->getSize());
     return training::sum_over_ranks(group_, std::move(term), "sum in float64 for the exact mean");
@@ -140,7 +140,7 @@ class ExactnessRun {
     const at::Tensor& result = buckets_.buffer(0);
     const at::Tensor difference = result.to(at::kDouble).sub_(mean_).abs_();
     const double error = difference.square().sum().item<double>() / squares_of_mean_;
-    // A difference that is no number is outside, too.
+    // A NaN also counts as outside.
     const int64_t outside = difference.numel() - difference.le(tolerance).sum().item<int64_t>();
     const std::vector<double> worst = all_reduce_max(
         group_, {std::isnan(error) ? std::numeric_limits<double>::infinity() : error, static_cast<double>(outside)});

@@ -23,7 +23,7 @@ double geometric_mean(const std::vector<double>& values) {
   return std::exp(logarithms / static_cast<double>(values.size()));
 }
 
-// A hook over all cases.
+// A hook's results over all cases.
 struct Candidate {
   std::string hook;
   std::vector<double> speed_ups = {};
@@ -39,7 +39,7 @@ Candidate& find_or_add(std::vector<Candidate>& candidates, const std::string& ho
   return found == candidates.end() ? candidates.emplace_back(Candidate{.hook = hook}) : *found;
 }
 
-// A hook that chooses cannot be told from those that it takes.
+// A hook that chooses among hooks is excluded: it is as fast as the hooks that it chooses.
 bool is_one_hook(const std::string& hook) { return averages(hook) && !hooks::hook_row(hook).chooses; }
 
 std::vector<Candidate> collect(const BenchResults& results) {
@@ -59,7 +59,7 @@ std::vector<Candidate> collect(const BenchResults& results) {
   return candidates;
 }
 
-// For each iteration the geometric mean over the cases of the other's time over the hook's.
+// For each iteration, the geometric mean over the cases of the other hook's time divided by the hook's.
 std::vector<double> paired_ratios(const BenchResults& results, const std::string& hook, const std::string& other) {
   std::vector<double> logarithms;
   double cases = 0;
@@ -87,7 +87,7 @@ class Comparison {
   Comparison(const BenchResults& results, const std::vector<Candidate>& candidates)
       : results_(results), candidates_(candidates) {}
 
-  // Those that may in truth be so much faster than `hook` that it should not be preferred to them.
+  // The hooks that may actually be so much faster than `hook` that it should not be preferred to them.
   std::vector<Rival> rivals_of(const std::string& hook) const {
     std::vector<Rival> rivals;
     add_rival(hook, kReference, rivals);
@@ -97,7 +97,8 @@ class Comparison {
     return rivals;
   }
 
-  // The one that sends most of those that pay and have no rivals; of equals the first; nullptr without any.
+  // The hook that sends the most bytes among those that pay and have no rivals: the first of equals; nullptr without
+  // such a hook.
   const Candidate* best() const {
     const Candidate* best = nullptr;
     for (const Candidate& candidate : candidates_) {
@@ -125,7 +126,7 @@ class Comparison {
   const std::vector<Candidate>& candidates_;
 };
 
-// What the numbers of one candidate say.
+// The numbers of one candidate.
 Recommendation of_candidate(const Candidate& candidate, const BenchResults& results) {
   const auto [least, most] = std::minmax_element(candidate.speed_ups.begin(), candidate.speed_ups.end());
   Recommendation recommendation;
@@ -145,7 +146,7 @@ std::string interval_text(const Interval& interval) {
   return absl::StrFormat("%.2f to %.2f", interval.lower, interval.upper);
 }
 
-// How sure the speed-up is, and how it differs between cases.
+// The confidence interval of the speed-up, and its range over the cases.
 std::string spread_text(const Recommendation& recommendation) {
   const std::string cases = recommendation.cases == 1
                                 ? ""

@@ -74,13 +74,13 @@ double share_of_memory(const KernelRates& kernels, WireFormat format, double rat
   if (kernels.device == c10::DeviceType::CPU) {
     return rate / kernels.memory;
   }
-  constexpr int64_t kMany = int64_t{1} << 20;  // Elements, of whole blocks.
+  constexpr int64_t kMany = int64_t{1} << 20;  // A number of elements that fills whole blocks.
   const double in_float32 = static_cast<double>(encoded_size(kMany, WireFormat::kFp32));
   return rate * (1 + static_cast<double>(encoded_size(kMany, format)) / in_float32) / kernels.memory;
 }
 
 std::vector<HookFit> fit_hooks(const BenchResults& results) {
-  std::vector<std::pair<const HookTime*, std::vector<Point>>> series;  // the first time of each, and all points
+  std::vector<std::pair<const HookTime*, std::vector<Point>>> series;  // a first time, and all points
   std::map<std::pair<std::string, int64_t>, size_t> index;
   for (const HookTime& time : results.hooks) {
     const auto [place, is_new] = index.try_emplace({time.hook, time.buckets}, series.size());

@@ -63,15 +63,18 @@ void check_list(const char* name, const std::vector<Value>& values, Value least,
   }
 }
 
-// Unasked. Hooks of any format are measured by their short names, and what auto takes by its own name: no iterations
-// tell a hook from itself. One that approximates is no choice by time alone, as its means are not those of the step.
+// Whether to measure the hook by default. Excluded hooks:
+//   - Hooks that take a format: the formats' short names are measured.
+//   - Hooks that choose another hook: it is measured under its own name, and no number of iterations can distinguish a
+//     hook from itself.
+//   - Hooks that approximate: their means differ from the step's, so time alone cannot justify them.
 bool is_worth_measuring(const std::string& hook) {
   const hooks::HookRow& row = hooks::hook_row(hook);
   return averages(hook) && !row.takes(OptionKind::kFormat) && !row.chooses && !row.approximates();
 }
 
-// Options that only some hooks take are an error where none of these is measured, but for the link's rate, of which
-// rates are shares.
+// An option that none of the measured hooks takes is an error. The link's rate is always allowed: shares of it are
+// reported.
 void check_wire(const BenchOptions& options) {
   hooks::WireOptions wire = options.wire;
   wire.link_gbit.reset();
@@ -85,7 +88,7 @@ void check_wire(const BenchOptions& options) {
   hooks::check_comm_hook(kReference, wire);
 }
 
-// A hook that chooses has less to choose from on GPUs, so that some options have no effect there.
+// On GPUs, hooks that choose have fewer candidates, so some options have no effect there.
 void check_choosing_hooks(const BenchOptions& options) {
   for (const std::string& name : hooks_to_measure(options)) {
     if (const hooks::HookRow& row = hooks::hook_row(name); row.chooses) {
@@ -94,7 +97,7 @@ void check_choosing_hooks(const BenchOptions& options) {
   }
 }
 
-// Values that differ may still be as many elements.
+// Different values may still round to the same number of elements.
 void check_bucket_mib(const BenchOptions& options) {
   check_list("bucket_mib", options.bucket_mib, sizeof(float) / kBytesOfMib,
              static_cast<double>(kMostBucketBytes) / kBytesOfMib);
@@ -105,7 +108,7 @@ void check_bucket_mib(const BenchOptions& options) {
   }
 }
 
-// What all steps of a run need.
+// The state that all steps of a run share.
 class Run {
  public:
   Run(const BenchOptions& options, const job::JobContext& context, const ProcessGroupPtr& group, at::Device device)
@@ -139,7 +142,8 @@ class Run {
   }
 
  private:
-  // As the hooks of wire formats find them, who with one level ask nobody.
+  // Finds nodes as hooks of wire formats do. With one level those hooks do not look for nodes, so this is done
+  // separately.
   void find_nodes() {
     const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = options_.wire});
     results_.levels = found->layout.has_levels() ? 2 : 1;
@@ -151,7 +155,7 @@ class Run {
       results_.ranks_per_node.push_back(std::ssize(layout.ranks_of(node)));
     }
     if (!found->why_flat.empty()) {
-      announce("every rank as a node, as the ranks of one cannot share memory (" + found->why_flat + ")");
+      announce("every rank as a node, since ranks of a node cannot share memory (" + found->why_flat + ")");
     }
   }
 
@@ -161,7 +165,7 @@ class Run {
     results_.payload_bytes_sent += results_.link->payload_bytes_sent;
   }
 
-  // On rank 0 alone, with the processor or the GPU to itself.
+  // Runs on rank 0 alone, which has the processor or the GPU to itself.
   void measure_kernels() {
     announce("the kernels");
     if (context_.env.rank == 0) {
@@ -222,7 +226,7 @@ void print(const BenchResults& results, std::ostream& out) {
   out << (fits.empty() ? "" : "\n") << fits << "\n" << recommendation_text(recommend(results)) << std::flush;
 }
 
-// Those that are asked for.
+// Writes the requested files.
 void write_files(const BenchOptions& options, const BenchResults& results, files::AtomicFile* json_file) {
   if (json_file != nullptr) {
     json_file->write(to_json(options, results).dump(1) + "\n");
@@ -289,7 +293,7 @@ void check_options(const BenchOptions& options, int64_t world_size, at::Device d
   if (!options.report_file.empty()) {
     reporting::check_page_name(options.report_file);
   }
-  TORCH_CHECK_VALUE(world_size >= 2, "needs at least 2 ranks, but is a process alone; ",
+  TORCH_CHECK_VALUE(world_size >= 2, "needs at least 2 ranks, but this is a single process; ",
                     "start it with narrowcast-run --nproc_per_node=N or another launcher");
 }
 
@@ -334,7 +338,7 @@ int run_bench(const BenchOptions& given, const job::JobContext& context) {
   BenchOptions options = given;
   options.hooks = hooks_to_measure(given);
   const bool is_rank_0 = context.env.rank == 0;
-  // Opened first, so that a path that cannot be written is known before anything is measured.
+  // Opened first, so that an unwritable path fails before the measurements.
   const auto json_file =
       is_rank_0 && !options.json_file.empty() ? std::make_unique<files::AtomicFile>(options.json_file) : nullptr;
   if (is_rank_0 && !options.report_file.empty()) {
@@ -348,7 +352,7 @@ int run_bench(const BenchOptions& given, const job::JobContext& context) {
     return Run(options, context, scope.group(), device).measure();
   });
   if (is_rank_0) {
-    print(results, context.results);  // First: whatever becomes of the files, what was measured is told.
+    print(results, context.results);  // First: if a file cannot be written, the results are at least printed.
     write_files(options, results, json_file.get());
   }
   return program::kSuccess;

@@ -1,5 +1,5 @@
-// narrowcast-bench: what one run is asked to measure, and the run from the first check to its recommendation. In
-// sizes.cpp the sizes of buckets, as nccl-tests' -b, -e and -f choose them.
+// narrowcast-bench: the options of a run, and the run from the first check to its recommendation. sizes.cpp implements
+// the sizes of buckets, chosen as with -b, -e and -f of nccl-tests.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ struct SizeRange {
   bool operator==(const SizeRange&) const = default;
 };
 
-// Throws c10::ValueError naming the option and its value for a range without sizes, or with sizes that no bucket of
-// float32 has.
+// Throws c10::ValueError naming the option and its value if the range contains no size, or sizes that a bucket of
+// float32 cannot have.
 void check_size_range(const SizeRange& range);
 
 // The sizes of a valid range, bytes, ascending.
 std::vector<int64_t> sizes_of(const SizeRange& range);
 
-// The flags that say sizes, as the command line gave them.
+// The flags for sizes, as given on the command line.
 struct SizeFlags {
   std::optional<std::string> min_bytes = {};
   std::optional<std::string> max_bytes = {};
@@ -41,20 +41,20 @@ struct SizeFlags {
   bool bucket_mib_given = false;
 };
 
-// The range that the flags say, if they do. Throws c10::ValueError naming the flag and its value if both kinds of sizes
-// are given, one of min_bytes and max_bytes is missing, a text is no size, the range is not valid, or the factor cannot
-// take effect.
+// The range that the flags specify, if any does. Throws c10::ValueError naming the flag and its value if both kinds of
+// sizes are given, one of min_bytes and max_bytes is missing, or the factor has no effect. It also throws if a text is
+// not a size, or the range is not valid.
 std::optional<SizeRange> read_size_range(const SizeFlags& flags);
 
-// "1048576", "1024K" or "1M": bytes, or with K, M or G (or small letters) behind the number KiB, MiB or GiB, as
-// nccl-tests reads sizes. Throws c10::ValueError naming the flag and the text.
+// Reads "1048576", "1024K" or "1M": bytes or, with K, M or G (or small letters) after the number, KiB, MiB or GiB, as
+// nccl-tests does. Throws c10::ValueError naming the flag and the text.
 int64_t parse_bytes(const std::string& flag, const std::string& text);
 
-// What a run is asked to measure, and how.
+// The options of a run.
 struct BenchOptions {
   std::string version = {};             // of the program
   std::string device = "cpu";           // where buckets are; see choose_device
-  std::vector<std::string> hooks = {};  // empty: measurable_hooks() that average, each by one name
+  std::vector<std::string> hooks = {};  // empty: measurable_hooks() that average, each under one name
   // Sizes of a bucket of float32, MiB.
   std::vector<double> bucket_mib = {DdpOptions().bucket_cap_mb().value()};
   std::optional<SizeRange> sizes = {};    // instead of them
@@ -65,35 +65,35 @@ struct BenchOptions {
   bool kernels = true;                    // measure the kernels
   bool check = true;                      // compare the hooks' means with the exact one
   hooks::WireOptions wire = {};           // of hooks of wire formats: levels, node_size, link_us, and
-                                          // link_gbit, of which rates are shares, too, instead of the measured one
+                                          // link_gbit, to which rates are compared instead of the measured link
   std::string json_file = {};             // for the results; empty: none
   std::string report_file = {};           // a page for people (reporting::report_page); empty: none
   int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
-  ProcessGroupOptions group = {.backend = "auto"};  // that of the device
+  ProcessGroupOptions group = {.backend = "auto"};  // "auto": the device's backend
 };
 
-// The hooks that exchange gradients: every name of the table but "none".
+// The hooks that average gradients: every name of the table except "none".
 std::vector<std::string> measurable_hooks();
 
-// The hooks that a run measures: those asked for, or all that are worth it, kReference first and always among them.
+// The hooks of a run: those requested, or all worth measuring. kReference is always among them and comes first.
 std::vector<std::string> hooks_to_measure(const BenchOptions& options);
 
-// The sizes of a bucket that a run measures, bytes of whole float32 elements.
+// The sizes of a bucket in this run, bytes of whole float32 elements.
 std::vector<int64_t> bucket_sizes(const BenchOptions& options);
 
-// Throws c10::ValueError naming the option and its value for whatever one rank, with its buckets on `device`, can find
-// wrong by itself.
+// Throws c10::ValueError naming the option and its value for every error that one rank, with its buckets on `device`,
+// can detect alone.
 void check_options(const BenchOptions& options, int64_t world_size, at::Device device = at::kCPU);
 
-// What must be the same on all ranks, for check_equal_on_all_ranks.
+// The values that must be equal on all ranks, for check_equal_on_all_ranks.
 std::vector<NamedValue> agreed_values(const BenchOptions& options);
 
-// The numbers of a flag that takes a list. Throws c10::ValueError naming the flag and the word that is none.
+// The numbers of a flag that takes a list. Throws c10::ValueError naming the flag and the word that is not a number.
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words);
 std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<std::string>& words);
 
 // Finds the device first. Joins the other ranks, compares the options, measures, and on rank 0 prints the results, then
-// writes the files that are asked for. Returns kSuccess. Throws the classes of errors that docs/errors.md tells apart.
+// writes the requested files. Returns kSuccess. Throws the error classes of docs/errors.md.
 int run_bench(const BenchOptions& options, const job::JobContext& context);
 
 }  // namespace narrowcast::bench

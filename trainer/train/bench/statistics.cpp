@@ -9,7 +9,7 @@
 namespace narrowcast::bench {
 namespace {
 
-// The probability that a fair coin shows `heads` in n tosses.
+// The probability of `heads` heads in n tosses of a fair coin.
 double probability_of_heads(int64_t heads, int64_t n) {
   const auto tosses = static_cast<double>(n);
   const auto shown = static_cast<double>(heads);
@@ -17,7 +17,7 @@ double probability_of_heads(int64_t heads, int64_t n) {
   return std::exp(choices - tosses * std::log(2));
 }
 
-// The k of median_interval, 0 for too few values.
+// The k of median_interval; 0 for too few values.
 int64_t order_of_interval(int64_t n) {
   double below = 0;  // P(B < k + 1)
   int64_t k = 0;

@@ -17,7 +17,7 @@ namespace {
 
 using reporting::TableRow;
 
-// Some three digits that say something: "0", "0.0123", "0.123", "1.23", "12.34", "123.4".
+// About three significant digits: "0", "0.0123", "0.123", "1.23", "12.34", "123.4".
 std::string digits(double value) {
   if (value == 0) {
     return "0";

@@ -34,7 +34,7 @@ ManifestFile write_file(const std::string& folder, const std::string& name, cons
   return {name, files::write_safetensors(folder + "/" + name, {.tensors = tensors, .metadata = {}})};
 }
 
-// One rank's files, for the others.
+// One rank's list of files, as a text for the other ranks.
 std::string to_text(const std::vector<ManifestFile>& files) {
   json list = json::array();
   for (const ManifestFile& file : files) {
@@ -43,7 +43,7 @@ std::string to_text(const std::vector<ManifestFile>& files) {
   return list.dump();
 }
 
-// `text` is what `rank` sent.
+// `text` is the list that `rank` sent.
 void append_from_text(std::vector<ManifestFile>& files, const std::string& text, size_t rank) {
   const auto is_entry = [](const json& entry) {
     return entry.is_array() && entry.size() == 3 && entry[0].is_string() && entry[1].is_number_integer() &&
@@ -101,10 +101,10 @@ void CheckpointWriter::stop_if_lost() {
   NARROWCAST_CHECK_OUTPUT(lost.empty(), "the checkpoint of step ", step_, " cannot be written: ", lost);
 }
 
-// A checkpoint of this step that is there already was found invalid.
+// An existing checkpoint of this step was found invalid.
 void CheckpointWriter::begin() {
   std::error_code ignored;
-  fs::remove_all(unfinished_path(options_.folder, step_), ignored);  // If it stays, the next line says so.
+  fs::remove_all(unfinished_path(options_.folder, step_), ignored);  // If it stays, the next line throws.
   if (fs::exists(checkpoint_path(options_.folder, step_), ignored)) {
     remove_checkpoint(options_.folder, step_);
     invalid_steps_.erase(step_);
@@ -113,7 +113,7 @@ void CheckpointWriter::begin() {
   pass(Failpoint::kCheckpointFolderMade);
 }
 
-// The replica, then the ranks in order.
+// Returns the replica's entry, then the ranks' in order.
 std::vector<ManifestFile> CheckpointWriter::write_files(const Content& content) {
   const std::string folder = unfinished_path(options_.folder, step_);
   const int64_t rank = group_->getRank();

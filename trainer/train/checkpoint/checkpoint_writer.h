@@ -17,44 +17,45 @@ namespace narrowcast::checkpoint {
 
 struct WriterOptions {
   std::string folder;
-  int64_t keep = 2;  // newest checkpoints that stay, >= 1; 0: all
+  int64_t keep = 2;  // number of newest checkpoints to keep, >= 1; 0: all
 };
 
-// What goes into every manifest.
+// The parts of every manifest that stay the same.
 struct Description {
   nlohmann::json settings = nlohmann::json::object();
   nlohmann::json circumstances = nlohmann::json::object();
-  std::string run_id = {};  // of the launcher's job; empty: it has no name
+  std::string run_id = {};  // of the launcher's job; empty: no name
 };
 
-// A checkpoint as it was written.
+// The result of writing a checkpoint.
 struct WriteReport {
   std::string path;
-  int64_t bytes = 0;  // of all files but the manifest
+  int64_t bytes = 0;  // of all files except the manifest
 };
 
 // Each write is a collective:
 //
-//   Before: every rank has its content, the same step on all. Rank 0 sees whether the folder is still the job's, and
-//           makes the folder step-S.unfinished.
-//   files:  every rank writes what is its own, rank 0 the replica as well, durably.
-//   whole:  all ranks learn the digests of all files. Rank 0 sees once more whose the folder is, since large files take
-//           long; writes the manifest with them, durably, and renames the folder to step-S: from here on there is a
-//           checkpoint.
-//   old:    rank 0 removes the checkpoints that are no longer among the newest `keep`.
-//   After:  all ranks know that it is there.
+//   - Before: every rank has its content, the same step on all. Rank 0 checks that the folder still belongs to the job,
+//     and makes the folder step-S.unfinished.
+//   - Files: every rank writes its own state durably. Rank 0 writes the replica as well.
+//   - Completion: all ranks learn the digests of all files. Rank 0 checks the owner again, since large files take
+//     long. It writes the manifest with the digests durably, and renames the folder to step-S. Now the checkpoint
+//     exists.
+//   - Old ones: rank 0 removes the checkpoints that are no longer among the newest `keep`.
+//   - After: all ranks know that the checkpoint exists.
 //
-// Whoever ends in between, what was there before is as it was.
+// If a process ends in between, earlier checkpoints stay as they were.
 class CheckpointWriter {
  public:
-  // The folder is prepared: `owner` is what prepare_folder returned. `invalid_steps`: checkpoints in it that are not
-  // valid; they do not count as kept ones, and go with the next write.
+  // The folder must be prepared: `owner` is the result of prepare_folder. `invalid_steps` are the invalid checkpoints
+  // in it: they do not count as kept ones, and the next write removes them.
   CheckpointWriter(ProcessGroupPtr group, WriterOptions options, Description description,
                    const std::vector<int64_t>& invalid_steps = {}, std::unique_ptr<FolderOwner> owner = nullptr);
 
-  // Throws OutputError, the same on all ranks, naming rank, file and reason, if a file cannot be written (what was
-  // written of the checkpoint is removed then), an old checkpoint cannot be removed, or another job has taken over the
-  // folder, which is not touched then.
+  // Throws OutputError, the same on all ranks, naming rank, file and reason, if:
+  //   - a file cannot be written; the unfinished checkpoint is then removed,
+  //   - an old checkpoint cannot be removed,
+  //   - another job has taken over the folder, which is then left as it is.
   WriteReport write(const Content& content);
 
  private:

@@ -1,4 +1,4 @@
-// Targets that are looked at before they go to a device that nobody asks.
+// Targets that are checked on the CPU before they go to a device, which does not check them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,17 +12,17 @@
 
 namespace narrowcast::data {
 
-// Another data set, the targets of whose batches are checked as they are made, on the CPU.
+// Wraps a data set, and checks the targets of each batch on the CPU when the batch is made.
 class CheckedTargets : public Dataset {
  public:
-  // Throws for targets that must not be.
+  // Throws for invalid targets.
   using Check = std::function<void(const at::Tensor& targets)>;
 
   CheckedTargets(std::unique_ptr<Dataset> dataset, Check check);
 
   int64_t training_size() const override { return dataset_->training_size(); }
   int64_t held_out_size() const override { return dataset_->held_out_size(); }
-  // Throw as the other data set does, and as the check does.
+  // Throw as the wrapped data set and the check do.
   models::Batch training_batch(at::IntArrayRef indices) const override;
   models::Batch held_out_batch(at::IntArrayRef indices) const override;
   std::optional<int64_t> class_bound() const override { return dataset_->class_bound(); }

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kRounds = 8;
 constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15;  // 2^64 / phi: the increment of splitmix64
 
-// The output function of splitmix64 (Steele, Lea, Flood 2014): every bit of the input reaches every bit of the result.
+// The output function of splitmix64 (Steele, Lea, Flood 2014): every bit of the input affects every bit of the result.
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
@@ -59,7 +59,7 @@ ReadData read_text(const DataRequest& request, const FitModel& fit) {
   return read;
 }
 
-// A bundled classifier knows ten digits. How many classes a module has logits for shows when it is tried.
+// A bundled classifier has ten classes. A module's number of classes becomes known when the module is tried.
 ReadData read_images(const DataRequest& request, const FitModel& fit) {
   TORCH_CHECK_VALUE(request.paths.size() == 1, "data: ", request.model, " needs one folder of IDX files, but ",
                     request.paths.size(), " are given");
@@ -74,8 +74,8 @@ ReadData read_images(const DataRequest& request, const FitModel& fit) {
   return read;
 }
 
-// A bundled model is made for the greatest token, and to know that all files are read. A module is made, but does not
-// say for how many: another token would end the process on a GPU without a reason.
+// A bundled model is sized for the greatest token, so all files are read to find it. A module already exists, but does
+// not state its number of tokens: a token beyond it would end the process on a GPU without a reason.
 ReadData read_tokens(const DataRequest& request, const FitModel& fit) {
   TokenFolder folder(request.paths[0]);
   TORCH_CHECK_VALUE(request.vocabulary_size.value_or(1) >= 1, "vocabulary: must be at least 1, but is ",
@@ -91,7 +91,7 @@ ReadData read_tokens(const DataRequest& request, const FitModel& fit) {
   return read;
 }
 
-// A module takes any samples; a bundled model those of a classifier.
+// A module takes any samples; a bundled model takes a classifier's samples.
 ReadData read_tensors(const DataRequest& request, const FitModel& fit) {
   auto tensors = std::make_unique<TensorFolder>(request.paths[0], format_of(request.paths));
   models::ModelOptions sizes;
@@ -185,7 +185,7 @@ int64_t SampleOrder::at(int64_t position) const {
 }
 
 bool divides_evenly(const BatchPlanOptions& options) {
-  // In two steps: the product of the two might overflow.
+  // Two divisions: the product of the divisors might overflow.
   return options.global_batch % options.world_size == 0 && samples_per_rank(options) % options.accumulation_steps == 0;
 }
 

@@ -30,9 +30,9 @@ uint32_t number_at(std::string_view bytes, size_t offset) {
   return number;
 }
 
-// uint8 of `dimensions` dimensions.
+// A uint8 tensor of `dimensions` dimensions.
 at::Tensor read_idx(const std::string& path, size_t dimensions) {
-  std::error_code ignored;  // a file that cannot be looked up cannot be read either, and that says why
+  std::error_code ignored;  // if its status is unavailable, reading fails below with the reason
   TORCH_CHECK_VALUE(std::filesystem::exists(path, ignored) || !std::filesystem::exists(path + ".gz", ignored), path,
                     ": does not exist, but a .gz does: unpack it first (gunzip)");
   const std::string content = files::read_file(path);

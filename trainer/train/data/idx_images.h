@@ -11,21 +11,21 @@
 
 namespace narrowcast::data {
 
-// An idx3-ubyte file: uint8 [N, height, width] with N, height and width >= 1. Throws c10::ValueError naming the
-// path if it cannot be read or is still compressed (gzip), and CorruptInputError if magic number, sizes and length
-// do not fit together.
+// An idx3-ubyte file: uint8 [N, height, width] with N, height and width >= 1. Throws c10::ValueError naming the path if
+// it cannot be read or is still compressed (gzip), and CorruptInputError if magic number, sizes and length are
+// inconsistent.
 at::Tensor read_idx_images(const std::string& path);
 
 // An idx1-ubyte file: int64 [N], N >= 1. Errors as above, and CorruptInputError naming the index and the value of
 // a label that is not in 0..classes-1.
 at::Tensor read_idx_labels(const std::string& path, int64_t classes);
 
-// As many as a byte can tell apart.
+// The number of values of a byte.
 inline constexpr int64_t kAnyIdxClasses = 256;
 
-// Which files of a folder, and what they must hold.
+// The files' folder, and the bound of their labels.
 struct IdxImagesOptions {
-  std::string folder;    // holds the four files that IdxImages names
+  std::string folder;    // with the four files that IdxImages names
   int64_t classes = 10;  // labels are in 0..classes-1; 1..kAnyIdxClasses
 };
 
@@ -34,8 +34,8 @@ struct IdxImagesOptions {
 // targets int64 [B].
 class IdxImages : public Dataset {
  public:
-  // Throws as the readers above; CorruptInputError too if a file of labels has not one per image, or
-  // training and held-out images differ in size.
+  // Throws as the readers above do. Also throws CorruptInputError if the number of labels is not the number of images,
+  // or training and held-out images differ in size.
   explicit IdxImages(const IdxImagesOptions& options);
 
   // Returns the hash of all images and labels (base/files/hash.h).

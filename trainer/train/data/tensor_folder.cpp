@@ -23,7 +23,7 @@ using files::MappedTensor;
 
 constexpr int64_t kTargetsAtOnce = int64_t{1} << 20;
 
-// Without the first dimension, which counts samples.
+// The shape without the first dimension, which counts samples.
 at::IntArrayRef sample_shape(const MappedTensor& tensor) { return at::IntArrayRef(tensor.shape).slice(1); }
 
 int64_t numbers_per_sample(const MappedTensor& tensor) { return c10::multiply_integers(sample_shape(tensor)); }
@@ -51,7 +51,7 @@ at::Tensor empty_samples(const MappedTensor& like, int64_t count) {
   return at::empty(shape, like.dtype);
 }
 
-// What modules learn is float32, and what they look up int64.
+// Inputs that modules compute with are float32, and inputs that they look up int64.
 at::Tensor as_inputs(const at::Tensor& tensor) {
   const bool is_byte = tensor.scalar_type() == at::kByte || tensor.scalar_type() == at::kBool;
   return is_byte ? tensor : tensor.to(tensor.is_floating_point() ? at::kFloat : at::kLong);
@@ -65,7 +65,7 @@ models::Batch converted(const models::Batch& samples) {
   return {as_inputs(samples.inputs), as_targets(samples.targets)};
 }
 
-// 0 if there are none.
+// The greatest class; 0 without samples.
 int64_t greatest_class(const MappedTensor& classes) {
   int64_t greatest = 0;
   const int64_t at_once = std::max<int64_t>(1, kTargetsAtOnce / numbers_per_sample(classes));
@@ -84,7 +84,7 @@ int64_t greatest_class(const MappedTensor& classes) {
   return greatest;
 }
 
-// A shard against itself: `name` is that of the tensor.
+// Checks a shard by itself: `name` is its tensor's name.
 void check_samples(const MappedTensor& tensor, const char* name) {
   NARROWCAST_CHECK_INPUT(!tensor.shape.empty(), at_byte(tensor.begin, tensor.path()), name,
                          " are one number without a dimension, but ", "the first must count the samples");
@@ -131,13 +131,13 @@ TensorPart open_safetensors(const std::vector<std::string>& paths) {
   return TensorPart(std::move(shards));
 }
 
-// What comes before the ending by which the file's tensor is told, if that is this one.
+// The path before its ending, if the ending is `tensor`'s.
 std::optional<std::string> npy_stem(const std::string& path, const char* tensor) {
   const std::string ending = npy_ending(tensor);
   return path.ends_with(ending) ? std::optional(path.substr(0, path.size() - ending.size())) : std::nullopt;
 }
 
-// A shard is a file of each tensor; both have one name but for its ending.
+// A shard is one file per tensor; the names of both differ only in their ending.
 TensorPart open_npy(const std::vector<std::string>& paths) {
   std::vector<TensorShard> shards;
   for (const std::string& path : paths) {

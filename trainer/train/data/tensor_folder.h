@@ -1,4 +1,4 @@
-// Samples of any kind: a tensor of inputs and one of targets, in safetensors files or in numpy's.
+// Samples of any kind: a tensor of inputs and one of targets, in safetensors or NPY files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace narrowcast::data {
 
-// Some of the samples of a part: as many inputs as targets, sample i being the i-th of both.
+// A part's samples in one file or pair of files: sample i is the i-th input and the i-th target.
 struct TensorShard {
   files::MappedTensor inputs;
   files::MappedTensor targets;
@@ -23,16 +23,15 @@ struct TensorShard {
 // The shards of training or of validation, one after the other.
 class TensorPart {
  public:
-  // Throws CorruptInputError naming the file if a shard's inputs and targets are not equally many, one of them is not
-  // of the dtype or, sample for sample, of the shape of the first shard's, or holds no number per sample, and naming
-  // the first file if there are no samples.
+  // Throws CorruptInputError naming the file if, in a shard, the numbers of inputs and targets differ, a tensor's dtype
+  // or sample shape is not the first shard's, or a sample has no numbers. Names the first file if there are no samples.
   explicit TensorPart(std::vector<TensorShard> shards);
 
   const std::vector<TensorShard>& shards() const { return shards_; }
   int64_t size() const { return ends_.back(); }
 
   // The samples of the given indices, in the files' dtypes. Throws as check_indices does, and CorruptInputError naming
-  // file and byte for a bool that is neither 0 nor 1.
+  // file and byte of a bool that is neither 0 nor 1.
   models::Batch samples(at::IntArrayRef indices) const;
 
  private:
@@ -40,26 +39,29 @@ class TensorPart {
   std::vector<int64_t> ends_;  // samples in the shards up to and including each one
 };
 
-// The files of a folder in one of two formats. kSafetensors: each file holds the tensors `inputs` and `targets`; others
-// in it are left alone. kNpy: train_inputs.npy and train_targets.npy, validation_inputs.npy and validation_targets.npy.
-// Batches have float inputs as float32, uint8 and bool ones as they are, and all other integers as int64; float targets
-// as float32, all others as int64. The files are mapped: what is read is what is used.
+// The files of a folder in one of two formats:
+//   - kSafetensors: each file contains the tensors `inputs` and `targets`; other tensors are ignored.
+//   - kNpy: train_inputs.npy and train_targets.npy, validation_inputs.npy and validation_targets.npy.
+//
+// In a batch, float inputs are float32, uint8 and bool inputs keep their dtype, and other integer inputs are int64.
+// Float targets are float32, all others int64. The files are mapped: only samples in use are read.
 class TensorFolder : public Dataset {
  public:
-  // Throws as list_files, files::map_safetensors, files::map_npy and TensorPart do, and CorruptInputError naming file
-  // and name if a tensor is missing or of uint64, or if validation has other dtypes or shapes than training.
+  // Throws as list_files, files::map_safetensors, files::map_npy and TensorPart do. Also throws CorruptInputError
+  // naming file and tensor if a tensor is missing or of uint64, or if dtypes or shapes of validation and training
+  // differ.
   TensorFolder(const std::string& folder, DataFormat format)
       : TensorFolder(folder, format, list_files(folder, format)) {}
 
   // Returns the hash of all files (files::sampled_hash).
   uint64_t content_hash() const;
 
-  // Numbers per sample of the inputs.
+  // The number of values of a sample's inputs.
   int64_t inputs_per_sample() const;
-  // The bound of classes. Throws as class_bound does, and c10::ValueError naming the folder unless they are one integer
-  // per sample.
+  // The bound of classes. Throws as class_bound does, and c10::ValueError naming the folder unless each target is one
+  // integer.
   int64_t classes() const;
-  // Whether a classifier takes the inputs: uint8 or floats.
+  // Whether a classifier takes the inputs, that is uint8 or floats.
   bool has_pixels() const;
 
   int64_t training_size() const override { return training_.size(); }

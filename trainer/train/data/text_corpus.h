@@ -1,4 +1,4 @@
-// Text as tokens, one per character: which files it is read from, the vocabulary, and the corpus.
+// Text as tokens, one per character: its files, the vocabulary, and the corpus.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,31 +12,31 @@
 
 namespace narrowcast::data {
 
-// Suffixes of the files that are taken from folders.
+// The suffixes of text files in folders.
 const std::vector<std::string_view>& text_suffixes();
 
-// The text files that `paths` stand for. A file stands for itself, whatever its name. A folder stands for the
-// regular files in it and in the folders below it that have one of text_suffixes(), sorted by path; names that
-// begin with a dot are left out (files and folders), and folders behind symbolic links are not entered. Throws
-// c10::ValueError naming the path if there is no such file or folder, a folder cannot be read or holds no such
-// file, or if there are no paths.
+// The text files of `paths`. A path of a file stands for that file, whatever its name. A folder stands for the regular
+// files in it and its subfolders that have one of text_suffixes(), sorted by path. Files and folders whose names begin
+// with a dot are left out, and folders behind symbolic links are not entered. Throws c10::ValueError naming the path if
+// there is no such file or folder, or a folder cannot be read or has no such file. Throws it also if there are no
+// paths.
 std::vector<std::string> list_text_files(const std::vector<std::string>& paths);
 
-// The text that is used where none is given: 1,115,394 characters of plays by William Shakespeare (data/README.md).
+// The default text: 1,115,394 characters of plays by William Shakespeare (data/README.md).
 inline constexpr const char* kDefaultTextFile = "tinyshakespeare.txt";
 
 // The path of that file: ../share/narrowcast/data beside an installed program, else the project's folder `data`.
 std::string default_text_path();
 
-// The absolute path of the project's folder at the time of the build. The folder may be gone. source_folder.cpp.in
-// defines it.
+// The absolute path of the project's folder at the time of the build, defined in source_folder.cpp.in. The folder may
+// no longer exist.
 extern const char* const kSourceFolder;
 
 // Token i stands for the i-th character (code point).
 class Vocabulary {
  public:
-  // One character in UTF-8 per entry, as a model file holds them. Throws c10::ValueError naming an entry
-  // that is not one character or occurs twice.
+  // One character in UTF-8 per entry, as in a model file. Throws c10::ValueError naming an entry that is not one
+  // character or occurs twice.
   explicit Vocabulary(std::vector<std::string> entries);
 
   // The different characters of a text, sorted by code point.
@@ -48,12 +48,12 @@ class Vocabulary {
   // The token of a character, or -1.
   int64_t token(char32_t character) const;
 
-  // UTF-8 text -> int64 [characters]. Throws c10::ValueError naming the byte offset if the text is not UTF-8
-  // or has a character that is not in the vocabulary.
+  // UTF-8 text -> int64 [characters]. Throws c10::ValueError naming the byte offset if the text is not UTF-8 or has a
+  // character that is not in the vocabulary.
   at::Tensor encode(std::string_view text) const;
 
-  // int64 [1], the prompt of a line's beginning: the end of the line before it. The first character stands in where
-  // there are no lines.
+  // int64 [1]: the prompt for the beginning of a line, which is the line feed before it. If the vocabulary has no line
+  // feed, it is the first character.
   at::Tensor line_start() const;
 
   // int64 [n], each in 0..size()-1 -> UTF-8 text. Throws c10::ValueError naming another value.
@@ -64,26 +64,25 @@ class Vocabulary {
   std::unordered_map<char32_t, int64_t> tokens_;
 };
 
-// The characters (code points) of a text and the vocabulary they make up, sorted by code point.
+// The characters (code points) of a text and their vocabulary, sorted by code point.
 class TextCorpus {
  public:
-  // The code points of a text; `name` is for messages. Throws c10::ValueError if there are none.
+  // The code points of a text; `name` is for messages. Throws c10::ValueError if the text is empty.
   TextCorpus(std::u32string_view text, std::string name);
 
-  // The files that list_text_files gives for `paths`, one after the other with nothing between. Files of a folder
-  // that hold a zero byte are binary and are left out. Throws c10::ValueError naming the path for a file or folder
-  // that cannot be read, or if there is no text at all; CorruptInputError naming the file and the byte offset for
-  // text that is not UTF-8.
+  // The files of list_text_files(paths), concatenated without separators. Files of a folder that contain a zero byte
+  // are binary and are left out. Throws c10::ValueError naming the path of a file or folder that cannot be read, or if
+  // the files contain no text. Throws CorruptInputError naming the file and the byte offset of text that is not UTF-8.
   static TextCorpus from_paths(const std::vector<std::string>& paths);
 
-  // The same text in the tokens of another vocabulary, for example a trained model's. Throws c10::ValueError naming
-  // the first of its characters (by code point) that the vocabulary lacks.
+  // The same text in the tokens of another vocabulary, for example a trained model's. Throws c10::ValueError naming the
+  // first of its characters (by code point) that the vocabulary lacks.
   TextCorpus in_vocabulary(Vocabulary vocabulary) const;
 
-  // What the text was read from, for messages: the name, or the first path and how many more.
+  // The source of the text, for messages: its name, or the first path and the number of others.
   const std::string& name() const { return name_; }
-  // Returns the hash of the characters as they were read, whatever the vocabulary: one text has one, in one file or in
-  // several.
+  // The hash of the characters as they were read. It does not depend on the vocabulary, or on how the text is divided
+  // into files.
   uint64_t content_hash() const { return content_hash_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
   // One token per character.
@@ -97,10 +96,13 @@ class TextCorpus {
   std::vector<int32_t> tokens_;
 };
 
-// The conditional entropy in nats of a token given the one before it, with the text's own counts as
-// probabilities (Shannon 1948, F_2): -sum over pairs (a, b) of c(a, b) / n * ln(c(a, b) / c(a)), where c(a, b)
-// counts the n = tokens - 1 adjacent pairs and c(a) those that begin with a. It is the smallest mean cross entropy
-// that a predictor which sees one token can reach on this text. 0 for fewer than two tokens.
+// The conditional entropy in nats of a token given the one before it, with the text's own counts as probabilities
+// (Shannon 1948, F_2):
+//
+//   -sum over pairs (a, b) of c(a, b) / n * ln(c(a, b) / c(a))
+//
+// Here c(a, b) counts the pairs among the n = tokens - 1 adjacent ones, and c(a) counts the pairs that begin with a. It
+// is the smallest mean cross entropy on this text of a predictor that sees one token. 0 for fewer than two tokens.
 double bigram_entropy(std::span<const int32_t> tokens);
 
 }  // namespace narrowcast::data

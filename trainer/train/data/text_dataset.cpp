@@ -12,9 +12,9 @@ namespace {
 constexpr int64_t kBlockCharacters = 4096;
 constexpr int64_t kLeastBlocks = 20;  // a shorter text gets smaller blocks, so that two are held out
 constexpr int64_t kLongestContext = int64_t{1} << 32;
-constexpr int64_t kHeldOutInterval = 10;  // one block of these many is held out
+constexpr int64_t kHeldOutInterval = 10;  // of this number of blocks, one is held out
 
-// Blocks interval-1, 2 * interval-1, ... of the text are held out.
+// Holds out the blocks interval-1, 2 * interval-1, ... of the text.
 TextSplit split_in_blocks(int64_t characters, int64_t block) {
   TextSplit split = {.block_characters = block, .training = {}, .held_out = {}};
   int64_t begin = 0;

@@ -12,14 +12,14 @@
 
 namespace narrowcast::data {
 
-// Where a window begins: at which token of which segment.
+// The start of a window: a token of a segment.
 struct WindowStart {
   size_t segment = 0;
   int64_t offset = 0;
 };
 
-// Windows of context + 1 tokens, each within one of several segments: they begin at a segment's first token, and then
-// every `stride` tokens as long as they fit. They are counted from 0, segment by segment.
+// Windows of context + 1 tokens, each within one of several segments. The first begins at a segment's first token;
+// further ones begin every `stride` tokens as long as they fit. They are numbered from 0, segment by segment.
 class Windows {
  public:
   struct Options {
@@ -27,13 +27,13 @@ class Windows {
     int64_t stride = 1;   // >= 1
   };
 
-  // `lengths`: of each segment, in tokens.
+  // `lengths`: the segments' lengths in tokens.
   Windows(const std::vector<int64_t>& lengths, const Options& options);
 
-  // How many there are, >= 0.
+  // The number of windows, >= 0.
   int64_t size() const { return totals_.empty() ? 0 : totals_.back(); }
 
-  // Where those of the given indices begin. Throws as check_indices does.
+  // The starts of the windows with the given indices. Throws as check_indices does.
   std::vector<WindowStart> starts(at::IntArrayRef indices) const;
 
  private:
@@ -47,32 +47,31 @@ models::Batch batch_of_windows(const at::Tensor& windows);
 // Throws c10::ValueError for context not in 1..2^32.
 void check_context(int64_t context);
 
-// A stretch of the text: characters begin..end-1.
+// A section of the text: characters begin..end-1.
 struct TextSegment {
   int64_t begin = 0;
   int64_t end = 0;
   bool operator==(const TextSegment&) const = default;
 };
 
-// Which characters are trained on and which are held out.
+// The characters for training, and the held-out ones.
 struct TextSplit {
   int64_t block_characters = 0;
   std::vector<TextSegment> training;
   std::vector<TextSegment> held_out;
 };
 
-// Holds out every tenth block of a text, so that the held-out part is spread over all of it. Blocks have 4096
-// characters, in a shorter text a twentieth of it, but always at least context + 1; the blocks 9, 19, 29, ... are
-// held out, and the stretches between them are the training segments. A text of fewer than ten blocks has its last
-// block held out. The result depends on nothing but the two lengths. `name` says in messages which text it is.
-// Throws c10::ValueError for context not in 1..2^32, and naming both lengths unless both parts have a segment longer
-// than the context.
+// Holds out every tenth block of a text, so that the held-out part is spread over the whole text. Blocks have 4096
+// characters, or a twentieth of a shorter text, but always at least context + 1. Blocks 9, 19, 29, ... are held out,
+// and the sections between them are the training segments. A text of fewer than ten blocks has its last block held out.
+// The result depends only on the two lengths. `name` is the text's name in messages. Throws c10::ValueError for context
+// not in 1..2^32, and naming both lengths unless both parts have a segment longer than the context.
 TextSplit split_text(int64_t characters, int64_t context, const std::string& name);
 
-// Samples are windows of context + 1 characters: inputs are the first context ones, targets the last context ones,
-// both int64 [B, context]. Training sample i is the window at the i-th start at which a window fits into a training
-// segment, so windows overlap but none crosses the border to held-out text. Held-out samples follow each other
-// without overlap of their targets, from the start of each held-out segment; what is left at its end is not used.
+// Samples are windows of context + 1 characters: inputs are the first context ones, targets the last context ones, both
+// int64 [B, context]. Training sample i is the window at the i-th start at which a window fits into a training segment,
+// so windows overlap, but none crosses the border to held-out text. Held-out samples follow each other without overlap
+// of their targets, from the start of each held-out segment; the rest at a segment's end is not used.
 class TextDataset : public Dataset {
  public:
   // Throws c10::ValueError as split_text does.

@@ -29,13 +29,13 @@ constexpr int64_t kHeaderBytes = 256 * sizeof(int32_t);
 constexpr int64_t kVersionAt = 4;
 constexpr int64_t kCountAt = 8;
 
-// What llm.c writes before tokens.
+// The beginning of llm.c's token files.
 struct Header {
   int32_t magic;
   int32_t version;
 };
 
-// A layout: its header, for people too, and a token of its type.
+// A layout: its header, its description for people, and a token of its type.
 struct LayoutRow {
   TokenLayout layout;
   std::optional<Header> header;
@@ -50,7 +50,7 @@ constexpr std::array<LayoutRow, 3> kLayouts = {
 
 const LayoutRow& row_of_layout(TokenLayout layout) { return *std::ranges::find(kLayouts, layout, &LayoutRow::layout); }
 
-// What `function` returns for a token of the layout's type, whose value is of no account.
+// The result of `function` for a token of the layout's type, whose value is arbitrary.
 template <class Function>
 auto visit_token(TokenLayout layout, const Function& function) {
   return std::visit(function, row_of_layout(layout).token);
@@ -75,7 +75,7 @@ Number stored_at(std::string_view bytes, int64_t offset) {
   return number;
 }
 
-// The row whose magic number the file begins with, or that of files without a header.
+// The row whose magic number the file begins with, or the row of files without a header.
 const LayoutRow& layout_row_of(const files::MappedFile& file) {
   if (file.size() >= kVersionAt) {
     const auto magic = stored_at<int32_t>(file.bytes(), 0);
@@ -91,7 +91,7 @@ bool may_be_raw(const std::string& path) {
   return name == kRawTraining || name == kRawValidation;
 }
 
-// Checks the header and returns the number of tokens that it says.
+// Checks the header and returns its number of tokens.
 int64_t read_header(const files::MappedFile& file, const Header& header) {
   NARROWCAST_CHECK_INPUT(file.size() >= kHeaderBytes, at_byte(file.size(), file.path()),
                          "the file ends before its header of ", kHeaderBytes, " bytes does");

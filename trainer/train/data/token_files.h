@@ -1,4 +1,4 @@
-// Text that others have made tokens of: files of nothing but tokens, as nanoGPT and llm.c write them.
+// Text that other programs have tokenized: files that contain only tokens, as nanoGPT and llm.c write them.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,35 @@
 
 namespace narrowcast::data {
 
-// How a file holds its tokens; all little-endian.
+// The layout of a file's tokens; all little-endian.
 enum class TokenLayout {
   kRaw,     // nanoGPT: uint16 from the first byte on
-  kGpt2,    // llm.c: 256 int32, magic number 20240520, version 1, the number of tokens, and 253 of no account; then
+  kGpt2,    // llm.c: 256 int32, magic number 20240520, version 1, the number of tokens, and 253 unused ones; then
             // uint16
   kLlama3,  // llm.c: the same with the magic number 20240801, version 7 and uint32
 };
 
-// A file of tokens, left where it is. Files called train.bin and val.bin are llm.c's if they begin with one of its
-// magic numbers, which as tokens of GPT-2 would be none (the first would be 55432 or 55713, of 50257), else nanoGPT's;
-// all others are llm.c's.
+// A mapped file of tokens. Files named train.bin and val.bin are llm.c's if they begin with one of its magic numbers,
+// else nanoGPT's; all others are llm.c's. The magic numbers cannot be tokens of GPT-2: the first token would be 55432
+// or 55713, of 50257.
 class TokenFile {
  public:
-  // Throws c10::ValueError naming the path if it cannot be read, and CorruptInputError naming the path, the byte and
-  // the value there for a wrong magic number or version, another number of tokens than follow, a part of a token, and
-  // no tokens at all.
+  // Throws c10::ValueError naming the path if it cannot be read. Throws CorruptInputError naming the path, the byte and
+  // the value there for a wrong magic number or version, a wrong number of tokens, an incomplete token, or no tokens at
+  // all.
   explicit TokenFile(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
   const files::MappedFile& file() const { return *file_; }
   TokenLayout layout() const { return layout_; }
-  // Tokens in it, >= 1.
+  // Number of tokens, >= 1.
   int64_t size() const { return size_; }
 
   // The greatest of its tokens. Reads all of them.
   int64_t greatest() const;
 
-  // Copies `count` tokens from the one at `begin` on, all in 0..size()-1. Throws CorruptInputError naming the path, the
-  // byte and the token if one of them is not below `vocabulary_size`.
+  // Copies `count` tokens from the one at `begin` on; all must be in 0..size()-1. Throws CorruptInputError naming the
+  // path, the byte and the token if one is not below `vocabulary_size`.
   void copy(int64_t begin, int64_t count, int64_t vocabulary_size, int64_t* out) const;
 
  private:
@@ -63,7 +63,7 @@ class TokenFolder {
 
   // Returns the hash of all files (files::sampled_hash).
   uint64_t content_hash() const;
-  // The greatest token of all files, which are read for it.
+  // The greatest token of all files. Reads all of them.
   int64_t greatest_token() const;
 
  private:
@@ -72,18 +72,19 @@ class TokenFolder {
   std::vector<TokenFile> validation_;
 };
 
-// What a TokenFolder does not say.
+// Options that a TokenFolder does not determine.
 struct TokenOptions {
   int64_t context = 1;          // 1..2^32
-  int64_t vocabulary_size = 1;  // all tokens are below it, as each batch is asked
+  int64_t vocabulary_size = 1;  // the bound of all tokens, checked for each batch
 };
 
-// Samples are windows of context + 1 tokens as those of a text are (TextDataset), each within one file: training ones
-// begin at every token of a training file, held-out ones follow each other in the validation files. A batch throws
-// CorruptInputError as TokenFile::copy does.
+// Samples are windows of context + 1 tokens, as in TextDataset, each within one file. Training windows begin at every
+// token of a training file; held-out ones follow each other in the validation files. A batch throws CorruptInputError
+// as TokenFile::copy does.
 class TokenDataset : public Dataset {
  public:
-  // Throws c10::ValueError for another context, and naming folder and context if no file of a part is longer than that.
+  // Throws c10::ValueError for another context, and naming folder and context if no file of a part is longer than the
+  // context.
   TokenDataset(TokenFolder folder, const TokenOptions& options);
 
   int64_t training_size() const override { return training_.size(); }

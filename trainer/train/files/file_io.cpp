@@ -48,15 +48,15 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// From the root on, without links, "." and "..", and without a slash at its end.
+// An absolute path without links, "." and "..", and without a slash at its end.
 std::filesystem::path whole(const std::string& path) {
-  std::error_code ignored;  // What cannot be looked up stays as it is written.
+  std::error_code ignored;  // A path that cannot be resolved stays as it is.
   const auto canonical = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
   return canonical.has_filename() ? canonical : canonical.parent_path();
 }
 
-// Returns `path`, in whose place is a file or nothing. A file that is renamed over a device or a pipe takes it away,
-// for all programs.
+// Returns `path`, at which there is a file or nothing. Renaming a file over a device or a pipe would remove that for
+// all programs.
 const std::string& replaceable(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -66,12 +66,12 @@ const std::string& replaceable(const std::string& path) {
   return path;
 }
 
-// The first part of the path that is a symbolic link to nowhere, for a message; empty if there is none.
+// The first part of the path that is a dangling symbolic link, for a message; empty without one.
 std::string describe_dangling_link(const std::string& path) {
   std::filesystem::path part;
   for (const std::filesystem::path& name : std::filesystem::path(path)) {
     part /= name;
-    std::error_code ignored;  // A link that cannot be read is not known to lead nowhere.
+    std::error_code ignored;  // A link that cannot be read does not count as dangling.
     const bool leads_nowhere = std::filesystem::status(part, ignored).type() == std::filesystem::file_type::not_found;
     if (leads_nowhere && std::filesystem::is_symlink(part, ignored)) {
       return part.string() + " is a link to " + std::filesystem::read_symlink(part, ignored).string() +
@@ -93,7 +93,7 @@ void Sha256::update(std::string_view bytes) {
 }
 
 std::string Sha256::hex() const {
-  const auto copy = make_context();  // Ending a digest would end this one.
+  const auto copy = make_context();  // Finishing a digest ends its context.
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest = {};
   unsigned int size = 0;
   TORCH_CHECK(copy != nullptr && EVP_MD_CTX_copy_ex(copy.get(), context_.get()) == 1 &&
@@ -167,7 +167,7 @@ void check_replaceable(const std::string& option, const std::string& path) {
   std::error_code error;
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, error), option, ": ", path, ": there is no folder ", folder);
   try {
-    const AtomicFile unused(path);  // It is gone without a commit.
+    const AtomicFile unused(path);  // Its destructor removes it.
   } catch (const OutputError& failure) {
     NARROWCAST_CHECK_OUTPUT(false, option, ": ", failure.what_without_backtrace());
   } catch (const c10::ValueError& failure) {
@@ -193,7 +193,7 @@ void make_folder(const std::string& option, const std::string& folder) {
 void check_makeable(const std::string& option, const std::string& folder) {
   const std::string dangling = describe_dangling_link(folder);
   TORCH_CHECK_VALUE(dangling.empty(), option, ": cannot make folder ", folder, ": ", dangling);
-  std::error_code ignored;  // What cannot be looked up is not there, or the folder above it cannot be written.
+  std::error_code ignored;  // A folder whose status is unavailable does not exist, or its parent is not writable.
   std::filesystem::path nearest = folder;
   while (!nearest.empty() && !std::filesystem::exists(std::filesystem::symlink_status(nearest, ignored))) {
     nearest = nearest.parent_path();
@@ -223,9 +223,9 @@ void sync_folder(const std::string& folder) {
 
 namespace {
 
-// Without O_NONBLOCK, opening a pipe that nobody reads from would wait for ever.
+// Without O_NONBLOCK, opening a pipe that has no reader would block forever.
 FileDescriptor open_for_appending(const std::string& path, JsonLinesMode mode) {
-  std::error_code ignored;  // What cannot be looked up cannot be opened either.
+  std::error_code ignored;  // A path whose status is unavailable cannot be opened either.
   TORCH_CHECK_VALUE(!std::filesystem::is_symlink(path, ignored), path,
                     ": cannot be written: it is a symbolic link, where a file is needed");
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
@@ -239,7 +239,7 @@ FileDescriptor open_for_appending(const std::string& path, JsonLinesMode mode) {
   return file;
 }
 
-// A copy in which numbers that JSON cannot write are strings.
+// A copy in which NaN and infinities are strings.
 nlohmann::json with_named_specials(const nlohmann::json& value) {
   if (value.is_number_float() && !std::isfinite(value.get<double>())) {
     const double number = value.get<double>();
@@ -269,11 +269,11 @@ JsonLinesFile::JsonLinesFile(const std::string& path, JsonLinesMode mode)
     : path_(path), descriptor_(open_for_appending(path, mode)) {}
 
 void JsonLinesFile::check_place(const std::string& path) {
-  std::error_code ignored;  // What cannot be looked up cannot be opened either.
+  std::error_code ignored;  // A path whose status is unavailable cannot be opened either.
   if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
     open_for_appending(path, JsonLinesMode::kAppend);
   } else {
-    const AtomicFile unused(path);  // It is gone without a commit.
+    const AtomicFile unused(path);  // Its destructor removes it.
   }
 }
 

@@ -14,21 +14,21 @@
 namespace narrowcast::files {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{64} << 20;  // of a pickle that is looked through
+constexpr int64_t kMostBytes = int64_t{64} << 20;  // of a pickle, to search
 constexpr std::string_view kZip = "PK\x03\x04";
-constexpr std::string_view kPickle = "\x80";  // and the protocol, 2 to 5
+constexpr std::string_view kPickle = "\x80";  // followed by the protocol, 2 to 5
 constexpr const char* kScripts = "torch.jit.script(net).save(\"net.pt\") writes a TorchScript module";
 constexpr const char* kWeights =
     "safetensors.torch.save_file(net.state_dict(), \"weights.safetensors\") writes weights for --init_from";
 
-// The first bytes of the file, at most so many.
+// The first bytes of the file, at most `bytes`.
 std::string begin_of(const InputFile& file, int64_t bytes) {
   std::string begin(static_cast<size_t>(std::min(bytes, file.size())), '\0');
   begin.resize(static_cast<size_t>(file.read_some(0, begin.data(), std::ssize(begin))));
   return begin;
 }
 
-// An instance of torch.nn.Module is pickled with its attributes, of which every module has these.
+// A pickled instance of torch.nn.Module includes its attributes; every module has these two.
 bool holds_module(std::string_view pickle) {
   const auto has = [&](std::string_view name) { return pickle.find(name) != std::string_view::npos; };
   return has("_modules") && has("_parameters");
@@ -62,7 +62,7 @@ std::string describe_entries(caffe2::serialize::PyTorchStreamReader& archive) {
   return describe_pickle({static_cast<const char*>(bytes.get()), size});
 }
 
-// LibTorch's reader takes only archives whose entries are in one folder, as its own are.
+// LibTorch's reader accepts only archives whose entries are in one folder, as its own are.
 std::string describe_zip(const std::string& path) {
   try {
     caffe2::serialize::PyTorchStreamReader archive(path);
@@ -72,7 +72,7 @@ std::string describe_zip(const std::string& path) {
   }
 }
 
-// 8 bytes of the header's length, and JSON.
+// The header's length in 8 bytes, then JSON.
 bool is_safetensors(std::string_view begin) { return begin.size() > 9 && begin.substr(8, 2) == "{\""; }
 
 }  // namespace

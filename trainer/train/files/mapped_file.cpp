@@ -14,7 +14,7 @@ constexpr size_t kHashedWhole = size_t{16} << 20;
 constexpr size_t kPieces = 256;
 constexpr size_t kPieceBytes = 4096;
 
-// Nothing can be mapped of an empty file.
+// An empty file cannot be mapped.
 std::string_view map(const InputFile& file) {
   if (file.size() == 0) {
     return {};

@@ -1,4 +1,4 @@
-// Files as memory: the system reads what is used of them, when it is used, so they may be larger than the memory.
+// Memory-mapped files: the system reads their parts when they are used, so files may be larger than the memory.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -13,11 +13,11 @@
 
 namespace narrowcast::files {
 
-// The bytes of a file, as of opening. Safe to use from several threads. Nobody may shorten the file meanwhile: to use
-// bytes that are gone ends the process by SIGBUS. To replace it, as by `mv`, does no harm.
+// The bytes of a file, as of opening. Safe to use from several threads. Meanwhile nobody may shorten the file: using
+// bytes that are gone ends the process by SIGBUS. Replacing the file, as by `mv`, is safe.
 class MappedFile {
  public:
-  // Throws c10::ValueError as InputFile does, and naming path and reason if the system does not map it.
+  // Throws c10::ValueError as InputFile does, and naming path and reason if the system cannot map it.
   explicit MappedFile(const std::string& path) : MappedFile(InputFile(path)) {}
   explicit MappedFile(const InputFile& file);
   ~MappedFile();
@@ -33,20 +33,20 @@ class MappedFile {
   std::string_view bytes_;
 };
 
-// How a message begins about a file that is wrong at that byte: "PATH: byte N: ".
+// The beginning of a message about an error at that byte of a file: "PATH: byte N: ".
 std::string at_byte(int64_t byte, const std::string& path);
 
-// A hash of 64 bits (base/files/hash.h) of a file's length and of its bytes: all of them up to 16 MiB, of a longer file
-// 256 pieces of 4 KiB, spread evenly from its first byte to its last. So a change of a long file may stay unseen, but
-// none of its length, and to tell two of them apart takes no time.
+// A 64-bit hash (base/files/hash.h) of a file's length and bytes. Up to 16 MiB it covers all bytes; of a longer file it
+// covers 256 pieces of 4 KiB, spread evenly from the first byte to the last. So it is fast for any file, and detects
+// any change of the length, but may miss a change in a long file.
 uint64_t sampled_hash(const MappedFile& file, uint64_t hash);
 
-// A dense row-major array in a file. Its bytes may be aligned to nothing.
+// A dense row-major array in a file. Its bytes may be unaligned.
 struct MappedTensor {
   std::shared_ptr<const MappedFile> file;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> shape;
-  int64_t begin = 0;  // of its first byte in the file; the others follow, all within it
+  int64_t begin = 0;  // offset of its first byte in the file; the others follow, all within the file
 
   const std::string& path() const { return file->path(); }
 };

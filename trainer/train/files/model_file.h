@@ -1,4 +1,4 @@
-// Trained models in safetensors files: a model of ours, which can be evaluated and sampled from its file alone, and the
+// Trained models in safetensors files: a bundled model, which can be evaluated and sampled from its file alone, and the
 // tensors of a TorchScript module.
 #pragma once
 
@@ -15,80 +15,85 @@
 
 namespace narrowcast::files {
 
-// The suffixes of files with a model of ours, and with a TorchScript module.
+// The suffixes of files with a bundled model and with a TorchScript module.
 inline constexpr const char* kModelSuffix = ".safetensors";
 using models::kScriptSuffix;
 
-// Which of them the path has. Throws c10::ValueError naming the option and the path if it has neither.
+// The path's suffix, one of these. Throws c10::ValueError naming the option and the path if it has neither.
 std::string model_suffix(const std::string& option, const std::string& path);
 
 // The quantisation of models::WeightOnlyInt8QuantHandler.
 inline constexpr const char* kWeightOnlyInt8 = "weight_only_int8";
 
-// A model with what is needed to use it.
+// A model with everything needed to use it.
 struct SavedModel {
   std::string name;  // as in models::create_model; models::kScript, which is only written, for a models::ScriptModel
   std::shared_ptr<models::Model> model;
-  // The text of each token, in the tokens' order; empty for models that are not over text. If the model
-  // has an option vocabulary_size, a vocabulary that is not empty has that many entries; of GPT-2 it may have fewer.
+  // The text of each token, in the tokens' order; empty for models that are not over text. If the model has an option
+  // vocabulary_size, a non-empty vocabulary has that number of entries; for GPT-2 it may have fewer.
   std::vector<std::string> vocabulary;
   std::string quantization = {};  // kWeightOnlyInt8 if its Linear layers are converted, else empty
 };
 
-// Writes model.safetensors: every parameter and buffer under its name in the module (a tensor that is
-// registered twice only once, under its first name, but that of a models::ScriptModel under each) and this metadata,
-// each value a string:
+// Writes model.safetensors: every parameter and buffer under its name in the module, and the metadata below. A tensor
+// that is registered twice is written only once, under its first name, except that a models::ScriptModel's is written
+// under each name. Each value of the metadata is a string:
+//
 //   format_version  "1"
 //   model           the model's name
 //   options         its options, a JSON object
 //   vocabulary      JSON array of strings
 //   linear_layers   names of its Linear layers, JSON array of strings
 //   quantization    "weight_only_int8"; absent in a model of floats
-// A model of floats that is GPT-2 (models::ModelRow) has the names and shapes of gpt2_layout.h, and in its metadata
-//   format          "pt", without which Hugging Face's transformers read no file
-// As write_safetensors: the file appears as a whole or not at all. Throws c10::ValueError naming the path.
+//   format          "pt"; only for GPT-2 in floats, since Hugging Face's transformers require it
+//
+// GPT-2 in floats (models::ModelRow) has the names and shapes of gpt2_layout.h. As with write_safetensors, the file
+// appears as a whole or not at all. Throws c10::ValueError naming the path.
 void save_model(const std::string& path, const SavedModel& saved);
 
-// Reads such a file and makes its model (which draws from LibTorch's default generator, as every new model
-// does). Throws c10::ValueError if the file cannot be read or holds a TorchScript module's tensors, whose code is in
-// another file, and CorruptInputError naming the path and what is wrong if it is no such file, or its names, shapes or
-// dtypes are not the model's.
+// Reads such a file and makes its model, which draws from LibTorch's default generator, as every new model does. Throws
+// c10::ValueError if the file cannot be read or contains a TorchScript module's tensors, whose code is in another file.
+// Throws CorruptInputError naming the path and the error if it is not such a file, or its names, shapes or dtypes are
+// not the model's.
 SavedModel load_model(const std::string& path);
 
-// What a training begins with instead of random parameters.
+// The initial state of a training, instead of random parameters.
 struct InitialState {
   std::string path;                          // as it was given: a file, an index or a folder (weight_files.h)
-  std::vector<std::string> files = {};       // that were read
-  models::ModelOptions options = {};         // of its model, as far as the file says
+  std::vector<std::string> files = {};       // the files that were read
+  models::ModelOptions options = {};         // of its model, as far as the file contains them
   std::vector<std::string> vocabulary = {};  // as in SavedModel
   models::StateDict tensors = {};            // by their names in the file
-  bool has_gpt2_layout = false;              // those are of gpt2_layout.h, without what it leaves out
+  bool has_gpt2_layout = false;              // in the layout of gpt2_layout.h, without its extras
   bool has_metadata = false;                 // narrowcast wrote the file, with all tensors of the model
 };
 
-// Reads weights for a training of the model of that name (models::any_model_row), in floats: a file that save_model
-// wrote, whose metadata say options and vocabulary, or tensors alone, also in several files (read_weights). For GPT-2
-// they may be Hugging Face's, whose shapes say all but the number of heads, or those of char_gpt, which is made of the
-// same modules. Throws as read_weights does. Throws c10::ValueError naming the option init_from and the path if the
-// file is quantised or holds another model, and CorruptInputError naming the path and what is wrong with its content.
+// Reads weights for a training of the model of that name (models::any_model_row), in floats. The source is a file of
+// save_model, whose metadata contain options and vocabulary, or only tensors, also in several files (read_weights). For
+// GPT-2 they may be Hugging Face's, whose shapes determine all options except the number of heads. They may also be
+// those of char_gpt, which consists of the same modules.
+//
+// Throws as read_weights does. Throws c10::ValueError naming the option init_from and the path if the file is quantised
+// or contains another model, and CorruptInputError naming the path and the error in its content.
 InitialState read_initial_state(const std::string& path, const std::string& model);
 
-// The options of a model that begins with it, `given` being those that were asked for. Throws c10::ValueError naming an
+// The options of a model with this initial state; `given` are the requested ones. Throws c10::ValueError naming an
 // option that the file contradicts, and both values. The context of GPT-2 may be shorter than the file's.
 models::ModelOptions options_with(const InitialState& initial, const models::ModelOptions& given);
 
 // Throws CorruptInputError naming the path if a model with these options, all of which are known, would have far more
-// parameters than the file: it is not made then. c10::ValueError as models::count_parameters.
+// parameters than the file. The model itself is not made. Throws c10::ValueError as models::count_parameters does.
 void check_size(const InitialState& initial, const std::string& model, const models::ModelOptions& options);
 
-// Makes it the model's parameters and buffers; F16 and BF16 become float32, and of GPT-2's positions the first are
-// taken, as many as the model has. A file without narrowcast's metadata may lack buffers, which a class registered with
-// persistent=False: they keep the model's values. Returns their names. Throws CorruptInputError naming the path and a
-// tensor that is missing, is none of the model's, has another shape or dtype, or differs from itself under another
-// name; nothing is changed then.
+// Copies the state into the model's parameters and buffers. F16 and BF16 become float32. GPT-2's positions are cut to
+// the model's number. A file without narrowcast's metadata may lack buffers, which a class registered with
+// persistent=False: they keep the model's values. Returns the names of such buffers.
+//
+// Throws CorruptInputError naming the path and a tensor that is missing, does not belong to the model, has another
+// shape or dtype, or differs from itself under another name; then nothing is changed.
 std::vector<std::string> load_initial_state(const InitialState& initial, models::Model& model);
 
-// Parameters and buffers by name; of a tensor registered under several names only the first.
+// Parameters and buffers by name; a tensor registered under several names has only the first.
 models::StateDict state_of(const torch::nn::Module& module);
 
 // Names of the Linear layers in `module`, in order of registration, e.g. "blocks.0.mlp_input".

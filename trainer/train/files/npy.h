@@ -1,6 +1,6 @@
-// numpy's file format of one array, NPY (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): six
-// bytes of magic, two of version, the header's length, the header, a literal of Python that names dtype, order and
-// shape, and the array's bytes.
+// numpy's file format of one array, NPY (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Its
+// parts: six bytes of magic, two of version, the header's length, the header, and the array's bytes. The header is a
+// Python literal with dtype, order and shape.
 #pragma once
 
 #include <string>
@@ -9,12 +9,15 @@
 
 namespace narrowcast::files {
 
-// The array of a file of format 1.0, 2.0 or 3.0, left where it is. The dtypes are those of tensors: float16, float32,
-// float64, int8, int16, int32, int64, uint8, uint16, uint32 and bool, whose bytes are not looked at. Throws
-// c10::ValueError naming the path if the file cannot be read, and CorruptInputError naming the path, the byte at which
-// it is wrong and the value there for anything that is not exactly such a file: another version, big-endian numbers,
-// Fortran's order, other dtypes, keys that are missing or unknown, a shape of more than 64 dimensions or 2^63-1 bytes,
-// and more or fewer bytes than it needs.
+// The mapped array of a file of format 1.0, 2.0 or 3.0. The dtypes are those of tensors: float16, float32, float64,
+// int8, int16, int32, int64, uint8, uint16, uint32 and bool, whose bytes are not checked.
+//
+// Throws c10::ValueError naming the path if the file cannot be read. Throws CorruptInputError naming the path, the
+// wrong byte and the value there for anything that is not exactly such a file:
+//   - another version, big-endian numbers, Fortran order, or another dtype,
+//   - missing or unknown keys,
+//   - a shape of more than 64 dimensions or 2^63-1 bytes,
+//   - too many or too few bytes.
 MappedTensor map_npy(const std::string& path);
 
 }  // namespace narrowcast::files

@@ -11,24 +11,25 @@
 
 namespace narrowcast::job {
 
-// The signals for which the training writes a checkpoint and ends; none if CheckpointOptions::preemption_signals is
+// The signals for which the training writes a checkpoint and ends; empty if CheckpointOptions::preemption_signals is
 // empty. Throws c10::ValueError naming the option and a signal that does not exist or has another meaning for the
 // process.
 std::vector<int> preemption_signals(const CheckpointOptions& options);
 
-// Catches them, from here to the end of the scope. Null if there are none.
+// Catches these signals, from here to the end of the scope. Null without signals.
 std::unique_ptr<CaughtSignals> catch_preemption_signals(const AgreedJob& agreed);
 
-// For Checkpoints::asked_to_stop: the signal that was caught first. Null for null; else `caught` must outlive it.
+// For Checkpoints::asked_to_stop: returns the signal that was caught first. Null for null; else `caught` must outlive
+// it.
 std::function<int()> asked_by(const CaughtSignals* caught);
 
 // Prints on rank 0 after which step the training stopped and where it resumes, and returns the exit code, 128 plus the
-// signal. A process that JobContext::end_for_signal ends ignores the caught signals from now on: launchers terminate
-// ranks as soon as the first has ended, and each is to end with this code.
+// signal. If JobContext::end_for_signal ends this process, it ignores the caught signals from now on: launchers
+// terminate all ranks once the first has ended, and each rank should end with this code.
 int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted, CaughtSignals& caught);
 
-// Prints on rank 0 why the training diverged. Each rank writes it to its error file, as a failure that a restart does
-// not mend: a training that starts again computes the same.
+// Prints on rank 0 why the training diverged. Each rank writes it to its error file, as a failure that a restart cannot
+// fix: a restarted training would compute the same.
 void report_divergence(const AgreedJob& agreed, const training::TrainingResult& result);
 
 }  // namespace narrowcast::job

@@ -18,9 +18,10 @@
 namespace narrowcast::job {
 namespace {
 
-constexpr int64_t kDigits = 64;  // Of a number, and of an answer.
+constexpr int64_t kDigits = 64;  // Length of a number, and of an answer.
 
-// One text of kDigits for each rank; what each rank had for this one. Over the connections of tensors on that device.
+// Sends one text of kDigits to each rank, and returns the texts of all ranks for this one. Uses the connections of
+// tensors on that device.
 std::vector<std::string> exchange_texts(const ProcessGroupPtr& group, at::Device device,
                                         const std::vector<std::string>& texts) {
   at::Tensor sent = at::empty({group->getSize() * kDigits}, at::kByte);
@@ -39,13 +40,14 @@ std::vector<std::string> exchange_texts(const ProcessGroupPtr& group, at::Device
   return own;
 }
 
-// What proves what, to whom.
+// Computes the answers of the proof.
 struct Proof {
   program::JobSecret secret;
-  std::string context;         // The job's name, the ranks of the group, and which connections they are:
-  std::vector<int64_t> ranks;  // those of the job, in the order of the group's.
+  std::string context;         // The job's name, the ranks of the group, and the type of device.
+  std::vector<int64_t> ranks;  // The job's ranks, in the order of the group's.
 
-  // What `prover` answers to `asker`, places in the group, who asked that, having been asked `own`.
+  // The answer of `prover` to `asker`, who sent it `question`; `own` is the number that `prover` sent. `prover` and
+  // `asker` are places in the group.
   std::string answer(size_t prover, size_t asker, const std::string& question, const std::string& own) const {
     return secret.mac(
         c10::str("narrowcast-peer-2 ", context, " ", ranks[prover], " to ", ranks[asker], " ", question, " ", own));
@@ -77,7 +79,7 @@ void prove_on(const ProcessGroupPtr& group, at::Device device, const Proof& proo
   }
 }
 
-// On the connections of all devices that the group has. `ranks`: the job's, in the order of the group's.
+// Proves on the connections of all devices of the group. `ranks`: the job's ranks, in the order of the group's.
 void prove_in(const ProcessGroupPtr& group, const std::vector<int64_t>& ranks, const program::JobSecret& secret,
               const std::string& job) {
   if (group->getSize() == 1) {

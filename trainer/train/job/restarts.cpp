@@ -1,4 +1,4 @@
-// What a training does for a launcher that starts its ranks again.
+// Support for a launcher that restarts a job.
 #include "trainer/train/job/restarts.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a job does for a launcher that starts it again.
+// Support for a launcher that restarts a job.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace narrowcast::job {
 
-// The name of the launcher's job (TORCHELASTIC_RUN_ID); empty if it has none, which launchers call "none", too.
+// The name of the launcher's job (TORCHELASTIC_RUN_ID). Empty without a name, or if the launcher calls it "none".
 std::string run_of(const WorkerEnv& env);
 
-// The job as a launcher's restart is to run it: it resumes from checkpoints that the same run has written, also without
-// --resume, and may replace the metrics of its own former start. Other jobs are returned as they are.
+// The job as a launcher's restart runs it: it resumes from checkpoints that the same run has written, even without
+// --resume, and may replace the metrics of the job's former start. Other jobs are returned unchanged.
 TrainJob as_restarted(TrainJob job, const WorkerEnv& env);
 
 }  // namespace narrowcast::job

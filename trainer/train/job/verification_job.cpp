@@ -28,8 +28,8 @@ models::Batch batch_of_rank(const AgreedJob& agreed) {
                                           : first_batch(agreed.job, agreed.inputs, rank, agreed.group->getSize());
 }
 
-// On a GPU each hook has a backward pass of its own, and all must compute the same. The fused attentions do not: the
-// order in which they add up is left to chance, also in LibTorch's deterministic mode.
+// On a GPU each hook has a separate backward pass, and all passes must compute the same. Fused attention does not: the
+// order of its additions varies, also in LibTorch's deterministic mode.
 void compute_deterministically() {
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/true);

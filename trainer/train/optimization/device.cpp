@@ -20,7 +20,7 @@
 namespace narrowcast::training {
 namespace {
 
-// libc10_cuda registers it when it is loaded, which it is in a CUDA build only.
+// libc10_cuda, which only a CUDA build loads, registers the guard when it is loaded.
 bool built_with_cuda() { return c10::impl::hasDeviceGuardImpl(c10::kCUDA); }
 
 at::Device gpu(const std::string& name, int64_t index) {
@@ -39,7 +39,7 @@ int64_t index_of(const std::string& name) {
   return index;
 }
 
-// Pinned memory is given back to its pool no sooner than the copy is done.
+// Pinned memory returns to its pool only when the copy is done.
 at::Tensor copied_through_pinned_memory(const at::Tensor& tensor, at::Device device) {
   return tensor.pin_memory().to(device, /*non_blocking=*/true);
 }
@@ -140,7 +140,7 @@ models::Batch BatchFeed::take() {
   if (copies_.has_value()) {
     const c10::Stream computing = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
     copied_->block(computing);
-    batch.inputs.record_stream(computing);  // Their memory is the copying stream's.
+    batch.inputs.record_stream(computing);  // Their memory belongs to the copying stream.
     batch.targets.record_stream(computing);
   }
   return batch;

@@ -1,5 +1,5 @@
-// Which processor a rank computes on, what a model draws there, and how batches get there while the rank still computes
-// with the one before.
+// The device of a rank, a model's random generators there, and transfer of batches to it while the rank still computes
+// with the batch before.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -22,50 +22,51 @@
 
 namespace narrowcast::training {
 
-// GPUs that this process can use: 0 where there is no driver, and in a build without CUDA.
+// The number of GPUs that this process can use: 0 without a driver, and in a build without CUDA.
 int64_t gpu_count();
 
 // The device that `name` means for this process:
-//   "cpu"     the CPU
-//   "cuda"    the GPU whose number is the local rank
-//   "cuda:N"  GPU N, for every rank that says so; several ranks can share one
-//   "auto"    as "cuda" if this node has a GPU for each of its ranks, else the CPU
-// Throws c10::ValueError for another name, and where that GPU is not there.
+//   - "cpu": the CPU.
+//   - "cuda": the GPU whose number is the local rank.
+//   - "cuda:N": GPU N on every rank with this name; several ranks can share one.
+//   - "auto": as "cuda" if this node has a GPU for each of its ranks, else the CPU.
+//
+// Throws c10::ValueError for another name, or if that GPU does not exist.
 at::Device choose_device(const std::string& name, const WorkerEnv& env);
 
-// The process group's backend for tensors on `device`: `name` if it is one that moves them, for "auto" "nccl" on a GPU
-// and "gloo" on the CPU. Throws c10::ValueError if the two contradict each other.
+// The process group's backend for tensors on `device`: `name` if that backend supports the device; for "auto", "nccl"
+// on a GPU and "gloo" on the CPU. Throws c10::ValueError if the two contradict each other.
 std::string choose_backend(const std::string& name, at::Device device);
 
-// Waits for all that was enqueued on `device`. Nothing to do for the CPU.
+// Waits for all work enqueued on `device`. Does nothing for the CPU.
 void wait_for_device(at::Device device);
 
-// Makes `device` the one that this thread's CUDA calls mean where they name none. Nothing to do for the CPU.
+// Makes `device` the current one for this thread's CUDA calls. Does nothing for the CPU.
 void use_device(at::Device device);
 
-// The batch with its tensors on `device`; itself if they are there.
+// The batch with its tensors on `device`; the batch itself if they are already there.
 models::Batch on_device(const models::Batch& batch, at::Device device);
 
-// LibTorch's generators that a model on `device` draws from, and their states, by their names in a checkpoint:
+// LibTorch's generators from which a model on `device` draws, and their states, by their names in a checkpoint:
 // "generator.cpu", with a GPU also "generator.cuda".
 std::map<std::string, at::Generator> generators_for(at::Device device);
 checkpoint::TensorMap states_of_generators(at::Device device);
 
-// Calls `run`, which may let the model compute as in training, and then makes the model's buffers and LibTorch's
-// generators what they were: passes on trial leave nothing behind, and one after the other compute the same.
+// Calls `run`, which may let the model compute as in training, and then restores the model's buffers and LibTorch's
+// generators. So trial passes have no lasting effect, and consecutive ones compute the same.
 void on_trial(const torch::nn::Module& model, const std::function<void()>& run);
 
-// One batch ahead. For a GPU, batches are put in pinned memory and copied on a stream of their own; the stream that
-// computes waits for the copy, the host does not. Not thread-safe.
+// Prepares one batch ahead. For a GPU, batches are put in pinned memory and copied on a separate stream. The computing
+// stream waits for the copy, the host does not. Not thread-safe.
 class BatchFeed {
  public:
   // Keeps a reference to the data set.
   BatchFeed(const data::Dataset& dataset, at::Device device);
 
-  // Makes the batch of these training samples, and has it copied. Throws as Dataset::training_batch does.
+  // Makes the batch of these training samples and starts its copy. Throws as Dataset::training_batch does.
   void prepare(const std::vector<int64_t>& samples);
 
-  // The batch that was prepared, for the device's current stream. Throws c10::Error if there is none.
+  // The prepared batch, for the device's current stream. Throws c10::Error if no batch was prepared.
   models::Batch take();
 
  private:

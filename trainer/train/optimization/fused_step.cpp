@@ -24,8 +24,8 @@ using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-// What one call of a fused kernel takes: tensors of one dtype on one device whose parameters have taken equally many
-// steps. `first` and `second` are the optimizer's, as far as it has any.
+// The arguments of one call of a fused kernel: tensors of one dtype on one device whose parameters have taken the same
+// number of steps. `first` and `second` are the optimizer's state tensors, if it has them.
 struct Batch {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;
@@ -38,7 +38,7 @@ struct Batch {
   }
 };
 
-// By the type and device of their parameters and the number of steps. Parameters of one group mostly are one batch.
+// Batches by dtype and device of their parameters and by number of steps. Most groups of parameters form one batch.
 using Batches = std::map<std::tuple<at::ScalarType, at::DeviceIndex, int64_t>, Batch>;
 
 Batch& batch_of(Batches& batches, const at::Tensor& parameter, int64_t steps) {
@@ -75,7 +75,7 @@ void step_adamw(Optimizer& optimizer, OptimizerParamGroup& group) {
   Batches batches;
   for (const at::Tensor& parameter : group.params()) {
     if (parameter.grad().defined()) {
-      const AdamWParamState& state = adamw_state(optimizer, parameter);  // Also an empty one counts its steps.
+      const AdamWParamState& state = adamw_state(optimizer, parameter);  // An empty parameter also counts its steps.
       if (takes_part(parameter)) {
         Batch& batch = batch_of(batches, parameter, state.step());
         batch.first.push_back(state.exp_avg());
@@ -84,7 +84,7 @@ void step_adamw(Optimizer& optimizer, OptimizerParamGroup& group) {
     }
   }
   for (const auto& [key, batch] : batches) {
-    // The kernels read the number of steps from a float32 on the device, each parameter's own; here all have this one.
+    // The kernels read the number of steps from a float32 on the device, one per parameter; here all share this one.
     const at::Tensor steps = at::full({}, static_cast<double>(std::get<2>(key)),
                                       at::TensorOptions(at::kFloat).device(batch.parameters.front().device()));
     const std::vector<at::Tensor> all_steps(batch.parameters.size(), steps);
@@ -95,7 +95,7 @@ void step_adamw(Optimizer& optimizer, OptimizerParamGroup& group) {
   }
 }
 
-// Without momentum SGD keeps nothing.
+// SGD without momentum has no state.
 void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
   const auto& options = static_cast<const SGDOptions&>(group.options());
   constexpr int64_t kFirst = 0;
@@ -114,7 +114,7 @@ void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
     auto& state = state_of<SGDParamState>(optimizer, parameter);
     const bool is_first = !state.momentum_buffer().defined();
     if (is_first) {
-      state.momentum_buffer(at::empty_like(parameter, at::MemoryFormat::Preserve));  // Which the kernel fills.
+      state.momentum_buffer(at::empty_like(parameter, at::MemoryFormat::Preserve));  // The kernel fills it.
     }
     if (takes_part(parameter)) {
       batch_of(batches, parameter, is_first ? kFirst : kLater).first.push_back(state.momentum_buffer());

@@ -1,5 +1,5 @@
-// AdamW and SGD in a few kernels. LibTorch's C++ optimizers launch some dozen kernels for each parameter, which takes a
-// GPU longer than computing them; LibTorch's fused kernels take whole lists.
+// AdamW and SGD in a few kernels. LibTorch's C++ optimizers launch some dozen kernels per parameter, which takes a GPU
+// longer than the computation; LibTorch's fused kernels process whole lists.
 #pragma once
 
 #include <torch/optim/adamw.h>
@@ -7,20 +7,20 @@
 
 namespace narrowcast::training {
 
-// The step that `optimizer.step()` would take, but for roundings: the same options, state and names of it, so that
-// either may take the next one. Nothing waits for a GPU. c10::ValueError for an option that no make_optimizer sets:
-// AdamW's amsgrad.
+// Takes the step of `optimizer.step()`, equal up to rounding, with the same options, state and names, so that either
+// function may take the next one. Does not wait for a GPU. Throws c10::ValueError for an option that make_optimizer
+// never sets: AdamW's amsgrad.
 //
-// All parameters with a gradient are dense, as can_step_fused says.
+// All parameters with a gradient must be dense, as can_step_fused requires.
 void fused_step(torch::optim::AdamW& optimizer);
 void fused_step(torch::optim::SGD& optimizer);
 
-// Whether the fused kernels take all parameters of `optimizer`: dense ones of floating types, whose gradients have
+// Whether the fused kernels support all parameters of `optimizer`: dense ones of floating types, whose gradients have
 // their dtype, device and strides.
 bool can_step_fused(torch::optim::Optimizer& optimizer);
 
-// LibTorch's optimizer whose steps are fused where all parameters are on GPUs. On the CPU they are LibTorch's own, so
-// that trainings of earlier versions are resumed bit for bit.
+// LibTorch's optimizer whose steps are fused if all parameters are on GPUs. On the CPU its steps are LibTorch's own, so
+// that trainings of earlier versions resume bit for bit.
 template <class Plain>
 class FusedOnGpu final : public Plain {
  public:

@@ -35,7 +35,7 @@ void check_fraction(const char* name, double value) {
   TORCH_CHECK_VALUE(value >= 0 && value < 1, name, ": must be at least 0 and less than 1, but is ", value);
 }
 
-// Parameters that decay, and those that do not.
+// Parameters with and without weight decay.
 std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> split_by_decay(const torch::nn::Module& module) {
   std::vector<at::Tensor> decaying;
   std::vector<at::Tensor> others;
@@ -52,7 +52,7 @@ std::unique_ptr<torch::optim::Optimizer> make(const torch::nn::Module& module, O
   groups.emplace_back(std::move(decaying), std::make_unique<Options>(options));
   groups.emplace_back(std::move(others), std::make_unique<Options>(options));
   auto optimizer = std::make_unique<Optimizer>(std::move(groups), options);
-  // Only now: LibTorch 2.15 takes a group's option that has the default value of its type for one that was not given.
+  // Set only now: LibTorch 2.15 treats a group's option with the type's default value as not given.
   static_cast<Options&>(optimizer->param_groups()[1].options()).weight_decay(0);
   return optimizer;
 }
@@ -71,7 +71,7 @@ void add(TensorMap& state, const std::string& name, const OptimizerParamState& o
   }
 }
 
-// Takes tensors out of a state, each checked.
+// Takes tensors out of a state and checks each.
 class StateReader {
  public:
   explicit StateReader(TensorMap state) : left_(std::move(state)) {}
@@ -109,7 +109,7 @@ class StateReader {
   TensorMap left_;
 };
 
-// These give nothing for a parameter that had taken no step.
+// These functions return nothing for a parameter that had taken no step.
 std::unique_ptr<OptimizerParamState> take_adamw(StateReader& reader, const std::string& name,
                                                 const at::Tensor& parameter) {
   if (!reader.has(name + kStep)) {

@@ -1,4 +1,4 @@
-// LibTorch's optimizers, set up as the trainer uses them, and what they have learned as tensors by name.
+// LibTorch's optimizers as the trainer configures them, and their state as tensors by name.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -12,43 +12,43 @@
 
 namespace narrowcast::training {
 
-// Which of them.
+// The kinds of optimizers.
 enum class OptimizerKind { kAdamW, kSgd };
 
 // "adamw" or "sgd"; anything else throws c10::ValueError.
 OptimizerKind parse_optimizer(const std::string& name);
 
-// The name of it.
+// The kind's name.
 std::string to_string(OptimizerKind kind);
 
 // All names, for people: "adamw or sgd".
 std::string optimizer_names();
 
-// How it steps, but for the learning rate.
+// The optimizer's options except the learning rate.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
-  double weight_decay = 0.1;  // >= 0; for parameters with two dimensions or more only, so not biases and norms
+  double weight_decay = 0.1;  // >= 0; only for parameters with two or more dimensions, so not for biases and norms
   double momentum = 0;        // of SGD, 0..1 (1 excluded); not used by AdamW
   double beta1 = 0.9;         // of AdamW, 0..1 (1 excluded)
   double beta2 = 0.99;        // of AdamW, 0..1 (1 excluded): gradients of small models are noisy but stationary
   double epsilon = 1e-8;      // of AdamW, > 0
 };
 
-// Throws c10::ValueError for an option out of its range or one the kind would ignore.
+// Throws c10::ValueError for an option that is out of its range or that the kind would ignore.
 void check_optimizer_options(const OptimizerOptions& options);
 
 // The parameters that require a gradient, in the module's order.
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module);
 
-// An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. Its steps are
-// fused where they are on GPUs (fused_step.h); its state is the same. Throws as check_optimizer_options does.
+// An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. On GPUs its steps
+// are fused (fused_step.h); its state is the same. Throws as check_optimizer_options does.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const OptimizerOptions& options);
 
-// For each parameter of `module` that has taken a step, under its first name in the module:
+// The state of each parameter of `module` that has taken a step, under its first name in the module:
 //   NAME.exp_avg, NAME.exp_avg_sq, NAME.step (int64)  of AdamW
 //   NAME.momentum_buffer                              of SGD with momentum
-// The tensors are the optimizer's own. Throws c10::ValueError for another optimizer than those of make_optimizer.
+// The tensors are the optimizer's own. Throws c10::ValueError for an optimizer that make_optimizer did not make.
 checkpoint::TensorMap optimizer_state(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module);
 
 // Copies such tensors into an optimizer of the same kind that has taken no step. Throws CorruptInputError naming a

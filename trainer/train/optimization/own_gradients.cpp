@@ -22,13 +22,13 @@ bool OwnGradients::were_finite() const {
   return !found_ && (sums_.empty() || at::stack(sums_).isfinite().all().item<bool>());
 }
 
-// A sum is finite only if all terms are; whether one that is not has overflowed, the elements tell. In float64 that of
-// narrower types cannot overflow.
+// A finite sum proves that all elements are finite. A sum that is not finite may have overflowed, so the elements are
+// checked. A float64 sum of a narrower type cannot overflow.
 void OwnGradients::look_at(size_t parameter) {
   const at::NoGradGuard no_grad;
   const at::Tensor& gradient = parameters_[parameter].grad();
   if (!gradient.defined()) {
-    return;  // A pass may hand out none.
+    return;  // A pass may produce no gradient.
   }
   if (gradient.is_cpu()) {
     if (!std::isfinite(gradient.sum().item<double>()) && !gradients_are_finite({parameters_[parameter]})) {

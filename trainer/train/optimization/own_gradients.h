@@ -1,4 +1,4 @@
-// Whose gradients were not finite, where those of all ranks are averaged.
+// Finds the ranks whose gradients were not finite, although the gradients of all ranks are averaged.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,25 +10,25 @@
 
 namespace narrowcast::training {
 
-// Looks at this rank's own gradients as a backward pass hands them out, while they are in the cache: once they are
-// averaged, a NaN of one rank is a NaN of all. One sum for each parameter; a GPU is not waited for.
+// Checks this rank's own gradients as a backward pass produces them, while they are in the cache: after averaging, one
+// rank's NaN is on all ranks. It costs one sum per parameter, and does not wait for a GPU.
 class OwnGradients {
  public:
-  // Before a Reducer watches the parameters, which averages in place.
+  // Must be made before a Reducer watches the parameters, since that averages in place.
   explicit OwnGradients(const std::vector<at::Tensor>& parameters);
 
-  // From here on counts what backward passes hand out.
+  // Starts a step: only gradients of later backward passes count.
   void begin_step();
-  // Whether all of it was finite. Waits for a GPU.
+  // Whether all gradients of the step were finite. Waits for a GPU.
   bool were_finite() const;
 
  private:
   void look_at(size_t parameter);
 
   const std::vector<at::Tensor> parameters_;
-  std::atomic<bool> found_ = false;  // something that is not finite, on the CPU; written by the thread of the pass
-  std::vector<at::Tensor> sums_;     // on a GPU: float64 scalars, not finite where an element was not
-  AccumulatorHooks hooks_;           // the last: it uses all that is above
+  std::atomic<bool> found_ = false;  // a value that is not finite, on the CPU; written by the thread of the pass
+  std::vector<at::Tensor> sums_;     // on a GPU: float64 scalars, not finite if an element was not
+  AccumulatorHooks hooks_;           // the last member: it uses all others
 };
 
 }  // namespace narrowcast::training

@@ -27,7 +27,7 @@ Autocast::Autocast(at::DeviceType device, Precision precision)
   }
 }
 
-// The copies of parameters in the narrow type are good until the parameters change.
+// Autocast's cached copies of parameters are valid only until the parameters change.
 Autocast::~Autocast() {
   if (active_) {
     if (at::autocast::decrement_nesting() == 0) {

@@ -11,15 +11,15 @@ namespace narrowcast::training {
 
 // The floating type of the passes.
 enum class Precision {
-  kFp32,  // everything
-  kBf16,  // matrix products and convolutions in bfloat16, by autocast; the rest as LibTorch's autocast has it
+  kFp32,  // all computation in float32
+  kBf16,  // matrix products and convolutions in bfloat16, by autocast; the rest as LibTorch's autocast chooses
   kFp16,  // the same in float16, with the loss scaled (GradScaler), since small gradients would become 0
 };
 
 // "fp32", "bf16" or "fp16"; anything else throws c10::ValueError.
 Precision parse_precision(const std::string& name);
 
-// The name of it.
+// The precision's name.
 std::string to_string(Precision precision);
 
 // Autocast to the precision's type on this thread, from here to the end of the scope. For kFp32 it does nothing.

@@ -19,14 +19,14 @@ constexpr int64_t kReadAtOnce = int64_t{1} << 20;
 
 bool is_event(const json& line, const char* event) { return line.value("event", json()) == event; }
 
-// What cannot be looked up cannot be read either, and that says why.
+// A path whose status is unavailable counts as existing: reading it then fails with the reason.
 bool is_there(const std::string& path) {
   std::error_code error;
   return std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::not_found;
 }
 
-// Calls use(object) for each line that is whole; for none if there is no such file. A file of any length takes little
-// memory: one of a long training has many lines.
+// Calls use(object) for each complete line; does nothing if there is no such file. The memory does not depend on the
+// file's length: a long training has many lines.
 template <class Use>
 void for_each_line(const std::string& path, const Use& use) {
   if (!is_there(path)) {
@@ -40,7 +40,7 @@ void for_each_line(const std::string& path, const Use& use) {
       use(object);
     }
   };
-  std::string text;  // From the beginning of a line on.
+  std::string text;  // Starts at the beginning of a line.
   int64_t offset = 0;
   for (int64_t more = -1; more != 0; offset += more) {
     NARROWCAST_CHECK_INPUT(text.size() <= longest_line, path, ": has a line of more than ", longest_line, " bytes");

@@ -1,4 +1,4 @@
-// metrics.jsonl: a training for programs to read. docs/training.md lists the keys.
+// metrics.jsonl: a training's reports for programs. docs/training.md lists the keys.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 
 namespace narrowcast::reporting {
 
-// What the file is called in the folder of a training.
+// The file's name in the folder of a training.
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 
 // One line per report, each with its "event".
@@ -24,13 +24,13 @@ class Metrics : public TrainingObserver {
   void on_start(const nlohmann::json& plan);
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
-  // {"event": "checkpoint"} with what the report holds.
+  // {"event": "checkpoint"} with the report's values.
   void on_checkpoint(const CheckpointReport& report) override;
-  // {"event": "buckets"} likewise.
+  // {"event": "buckets"} with the report's values.
   void on_buckets(const BucketsReport& report) override;
-  // {"event": "hook"} likewise.
+  // {"event": "hook"} with the report's values.
   void on_hook(const HookReport& report) override;
-  // {"event": "resume"} likewise.
+  // {"event": "resume"} with the report's values.
   void on_resume(const ResumeReport& report);
   // {"event": "end"} with the keys of `results`.
   void on_end(const nlohmann::json& results);
@@ -39,29 +39,29 @@ class Metrics : public TrainingObserver {
   files::JsonLinesFile file_;
 };
 
-// What a step and the end have of it: outer_exchanges, joined_exchanges, lost_exchanges, outer_payload_bytes_sent,
-// replicas ("equal" or "differ"), staleness.
+// The keys for it in the lines of a step and of the end: outer_exchanges, joined_exchanges, lost_exchanges,
+// outer_payload_bytes_sent, replicas ("equal" or "differ"), staleness.
 nlohmann::json outer_json(const OuterReport& report);
 
-// The lines of a step and of an evaluation: {"event": "step"} and {"event": "evaluation"} with what the report holds.
+// The lines of a step and of an evaluation: {"event": "step"} and {"event": "evaluation"} with the report's values.
 nlohmann::json step_json(const StepReport& report);
 nlohmann::json evaluation_json(const EvaluationReport& report);
 
-// The lines of the file, in their order, without those that are no JSON objects, which a crash may have left. Throws as
+// The lines of the file, in order, without lines that are not JSON objects, which a crash may have left. Throws as
 // truncate_metrics does, and c10::ValueError if there is no such file.
 std::vector<nlohmann::json> read_metrics(const std::string& path);
 
-// Takes out of the file what was written after optimizer step `step`, ends of trainings, and lines that are no JSON
-// objects within the limits of parse_json, which a crash may have left. Returns false if there is no such file. It
-// changes as a whole or not at all; throws c10::ValueError naming the path if it cannot be read or written, or is a
-// link or no regular file, and CorruptInputError if a line is longer than parse_json takes.
+// Removes from the file all lines written after optimizer step `step`, ends of trainings, and lines that are not JSON
+// objects within the limits of parse_json, which a crash may have left. Returns false if there is no such file. The
+// file changes as a whole or not at all. Throws c10::ValueError naming the path if it cannot be read or written, or is
+// a link or not a regular file, and CorruptInputError if a line is longer than parse_json accepts.
 bool truncate_metrics(const std::string& path, int64_t step);
 
-// Whether the launcher's job `run_id` began the training there, by the "run_id" of the first start; false if there is
-// no such file. Throws as truncate_metrics does.
+// Whether the launcher's job `run_id` began the training, according to the "run_id" of the file's first start; false if
+// there is no such file. Throws as truncate_metrics does.
 bool metrics_are_of(const std::string& path, const std::string& run_id);
 
-// Whether a training came to its end there; false if there is no such file. Throws as truncate_metrics does.
+// Whether the file contains the end of a training; false if there is no such file. Throws as truncate_metrics does.
 bool metrics_have_ended(const std::string& path);
 
 }  // namespace narrowcast::reporting

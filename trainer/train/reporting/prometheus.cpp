@@ -14,7 +14,7 @@
 namespace narrowcast::reporting {
 namespace {
 
-// A label's value as the format has it.
+// A label's value in the format's quoting.
 std::string quoted_label(const std::string& value) {
   std::string text = "\"";
   for (const char c : value) {
@@ -32,7 +32,7 @@ std::string quoted_label(const std::string& value) {
 
 std::string sample_text(int64_t value) { return std::to_string(value); }
 
-// With the digits that give the same number again.
+// With the digits that reproduce the number exactly.
 std::string sample_text(double value) {
   if (!std::isfinite(value)) {
     return std::isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
@@ -41,24 +41,24 @@ std::string sample_text(double value) {
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
 }
 
-// Metrics with one sample each, which all have the same labels.
+// Metrics with one sample each, all with the same labels.
 class MetricsText {
  public:
   explicit MetricsText(const PrometheusOptions& options)
       : labels_("{model=" + quoted_label(options.model) + ",hook=" + quoted_label(options.hook) + "}") {}
 
-  // What may fall.
+  // A value that may decrease.
   template <class Number>
   void add_gauge(const std::string& name, const char* help, Number value) {
     add(name, "gauge", help, sample_text(value));
   }
-  // Leaves out what is not known.
+  // Omits an unknown value.
   void add_gauge(const std::string& name, const char* help, const std::optional<double>& value) {
     if (value.has_value()) {
       add_gauge(name, help, *value);
     }
   }
-  // What only grows, but for a restart.
+  // A value that decreases only at a restart.
   template <class Number>
   void add_counter(const std::string& name, const char* help, Number value) {
     add(name + "_total", "counter", help, sample_text(value));
@@ -91,7 +91,7 @@ void add_step(MetricsText& metrics, const StepReport& report, const std::string&
                       report.payload_bytes_sent);
   metrics.add_counter("sent_measuring_bytes", "Bytes that rank 0 has sent to measure links and exchanges.",
                       report.measuring_bytes_sent);
-  metrics.add_counter("skipped_steps", "Steps left out because a gradient was not finite.", report.skipped_steps);
+  metrics.add_counter("skipped_steps", "Steps skipped because a gradient was not finite.", report.skipped_steps);
 }
 
 }  // namespace
@@ -122,7 +122,7 @@ void PrometheusFile::write() const {
     files::AtomicFile file(options_.path);
     file.write(metrics.text());
     file.commit_unsynced();
-  } catch (const c10::ValueError& failure) {  // It was a place for a file when the training began.
+  } catch (const c10::ValueError& failure) {  // The path was a valid place for a file when the training began.
     NARROWCAST_CHECK_OUTPUT(false, failure.what_without_backtrace());
   }
 }

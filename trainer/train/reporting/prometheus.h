@@ -1,5 +1,5 @@
-// A training for Prometheus: a file in its text format, which node_exporter's textfile collector reads.
-// docs/training.md lists the metrics.
+// Exports a training to Prometheus: a file in its text format, for node_exporter's textfile collector. docs/training.md
+// lists the metrics.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace narrowcast::reporting {
 
-// Where it is written, and what tells one training from another.
+// The file's path, and the labels that distinguish trainings.
 struct PrometheusOptions {
   std::string path = {};
-  std::string model = {};        // a label of all metrics, as is
-  std::string hook = {};         // likewise
-  std::string unit = "samples";  // what units_per_second counts, part of a metric's name
+  std::string model = {};        // a label of all metrics, unchanged
+  std::string hook = {};         // another such label
+  std::string unit = "samples";  // the unit of units_per_second, part of a metric's name
 };
 
-// Replaces the file at each report, as a whole: it holds the last values that are known. Throws OutputError naming the
-// path if it cannot be written.
+// Replaces the whole file at each report: it contains the last known values. Throws OutputError naming the path if it
+// cannot be written.
 class PrometheusFile : public TrainingObserver {
  public:
   explicit PrometheusFile(PrometheusOptions options);

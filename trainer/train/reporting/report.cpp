@@ -21,7 +21,7 @@ using nlohmann::json;
 
 constexpr std::string_view kPlaceOfData = "{{DATA}}";
 
-// No text in it can end the element of the page that it is in, or open a comment there.
+// Escapes the document, so that no text in it can end the page's element or open a comment.
 std::string script_data(const json& document) {
   std::string text;
   for (const char c : document.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace)) {
@@ -36,11 +36,11 @@ std::string metrics_of(const std::string& path) {
 }
 
 std::string folder_name(const std::string& path) {
-  std::error_code error;  // What is not there is told when it is read.
+  std::error_code error;  // A missing path is reported when it is read.
   return fs::weakly_canonical(metrics_of(path), error).parent_path().filename();
 }
 
-// Every k-th of the lines of an event, and the last, so that no more than kMostReportsShown are left.
+// Every k-th line of each event, and the last, so that at most kMostReportsShown are left.
 json thinned(std::vector<json> lines) {
   std::map<json, int64_t> count;
   for (const json& line : lines) {
@@ -99,7 +99,7 @@ void write_report(const std::string& path, const nlohmann::json& document) {
     files::AtomicFile file(path);
     file.write(report_page(document));
     file.commit();
-  } catch (const c10::ValueError& failure) {  // It was a place for a file when the program began.
+  } catch (const c10::ValueError& failure) {  // The path was a valid place for a file when the program began.
     NARROWCAST_CHECK_OUTPUT(false, failure.what_without_backtrace());
   }
 }

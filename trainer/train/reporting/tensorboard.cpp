@@ -30,14 +30,14 @@ enum ValueField : protozero::pbf_tag_type { kTag = 1, kSimpleValue = 2 };
 constexpr protozero::pbf_tag_type kStatusOfSessionLog = 1;
 constexpr int32_t kSessionStart = 1;
 
-// ISA-L takes and gives the register of the CRC, which CRC-32C has inverted, and only reads the bytes.
+// ISA-L's function takes and returns the CRC's register, which CRC-32C inverts, and only reads the bytes.
 uint32_t crc32c(std::string_view bytes) {
   TORCH_CHECK(bytes.size() <= std::numeric_limits<int>::max(), "a record of ", bytes.size(), " bytes");
   auto* const data = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
   return ~crc32_iscsi(data, static_cast<int>(bytes.size()), ~uint32_t{0});
 }
 
-// A CRC of data that hold CRCs is weak, so TFRecord files have them rotated, and this added.
+// A CRC of data that contain CRCs is weak, so TFRecord files rotate them and add this constant.
 uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8U; }
 
 template <class Integer>
@@ -64,7 +64,7 @@ std::string version_event() {
   return event;
 }
 
-// From this step on, TensorBoard forgets what it has read of other files of the folder.
+// From this step on, TensorBoard drops events that it has read from other files of the folder.
 std::string start_event(int64_t first_step) {
   std::string event;
   protozero::pbf_writer writer(event);
@@ -75,7 +75,7 @@ std::string start_event(int64_t first_step) {
   return event;
 }
 
-// The numbers of a line of metrics.jsonl, but for the step, which the event has.
+// The numbers of a line of metrics.jsonl, except the step, which is a field of the event.
 std::string scalars_event(const nlohmann::json& line) {
   const std::string prefix = line.at("event").get<std::string>() + "/";
   std::string event;
@@ -93,8 +93,8 @@ std::string scalars_event(const nlohmann::json& line) {
   return event;
 }
 
-// Opens a file that is not there yet, and puts its name into `path`. TensorBoard reads files in the order of their
-// names: one that begins in the same second as another comes a second after it.
+// Creates a new file, and puts its name into `path`. TensorBoard reads files in the order of their names: if another
+// file exists for this second, the name uses the next second.
 FileDescriptor open_new(const std::string& folder, std::string& path) {
   for (auto seconds = static_cast<int64_t>(seconds_since_1970());; ++seconds) {
     path = std::filesystem::path(folder) / c10::str("events.out.tfevents.", seconds, ".", host_name());

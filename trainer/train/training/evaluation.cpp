@@ -18,7 +18,7 @@
 namespace narrowcast::training {
 namespace {
 
-// Held-out samples are taken in one fixed random order, so that a few of them speak for all.
+// Held-out samples are taken in one fixed random order, so that a few of them represent all.
 constexpr uint64_t kOrderSeed = 0;
 
 // Evaluation mode from here to the end of the scope.
@@ -35,8 +35,8 @@ class EvaluationMode {
   c10::AutoGradMode no_gradients_{false};
 };
 
-// Rank 0's buffers, which are those that are saved, on all ranks from here to the end of the scope. In training those
-// of batch norms follow each rank's own samples.
+// Puts rank 0's buffers, which are also the saved ones, on all ranks, from here to the end of the scope. In training,
+// each rank's batch norm buffers follow its own samples.
 class BuffersOfRankZero {
  public:
   // A collective.
@@ -52,7 +52,7 @@ class BuffersOfRankZero {
   SavedBuffers own_;
 };
 
-// Of the samples of one rank.
+// Sums over the samples of one rank.
 struct HeldOutSums {
   void add(const models::Evaluated& evaluated, double samples) {
     loss += evaluated.loss.item<double>() * samples;
@@ -63,8 +63,8 @@ struct HeldOutSums {
   }
 
   double loss = 0;
-  double right = 0;   // answers, of the samples for which they were counted
-  double judged = 0;  // those samples
+  double right = 0;   // right answers, among the judged samples
+  double judged = 0;  // samples whose answers were counted
 };
 
 std::vector<int64_t> samples_at(const data::SampleOrder& order, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// What all ranks find out together: a model's loss on held-out data, and sums.
+// Collective evaluations: a model's loss on held-out data, and sums over ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,28 +15,28 @@
 
 namespace narrowcast::training {
 
-// How much of the held-out data, and how.
+// The amount of held-out data, and the way it is evaluated.
 struct EvaluationOptions {
-  int64_t samples = 512;  // held-out samples, over all ranks; all there are if there are fewer
+  int64_t samples = 512;  // held-out samples, over all ranks; all samples if there are fewer
   int64_t batch = 32;     // samples per forward pass of a rank
   Precision precision = Precision::kFp32;
 };
 
-// What a model is worth on held-out data.
+// A model's results on held-out data.
 struct HeldOut {
   double loss = 0;                      // mean over the samples
-  std::optional<double> accuracy = {};  // share of right answers, of a model that counts them (models::Evaluated)
+  std::optional<double> accuracy = {};  // share of right answers, if the model counts them (models::Evaluated)
 };
 
-// Of the model, on its device, over the same held-out samples for every world size and every seed of the training, in
-// evaluation mode, with rank 0's buffers and without gradients; mode and buffers are restored. A collective: rank r
-// computes the r-th of world_size contiguous parts, then sums and counts are all-reduced, so all ranks return the same
-// bits. Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
+// Evaluates the model, on its device, over the same held-out samples for every world size and every seed of the
+// training. It uses evaluation mode and rank 0's buffers, without gradients; mode and buffers are restored. A
+// collective: rank r computes the r-th of world_size contiguous parts, then sums and counts are all-reduced, so all
+// ranks return the same bits. Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
 HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
                           const EvaluationOptions& options);
 
-// A collective: returns `term`, alike in shape and dtype on all ranks, with the sum of all ranks' in it. Throws
-// c10::DistBackendError naming `step`, for which it is, if a peer failed.
+// A collective: replaces `term`, of equal shape and dtype on all ranks, by the sum over all ranks, and returns it.
+// Throws c10::DistBackendError naming `step`, the purpose, if a peer failed.
 at::Tensor sum_over_ranks(const ProcessGroupPtr& group, at::Tensor term, const std::string& step);
 
 }  // namespace narrowcast::training

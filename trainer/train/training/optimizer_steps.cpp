@@ -94,8 +94,8 @@ void OptimizerSteps::take_next(Counters& counters) {
   update(counters);
 }
 
-// The forward passes have written the buffers. Each rank restores its own: which ranks have equal buffers is the same
-// as before the step.
+// The forward passes have written the buffers. Each rank restores its own buffers, so ranks with equal buffers before
+// the step still have equal ones.
 void OptimizerSteps::skip(Counters& counters) {
   before_->restore();
   ++counters.skipped_steps;
@@ -112,7 +112,7 @@ at::Tensor OptimizerSteps::zero() const {
   return at::zeros({}, at::TensorOptions(at::kDouble).device(parameters_[0].device()));
 }
 
-// Returns the loss, a scalar on the device. Nothing here waits for a GPU, which computes while the next batch is made.
+// Returns the loss, a scalar on the device. Does not wait for a GPU, which computes while the next batch is made.
 at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
   const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
   ddp_.backward(scaler_ ? scaler_->scale(loss) : loss);
@@ -129,26 +129,26 @@ at::Tensor OptimizerSteps::forward(const models::Batch& batch) {
   return ddp_.forward(batch);
 }
 
-// The batch of that micro-step; none after the last step.
+// Prepares the batch of that micro-step; does nothing after the last step.
 void OptimizerSteps::prepare(int64_t step, int64_t micro_step) {
   if (step <= options_.steps) {
     feed_.prepare(plan_.samples(order_, rank_, step - 1, micro_step));
   }
 }
 
-// Whether the step is to be taken; the gradients are those of the loss then.
+// Whether to take the step; then the gradients are the loss's, unscaled.
 bool OptimizerSteps::gradients_can_be_used() {
   if (!scaler_) {
     return can_be_used_unscaled();
   }
   const bool are_finite = unscale();
   if (scaler_->change() != 1) {
-    ddp_.rescale_hook_state(scaler_->change());  // What the hook keeps is of scaled gradients.
+    ddp_.rescale_hook_state(scaler_->change());  // The hook's state is of scaled gradients.
   }
   return are_finite;
 }
 
-// On a GPU the norm tells, which clipping needs as well, so that there is one wait.
+// On a GPU the norm shows it. Clipping needs the norm as well, so there is only one wait.
 bool OptimizerSteps::can_be_used_unscaled() {
   const bool must_be_finite = options_.skip_nonfinite_steps;
   if (!measures_norm_first_) {
@@ -169,7 +169,7 @@ bool OptimizerSteps::unscale() {
   return unscaled.are_finite;
 }
 
-// Returns the norm the gradients had.
+// Returns the norm before clipping.
 double OptimizerSteps::clip() {
   if (!measures_norm_first_) {
     return clip_gradient_norm(parameters_, options_.clip_grad_norm);

@@ -25,16 +25,16 @@
 
 namespace narrowcast::training {
 
-// How long this rank waits for averages when its own gradients are there, which is what a backward pass does not hide
-// of the exchange. Of gradients on a GPU, which the host does not wait for, nothing is known.
+// This rank's waiting time for averages after its own gradients are ready, that is, the part of the exchange that a
+// backward pass does not hide. It is unknown for gradients on a GPU, since the host does not wait for them.
 class ExchangeClock {
  public:
-  // Before a Reducer watches the parameters: what it does with the last gradient is exchange.
+  // Must be made before a Reducer watches the parameters: the Reducer's work on the last gradient counts as exchange.
   explicit ExchangeClock(const std::vector<at::Tensor>& parameters);
 
-  // Directly after a backward pass that has averaged gradients.
+  // Call it directly after a backward pass that has averaged gradients.
   void end_pass();
-  // Of all passes since the last call.
+  // Seconds of all passes since the last call.
   double take_seconds() { return std::exchange(seconds_, 0); }
 
  private:
@@ -45,37 +45,37 @@ class ExchangeClock {
   AccumulatorHooks hooks_;
 };
 
-// One rank's part in them: batches, gradients and their exchange, updates.
+// One rank's part in the optimizer steps: batches, gradients and their exchange, updates.
 class OptimizerSteps {
  public:
-  // Both must outlive it.
+  // Both arguments must outlive the object.
   OptimizerSteps(const TrainingSetup& setup, const TrainingOptions& options);
 
-  // What a checkpoint holds, and where one is read to.
+  // The parts that a checkpoint contains, and into which it is read.
   TrainingParts parts();
   ReplicatedModel& model() { return ddp_; }
-  // None: null.
+  // Null without an outer optimizer.
   OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
-  // By this rank, what the outer optimizer has sent included.
+  // Bytes sent by this rank, including the outer optimizer's.
   int64_t payload_bytes_sent() const;
-  // By this rank to measure links and exchanges, which is in no other count.
+  // Bytes sent by this rank to measure links and exchanges, which no other count includes.
   int64_t measuring_bytes_sent() const;
   const data::BatchPlan& plan() const { return plan_; }
   double learning_rate_of(int64_t step) const { return learning_rate_.at(step - 1); }
 
   // Begins to fetch the first batch of step `step`, counted from 1.
   void begin_at(int64_t step) { prepare(step, /*micro_step=*/0); }
-  // A collective: the step after counters.step, which is counted, and taken unless the gradients cannot be used. A step
-  // that is not taken leaves parameters and buffers as they were before it. Leaves counters.window_loss alone.
+  // A collective: performs the step after counters.step and counts it, but skips the update if the gradients cannot be
+  // used. A skipped step leaves parameters and buffers as they were before. Does not change counters.window_loss.
   void take_next(Counters& counters);
 
-  // In seconds since the last call, as ExchangeClock has it; none on a GPU.
+  // In seconds since the last call, as from ExchangeClock; empty on a GPU.
   std::optional<double> take_exchange_seconds();
 
-  // Of the skipped steps since the last call, those in which this rank's own gradients were not finite.
+  // The number of skipped steps since the last call in which this rank's own gradients were not finite.
   int64_t take_nonfinite_steps() { return std::exchange(nonfinite_steps_, 0); }
 
-  // What Counters has under that name, kept on the device: asking for it waits for a GPU.
+  // Counters::window_loss, kept on the device: reading it waits for a GPU.
   double window_loss() const { return window_loss_.item<double>(); }
   void set_window_loss(double sum) { window_loss_.fill_(sum); }
 
@@ -97,18 +97,18 @@ class OptimizerSteps {
   data::SampleOrder order_;
   LearningRateSchedule learning_rate_;
   std::vector<at::Tensor> parameters_;
-  const bool measures_norm_first_;  // on a GPU, which is waited for once in a step
-  double norm_ = 0;                 // there: of the gradients of this step, if they are to be finite or to be clipped
+  const bool measures_norm_first_;  // on a GPU, so that a step waits for it only once
+  double norm_ = 0;                 // on a GPU: of this step's gradients, if they must be finite or clipped
   at::Tensor window_loss_;
   BatchFeed feed_;
   int64_t nonfinite_steps_ = 0;
-  std::unique_ptr<OwnGradients> own_gradients_;    // before ddp_, which has a Reducer; null for a rank alone
-  std::unique_ptr<ExchangeClock> exchange_clock_;  // likewise; null on a GPU
+  std::unique_ptr<OwnGradients> own_gradients_;    // before ddp_, which has a Reducer; null for a single rank
+  std::unique_ptr<ExchangeClock> exchange_clock_;  // before ddp_ as well; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<OuterOptimizer> outer_;  // after ddp_, which makes the parameters equal
   std::optional<GradScaler> scaler_;     // with Precision::kFp16
-  std::optional<SavedBuffers> before_;   // this rank's own, from before the step; none if no step is ever skipped
+  std::optional<SavedBuffers> before_;   // this rank's buffers from before the step; empty if no step is ever skipped
 };
 
 }  // namespace narrowcast::training

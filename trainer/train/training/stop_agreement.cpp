@@ -61,7 +61,7 @@ void StopAgreement::begin() {
   work_ = with_network_errors(group_->getRank(), kAgreement, [&] { return group_->allreduce(round_, options); });
 }
 
-// Returns the signal of the round under way, 0 if there is no round.
+// Returns the signal of the round in progress, 0 without a round.
 int StopAgreement::read() {
   if (work_ == nullptr) {
     return 0;

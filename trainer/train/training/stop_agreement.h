@@ -1,9 +1,9 @@
 // How ranks agree after which step to stop, if signals ask some of them to, at different times.
 //
-// Every `interval` steps all ranks begin a round: each passes the signal that it was sent, 0 if none, and its seconds
-// per step, and an all-reduce takes the greatest of both. A rank reads a round's result when the next round is due.
-// So it waits for other ranks only if they are more than an interval behind, and all ranks read the same numbers after
-// the same step. They stop there if the signal is not 0. Otherwise the seconds per step choose the next interval:
+// Every `interval` steps all ranks begin a round: each contributes the signal that it received, 0 without one, and its
+// seconds per step, and an all-reduce computes the maximum of both. A rank reads a round's result when the next round
+// is due. So it waits only for ranks that are more than an interval behind, and all ranks read the same numbers after
+// the same step. They stop there if the signal is not 0. Otherwise the seconds per step determine the next interval:
 //
 //   step of rank 0   1   2   3   4   5   6   7   8   9
 //   rounds begin     a   b       c       d               intervals of 1 and 2 steps
@@ -23,24 +23,24 @@
 
 namespace narrowcast::training {
 
-// The number of steps from one round to the next: about half a second, at most twice as many as before, and 1 to 4096.
-// `seconds_per_step` of 0 or less counts as no time.
+// The number of steps from one round to the next: about half a second, at most double the interval before, and 1 to
+// 4096. `seconds_per_step` of 0 or less counts as no time.
 int64_t next_interval(int64_t interval, double seconds_per_step);
 
 // All ranks make the same calls, from one thread each. A call throws c10::DistBackendError if a peer failed.
 class StopAgreement {
  public:
-  // The signal that asks this process to stop, 0 if none does.
+  // The signal that asks this process to stop, 0 without one.
   using Asked = std::function<int()>;
 
-  // `asked` is given on all ranks or on none. Null: nothing asks, and nothing is sent.
+  // `asked` must be given on all ranks or on none. Null: no rank can ask, and nothing is sent.
   StopAgreement(ProcessGroupPtr group, Asked asked);
 
-  // Before the first step: the signal for which all ranks stop at once, 0 if they do not. Waits for all ranks.
+  // Before the first step: the signal for which all ranks stop at once, else 0. Waits for all ranks.
   int before_first_step();
-  // After each step: the signal for which all ranks stop here, 0 if they do not.
+  // After each step: the signal for which all ranks stop here, else 0.
   int after_step();
-  // After the last step: waits for a round that is under way.
+  // After the last step: waits for a round in progress.
   void finish() { read(); }
 
   // Steps from the last round to the next.
@@ -59,7 +59,7 @@ class StopAgreement {
   int64_t steps_ = 0;  // since the last round
   Clock::time_point began_;
   std::vector<at::Tensor> round_;        // signal and seconds per step
-  c10::intrusive_ptr<c10d::Work> work_;  // null if no round is under way
+  c10::intrusive_ptr<c10d::Work> work_;  // null without a round in progress
 };
 
 }  // namespace narrowcast::training

@@ -62,7 +62,7 @@ class TrainingRun {
       if (is_due(options_.eval_every)) {
         evaluate();
         if (is_over() && counters_.window_batches > 0) {
-          report();  // What ended early has steps that are not reported yet.
+          report();  // Reports the rest of the steps if the training ended early.
         }
       }
       if (!diverged_at_.has_value() && options_.check_replicas_every > 0 && is_due(options_.check_replicas_every)) {
@@ -75,13 +75,13 @@ class TrainingRun {
     }
   }
 
-  // A collective: all ranks can, or none does. Frees the memory of what was read.
+  // A collective: all ranks resume, or none does. Frees the memory of the checkpoint.
   void resume(checkpoint::Restored& restored) {
     const std::string failure =
         first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
     steps_.set_window_loss(counters_.window_loss);
-    if (options_.early_stop == 0) {  // Nobody would keep it up to date.
+    if (options_.early_stop == 0) {  // They would not be kept up to date.
       counters_.best_validation_loss.reset();
       counters_.evaluations_since_best = 0;
     }
@@ -89,16 +89,16 @@ class TrainingRun {
     restored.former = {};
   }
 
-  // Alike on all ranks, which have the same bits of validation losses.
+  // Equal on all ranks, which have the same bits of validation losses.
   bool is_over() const {
     const bool stops_early = options_.early_stop > 0 && counters_.evaluations_since_best >= options_.early_stop;
     return counters_.step == options_.steps || stops_early;
   }
 
-  // After every so many steps (0: none), and after the last one.
+  // After every `every` steps (0: none), and after the last one.
   bool is_due(int64_t every) const { return is_over() || (every > 0 && counters_.step % every == 0); }
 
-  // A collective. Buckets that have not settled yet need another step before there can be a checkpoint.
+  // A collective. If the bucket size is not chosen yet, another step is needed before there can be a checkpoint.
   void stop_if_asked() {
     if (is_over() || diverged_at_.has_value()) {
       return;
@@ -117,8 +117,8 @@ class TrainingRun {
     }
   }
 
-  // What is worth keeping are the outer parameters; of a training that has diverged nothing is, and one that a signal
-  // ended resumes from its checkpoint.
+  // With an outer optimizer the result is the outer parameters. A diverged training has no useful result, and a
+  // training that a signal ended resumes from its checkpoint.
   TrainingResult result() {
     if (steps_.outer() != nullptr && !diverged_at_.has_value() && !preempted_.has_value()) {
       steps_.outer()->finish();
@@ -141,8 +141,8 @@ class TrainingRun {
             .preempted = preempted_};
   }
 
-  // Collective: all ranks learn the mean loss, whose gradients were not finite, and so whether to continue. If all
-  // steps were skipped there is no loss.
+  // Collective: all ranks learn the mean loss, which ranks had gradients that were not finite, and thus whether to
+  // continue. If all steps were skipped there is no loss.
   void report() {
     const Window window = window_of_all_ranks();
     const double seconds = window_seconds();
@@ -166,14 +166,14 @@ class TrainingRun {
     window_began_ = Clock::now();
   }
 
-  // What ranks tell each other of the steps since the last report.
+  // The results of all ranks since the last report.
   struct Window {
-    double loss = 0;  // a mean
+    double loss = 0;  // mean over ranks and steps
     bool has_loss = false;
     std::optional<reporting::SkippedReport> skipped;
   };
 
-  // Collective. With an outer optimizer ranks skip steps for themselves: those count that have skipped most.
+  // Collective. With an outer optimizer ranks skip steps independently: the longest run of skipped steps counts.
   Window window_of_all_ranks() {
     const auto ranks = static_cast<size_t>(setup_.group->getSize());
     const auto rank = static_cast<size_t>(setup_.group->getRank());
@@ -193,8 +193,8 @@ class TrainingRun {
         .loss = sums[0] / sums[1], .has_loss = sums[1] > 0, .skipped = skips ? std::optional(skipped) : std::nullopt};
   }
 
-  // Collective: every rank learns how long each has waited of these seconds. With an outer optimizer most steps wait
-  // for few ranks, and the outer exchange waits elsewhere.
+  // Collective: every rank learns each rank's share of waiting in these seconds. Not with an outer optimizer: then most
+  // steps wait for few ranks, and the outer exchange waits elsewhere.
   std::optional<reporting::ExchangeReport> exchange_report(double seconds) {
     const std::optional<double> waited = steps_.take_exchange_seconds();
     const int64_t ranks = setup_.group->getSize();
@@ -212,7 +212,7 @@ class TrainingRun {
                                      .waiting_share = (all - *least) / static_cast<double>(ranks - 1) - *least};
   }
 
-  // Reports the steps since the last report, which took so many seconds.
+  // The report of the steps since the last report, which took `seconds`.
   reporting::StepReport step_report(double seconds) {
     const int64_t units = counters_.window_batches * options_.batch_size * setup_.units_per_sample;
     return {.step = counters_.step,
@@ -243,7 +243,7 @@ class TrainingRun {
                                   .staleness = outer.staleness()};
   }
 
-  // What the hook has decided, if that is news.
+  // Reports the hook's decision if it has changed.
   void report_decision() {
     if (setup_.observer == nullptr || steps_.model().hook_decision() == decision_) {
       return;
@@ -293,7 +293,7 @@ class TrainingRun {
     }
   }
 
-  // Once their size is chosen, after so many steps.
+  // Reports the bucket size once it is chosen, after `step` steps.
   void report_buckets(int64_t step) {
     const std::optional<BucketChoice>& choice = steps_.model().bucket_choice();
     if (buckets_reported_ || !choice.has_value()) {
@@ -311,8 +311,8 @@ class TrainingRun {
     setup_.observer->on_buckets(report);
   }
 
-  // Collective. A replica that was corrupted is not to be trained further, nor kept. With PowerSGD's averaged memory
-  // ranks on different machines may differ in last bits (docs/hooks.md).
+  // Collective. A corrupted replica must be neither trained further nor saved. With PowerSGD's averaged memory ranks on
+  // different machines may differ in the last bits (docs/hooks.md).
   void check_replicas() {
     const bool may_round_differently = hooks::hook_row(setup_.ddp.hook()).approximates() &&
                                        setup_.ddp.power_sgd().memory == hooks::PowerSgdMemory::kAveraged;
@@ -325,7 +325,7 @@ class TrainingRun {
     checked_step_ = counters_.step;
   }
 
-  // Collective. What has diverged is not worth keeping, and buckets that will change cannot be.
+  // Collective. A diverged training is not saved. Before the bucket size is settled, a checkpoint is impossible.
   void save() {
     if (setup_.checkpoints.writer == nullptr || diverged_at_.has_value()) {
       return;
@@ -347,7 +347,7 @@ class TrainingRun {
       setup_.observer->on_checkpoint(
           {.step = counters_.step, .path = written.path, .bytes = written.bytes, .seconds = elapsed.count()});
     }
-    window_began_ += Clock::now() - began;  // Nor are checkpoints, and what observers make of them.
+    window_began_ += Clock::now() - began;  // Checkpoints and observers' work for them are not training time either.
   }
 
   const TrainingSetup& setup_;
@@ -356,13 +356,13 @@ class TrainingRun {
   StopAgreement stop_agreement_;
 
   Counters counters_;
-  int64_t checked_step_ = 0;  // After which the replicas were compared last.
+  int64_t checked_step_ = 0;  // At which the replicas were last compared.
   bool buckets_reported_ = false;
   std::optional<int64_t> saved_step_;  // of the last checkpoint
   std::optional<int64_t> diverged_at_;
   int stop_signal_ = 0;  // for which all ranks stop as soon as there is a checkpoint
   std::optional<Preemption> preempted_;
-  std::string decision_;  // That was reported last.
+  std::string decision_;  // The last reported one.
   std::optional<reporting::ExchangeReport> exchange_;
   std::optional<reporting::SkippedReport> skipped_;  // Since the last report.
   std::optional<reporting::SkippedReport> gave_up_after_;

@@ -1,4 +1,4 @@
-// Everything that a training changes, its counters too, into a checkpoint and back.
+// The whole state that a training changes, with its counters, to a checkpoint and back.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -16,17 +16,17 @@
 
 namespace narrowcast::training {
 
-// What a training counts.
+// The counters of a training.
 struct Counters {
   int64_t step = 0;                         // optimizer steps done
-  int64_t skipped_steps = 0;                // of those, for their gradients
-  std::optional<int64_t> skipped_in_a_row;  // of those, the last ones; none before the first step
+  int64_t skipped_steps = 0;                // of these, skipped for their gradients
+  std::optional<int64_t> skipped_in_a_row;  // the last skipped steps in a row; none before the first step
   double seconds = 0;                       // of training, up to the last report
   double training_loss = 0;                 // of the last report
   std::optional<double> validation_loss;    // of the last evaluation
   std::optional<double> validation_accuracy;
   std::optional<double> gradient_norm;  // of the last step that was taken, before clipping
-  // Of a training that may end early (TrainingOptions::early_stop):
+  // For a training that may end early (TrainingOptions::early_stop):
   std::optional<double> best_validation_loss;  // the lowest so far
   int64_t evaluations_since_best = 0;
   // Since the last report:
@@ -36,12 +36,12 @@ struct Counters {
   double window_seconds = 0;   // of training, before the interruption
 };
 
-// All but the step, into tensors: those that all ranks agree on, or where they need not those of rank 0, and this
-// rank's own.
+// Writes all counters except the step into tensors: counters that all ranks agree on, or rank 0's if they need not
+// agree, and this rank's own.
 void save_counters(const Counters& counters, checkpoint::Content& content);
 
-// In a world of another size the sum over ranks of window_loss, divided by their number, stays the same. Throws
-// CorruptInputError naming what is missing or no number.
+// In a world of another size, the mean over ranks of window_loss stays the same. Throws CorruptInputError naming a
+// value that is missing or not a number.
 Counters load_counters(const checkpoint::Restored& restored, int64_t world_size);
 
 using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
@@ -50,29 +50,36 @@ using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
 struct TrainingParts {
   ReplicatedModel& model;
   torch::optim::Optimizer& optimizer;
-  GradScaler* scaler = nullptr;     // none without one
-  OuterOptimizer* outer = nullptr;  // likewise
+  GradScaler* scaler = nullptr;     // null without one
+  OuterOptimizer* outer = nullptr;  // null without one
   const data::SampleOrder& order;
   int64_t batch_size = 1;  // samples per optimizer step
 };
 
-// Between steps, on every rank alike. Parameters, buffers and the optimizer's state are the replica's; with a hook that
-// lets replicas differ each rank's own as well. An outer optimizer's are of both kinds (OuterState). The state of the
-// hook and of LibTorch's generators is each rank's own. Learning rate and data follow from the step; the position in
-// the data is in the manifest too. Tensors are the training's own, not copies.
+// Must be called between steps, on every rank. The state:
+//   - Parameters, buffers and the optimizer's state belong to the replica. With a hook that lets replicas differ, each
+//     rank's own are saved as well.
+//   - An outer optimizer's state belongs to the replica and to each rank (OuterState).
+//   - The state of the hook and of LibTorch's generators belongs to each rank.
+//   - Learning rate and data follow from the step; the manifest also contains the position in the data.
+//
+// The tensors are the training's own, not copies.
 checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);
 
-// Of that what must have the same bits on all ranks between steps, where the hook keeps replicas equal: the parameters,
-// and the state of optimizer and scaler. Buffers may differ: those of batch norms follow each rank's own samples.
+// The part of that state that must have the same bits on all ranks between steps, if the hook keeps replicas equal: the
+// parameters, and the state of optimizer and scaler. Buffers may differ: each rank's batch norm buffers follow its own
+// samples.
 checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 
-// Restores a new training to the step of the checkpoint, and returns its counters. The world may have another size than
-// the one that wrote the checkpoint, whose ranks are the former ranks (hooks::FormerRanks). The hook's state is made of
-// the states of all former ranks that this rank gets. Generators and, where replicas differ, parameters and optimizer
-// are those of the former rank with this one's number. Where there was none, its generators begin anew, with a seed of
-// their own, and the others are those of former rank 0; with an outer optimizer, in a world of another size and where
-// other ranks are a group, the parameters are the outer ones, and optimizer, gradient scaler and counters those of
-// former rank 0. Throws CorruptInputError naming the checkpoint and what is missing or does not fit.
+// Restores a new training to the checkpoint's step, and returns its counters. The number of ranks may differ from the
+// number that wrote the checkpoint, the former ranks (hooks::FormerRanks). Sources of this rank's state:
+//   - The hook's state: the states of all former ranks that this rank gets.
+//   - Generators: the former rank with this rank's number. Without such a rank they start anew, with a separate seed.
+//   - Parameters and optimizer, if replicas differ: the former rank with this rank's number, else former rank 0.
+//   - With an outer optimizer, if the number of ranks or the groups changed: the outer parameters; optimizer, gradient
+//     scaler and counters of former rank 0.
+//
+// Throws CorruptInputError naming the checkpoint and the part that is missing or does not fit.
 Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
 
 }  // namespace narrowcast::training

@@ -16,12 +16,12 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The largest element; 0 if there is none, infinity if one is NaN.
+// The largest element; 0 for an empty tensor, infinity if an element is NaN.
 double largest(const at::Tensor& values) {
   if (values.numel() == 0) {
     return 0;
   }
-  const double value = values.max().item<double>();  // max() passes NaN on.
+  const double value = values.max().item<double>();  // max() propagates NaN.
   return std::isnan(value) ? kInfinity : value;
 }
 

@@ -28,7 +28,7 @@ namespace {
 
 using Ddp = DistributedDataParallel<std::shared_ptr<models::Model>>;
 
-constexpr const char* kSumOfBounds = "sum of the error bounds";  // the step, in errors
+constexpr const char* kSumOfBounds = "sum of the error bounds";  // the step's name, in errors
 
 void reset_gradients(const models::Model& model) {
   for (at::Tensor& parameter : model.parameters()) {
@@ -44,7 +44,7 @@ std::vector<at::Tensor> copied_gradients(const models::Model& model) {
   return gradients;
 }
 
-// One forward and backward pass; returns its seconds. All passes draw the same, for dropout.
+// One forward and backward pass; returns its seconds. All passes draw the same random numbers, for dropout.
 double run_pass(Ddp& ddp, const GradientProblem& problem) {
   reset_gradients(*problem.model);
   const at::Device device = problem.batch.inputs.device();
@@ -59,7 +59,7 @@ double run_pass(Ddp& ddp, const GradientProblem& problem) {
   return seconds;
 }
 
-// Without a hook nothing depends on the buckets: each parameter may as well be one.
+// Without a hook nothing depends on the buckets, so each parameter is one bucket.
 std::vector<RecordedBucket> buckets_without_hook(const GradientProblem& problem) {
   const std::vector<at::Tensor> gradients = local_gradients(problem);
   const std::vector<at::Tensor> parameters = training::trained_parameters(*problem.model);
@@ -70,7 +70,7 @@ std::vector<RecordedBucket> buckets_without_hook(const GradientProblem& problem)
   return buckets;
 }
 
-// Registers the hook with a recorder around it, which `ddp` owns; nullptr if there is no hook.
+// Registers the hook inside a recorder, which `ddp` owns; nullptr without a hook.
 RecordingHook* watch_hook(Ddp& ddp, std::unique_ptr<hooks::CommHook> hook) {
   if (hook == nullptr) {
     return nullptr;
@@ -81,12 +81,12 @@ RecordingHook* watch_hook(Ddp& ddp, std::unique_ptr<hooks::CommHook> hook) {
   return watched;
 }
 
-// The part of `values`, one for each element of the bucket, that belongs to its parameter number i.
+// The part of `values`, one value per element of the bucket, that belongs to parameter number i.
 at::Tensor part(const at::Tensor& values, const RecordedBucket& bucket, size_t i) {
   return values.narrow(0, bucket.offsets[i], bucket.parameters[i].numel());
 }
 
-// bool [numel]: of parameters with one dimension or none.
+// bool [numel]: whether an element's parameter has at most one dimension.
 at::Tensor one_dimensional_elements(const RecordedBucket& bucket) {
   at::Tensor elements = at::zeros_like(bucket.gradients, at::kBool);
   for (size_t i = 0; i < bucket.parameters.size(); ++i) {
@@ -156,7 +156,7 @@ std::vector<at::Tensor> PassBounds::of_pass(const std::vector<RecordedBucket>& b
   return result;
 }
 
-// One number for each element of the bucket: 0 for those of parameters that are not there yet.
+// One number per element of the bucket: 0 for elements of parameters without an entry.
 at::Tensor PassBounds::gathered(const RecordedBucket& bucket, const ByParameter& values) {
   at::Tensor result = at::zeros_like(bucket.gradients, at::kDouble);
   for (size_t i = 0; i < bucket.parameters.size(); ++i) {
@@ -174,8 +174,9 @@ void PassBounds::scatter(const at::Tensor& values, const RecordedBucket& bucket,
   }
 }
 
-// Whoever sends a mean keeps what is lacking of it. When the buckets are rebuilt, that becomes a residual of its own
-// gradients, times the number of ranks. Taking it for one in any case is no less: it then is a part of the mean again.
+// The rank that sends a mean keeps its rounding error. When the buckets are rebuilt, this becomes a residual of the
+// rank's own gradients, times the number of ranks. The bound treats it so in every case, which is no smaller: otherwise
+// it becomes part of the mean again.
 at::Tensor PassBounds::residual_after(const hooks::ErrorTerms& terms) const {
   const int64_t world_size = group_->getSize();
   const auto layout = hooks::expected_layout(ddp_.wire(), world_size);
@@ -193,7 +194,7 @@ at::Tensor PassBounds::residual_after(const hooks::ErrorTerms& terms) const {
 namespace {
 
 constexpr int64_t kWidth = 512;   // A layer of 512 * 512 floats is 1 MiB,
-constexpr double kBucketMiB = 1;  // exactly a bucket.
+constexpr double kBucketMiB = 1;  // exactly one bucket.
 constexpr int64_t kWideLayers = 10;
 
 struct Chain : torch::nn::Module {
@@ -247,7 +248,7 @@ IsLastResult check_is_last(const ProcessGroupPtr& group) {
   ddp.register_comm_hook(std::move(hook));
   IsLastResult result;
   bool mine = true;
-  for (int pass = 0; pass < 2; ++pass) {  // The Reducer makes several buckets of the first one for the second pass.
+  for (int pass = 0; pass < 2; ++pass) {  // For the second pass the Reducer splits the first bucket into several.
     ddp.zero_grad();
     ddp.backward(ddp.forward(at::randn({10, 2})).sum());
     const std::vector<RecordedBucket> buckets = recording.take_buckets();

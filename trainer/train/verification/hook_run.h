@@ -1,5 +1,5 @@
-// A model's gradients, alone and through DistributedDataParallel with a hook, and how far the latter may be from those
-// without a hook.
+// A model's gradients, alone and through DistributedDataParallel with a hook, and the bound on their difference to
+// gradients without a hook.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@
 
 namespace narrowcast::verification {
 
-// A bucket as the hook was given it.
+// A bucket as passed to the hook.
 struct RecordedBucket {
   at::Tensor gradients;                // 1-D, a copy: this rank's own
   std::vector<at::Tensor> parameters;  // in the bucket's order
@@ -29,7 +29,7 @@ struct RecordedBucket {
   bool is_last = false;
 };
 
-// Hands every bucket to `inner` and keeps a copy of it.
+// Passes every bucket to `inner` and keeps a copy of it.
 class RecordingHook : public hooks::CommHook {
  public:
   explicit RecordingHook(std::unique_ptr<hooks::CommHook> inner);
@@ -38,10 +38,10 @@ class RecordingHook : public hooks::CommHook {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   at::Tensor parseHookResult(const c10::IValue& result) override { return inner_->parseHookResult(result); }
 
-  // The hook that is watched; it counts the payload.
+  // The recorded hook; it counts the payload.
   const hooks::CommHook& inner() const { return *inner_; }
 
-  // The buckets since the last call, in the order in which they came.
+  // The buckets since the last call, in order.
   std::vector<RecordedBucket> take_buckets();
 
  private:
@@ -51,16 +51,16 @@ class RecordingHook : public hooks::CommHook {
 
 // The outcome of the reference test's case of GradBucket::isLast.
 struct IsLastResult {
-  int64_t buckets = 0;  // in the second backward pass; one alone would prove nothing
-  bool passed = false;  // there are several, and the flag is set for the final one only, on all ranks
+  int64_t buckets = 0;  // in the second backward pass; a single one would prove nothing
+  bool passed = false;  // whether there are several, and the flag is set only for the final one, on all ranks
 };
 
-// A collective: two backward passes through eleven bias-free Linear layers with a hook that notes the flags. The
-// reference test has widths of 2 and 4000 and buckets of 25 MiB, which takes 2 GB of memory on every rank; here width
-// and bucket size are scaled so that each wide layer still fills a bucket of its own.
+// A collective: two backward passes through eleven bias-free Linear layers with a hook that records the flags. The
+// reference test has widths of 2 and 4000 and buckets of 25 MiB, which takes 2 GB of memory on every rank. Here width
+// and bucket size are scaled down, so that each wide layer still fills a separate bucket.
 IsLastResult check_is_last(const ProcessGroupPtr& group);
 
-// Makes the hook that the options name, with what they say of it; nullptr for "none".
+// Makes the hook that the options name, with their options for it; nullptr for "none".
 using HookFactory = std::function<std::unique_ptr<hooks::CommHook>(const DdpOptions& ddp)>;
 
 // One forward and backward pass to be run under every hook.
@@ -68,39 +68,39 @@ struct GradientProblem {
   std::shared_ptr<models::Model> model;  // the same parameters on all ranks
   models::Batch batch;                   // this rank's own
   ProcessGroupPtr group;
-  DdpOptions ddp = {};  // what is meant for its hook is used with the hook of that name only
+  DdpOptions ddp = {};  // each option for a hook applies only to the hook of that name
 };
 
-// The gradients of this rank's batch without other ranks, a copy by parameter; zeros where a parameter is unused. Here
-// and in all that follows parameters are those that require a gradient.
+// The gradients of this rank's batch without other ranks, copied, one per parameter; zeros for unused parameters. Here
+// and below, parameters are those that require a gradient.
 std::vector<at::Tensor> local_gradients(const GradientProblem& problem);
 
-// What a rank ends one backward pass with, by parameter.
+// A rank's results of one backward pass, by parameter.
 struct PassResult {
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> bounds;  // on the difference to the mean without a hook; see PassBounds::of_pass
 };
 
-// What a rank has of a hook's passes.
+// A rank's results of a hook's passes.
 struct HookRun {
   std::vector<PassResult> passes;  // two: in the first layout of buckets, and in the one the Reducer rebuilds
   int64_t payload_bytes_sent = 0;  // by this rank in a pass
   double seconds = 0;              // of a pass: forward, backward and exchange
 };
 
-// A collective: passes with the hook that `make_hook` makes for problem.ddp. Parameters stay as they are. Throws
+// A collective: runs passes with the hook that `make_hook` makes for problem.ddp. Parameters stay unchanged. Throws
 // c10::DistBackendError if a peer failed.
 HookRun run_hook(const GradientProblem& problem, const HookFactory& make_hook);
 
-// The bounds for the hook that `ddp` names, pass by pass: with error feedback a pass begins with what the passes before
-// left out.
+// The bounds for the hook that `ddp` names, pass by pass: with error feedback a pass begins with the residuals of
+// earlier passes.
 class PassBounds {
  public:
   PassBounds(ProcessGroupPtr group, DdpOptions ddp) : group_(std::move(group)), ddp_(std::move(ddp)) {}
 
-  // A collective. The bounds of the next pass, in which the hook was given `buckets`, by parameter: on the difference
-  // of the gradients or, with error feedback, of their sums over all passes so far. float64, the same on all ranks.
-  // Throws c10::DistBackendError if a peer failed.
+  // A collective. The bounds of the next pass, in which the hook received `buckets`, by parameter. They bound the
+  // difference of the gradients or, with error feedback, of their sums over all passes so far. float64, the same on all
+  // ranks. Throws c10::DistBackendError if a peer failed.
   std::vector<at::Tensor> of_pass(const std::vector<RecordedBucket>& buckets,
                                   const std::vector<at::Tensor>& parameters);
 
@@ -113,8 +113,8 @@ class PassBounds {
 
   const ProcessGroupPtr group_;
   const DdpOptions ddp_;
-  ByParameter residuals_;  // at most what this rank adds to its gradients in the next pass
-  ByParameter float32_;    // the roundings of float32 in all passes so far
+  ByParameter residuals_;  // bound on this rank's additions to its gradients in the next pass
+  ByParameter float32_;    // rounding errors of float32 in all passes so far
 };
 
 }  // namespace narrowcast::verification

@@ -21,10 +21,10 @@
 namespace narrowcast::verification {
 namespace {
 
-constexpr double kAnyRate = 1e-9;   // At which every matrix is compressed, though more be sent than without.
-constexpr int kReferenceRanks = 2;  // The reference test's; its tolerances fit the gradients of two ranks.
+constexpr double kAnyRate = 1e-9;   // At which every matrix is compressed, even if that sends more bytes.
+constexpr int kReferenceRanks = 2;  // The reference test's number; its tolerances fit the gradients of two ranks.
 
-// An option of the power_sgd hooks that is verified as it is given.
+// An option of the power_sgd hooks that is verified with the given value.
 struct VerifiedOption {
   const char* name;
   void (*copy)(const hooks::PowerSgdOptions& given, hooks::PowerSgdOptions& verified);
@@ -56,7 +56,7 @@ std::vector<at::Tensor> in_float64(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
-// The gradients of passes 0 to `last` added up, by parameter.
+// The sums of the gradients of passes 0 to `last`, by parameter.
 std::vector<at::Tensor> sum_of_passes(const std::vector<PassResult>& passes, size_t last) {
   std::vector<at::Tensor> sums = in_float64(passes[0].gradients);
   for (size_t pass = 1; pass <= last; ++pass) {
@@ -80,7 +80,7 @@ void dump(const GradientProblem& problem, const std::string& folder, const std::
   files::write_safetensors((std::filesystem::path(folder) / name).string(), content);
 }
 
-// Every rank judges what it ended with; the verdict is the worst.
+// Every rank compares its own results; the verdict is the worst.
 Comparison worst_over_ranks(const ProcessGroupPtr& group, const Comparison& mine) {
   const std::vector<double> worst = all_reduce_max(
       group, {mine.largest_absolute, mine.largest_relative, mine.tolerance, mine.worst_share, mine.passed ? 0.0 : 1.0});
@@ -100,7 +100,7 @@ Comparison compare_all(const std::vector<at::Tensor>& actual, const std::vector<
   return result;
 }
 
-// As torch.testing.assert_close(actual, expected).
+// Compares as torch.testing.assert_close(actual, expected) does.
 bool within(const hooks::ReferenceTolerance& allowed, const std::vector<at::Tensor>& actual,
             const std::vector<at::Tensor>& expected) {
   std::vector<at::Tensor> tolerances;
@@ -120,8 +120,7 @@ bool neighbours_share_nodes(const node::NodeLayout& layout) {
   return true;
 }
 
-// With PowerSGD from the first step on, of all that is a matrix, of as many columns as that has: what it sends is the
-// mean then.
+// PowerSGD is verified from the first step on, for all matrices and with full rank: then it sends the exact mean.
 DdpOptions of_whole_rank(const DdpOptions& ddp) {
   const hooks::HookRow& row = hooks::hook_row(ddp.hook());
   if (!row.approximates()) {
@@ -137,8 +136,9 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
   return DdpOptions(ddp).power_sgd(options);
 }
 
-// The options of each run of a hook. One that exchanges in levels, unless the user chose, is verified where every rank
-// is a node and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
+// The options of each run of a hook. A hook that can average in two levels, unless the user chose the levels, is
+// verified with every rank as a node. From four ranks on it is also verified with two ranks per node, regardless of the
+// actual nodes, if the machine lets both share memory.
 std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
   const DdpOptions ddp = of_whole_rank(problem.ddp.with_hook(hook));
   const hooks::HookRow& row = hooks::hook_row(hook);
@@ -199,7 +199,7 @@ HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook)
   return report;
 }
 
-// What the gradients should be: the float64 mean of the ranks' own gradients.
+// The expected gradients: the float64 mean of the ranks' own gradients.
 std::vector<at::Tensor> Verifier::exact_mean() const {
   return averaged(problem_.group, in_float64(local_gradients(problem_)));
 }

@@ -1,5 +1,5 @@
-// The environment of this process, read in one place: what a launcher says
-// about the job, and the few variables that programs look at.
+// The only reader of this process's environment: the launcher's description of the job, and the few variables that
+// programs use.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,14 @@ using EnvironmentVariables = std::map<std::string, std::string>;
 // Every variable of this process's environment, e.g. to pass it on to a child.
 EnvironmentVariables process_environment();
 
-// The variable's value; empty if it is not set. To be set to nothing counts as not
-// to be set, as in most shells' scripts.
+// The variable's value; empty if it is not set. An empty value counts as not set, as in most shells' scripts.
 std::string text_or_empty(const EnvironmentVariables& variables, const std::string& name);
 
-// TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere.
+// TORCHELASTIC_ERROR_FILE, the file to which a failing worker writes its error; empty: none.
 std::string worker_error_file();
 
-// What a command line says about the process's place in a job, as WorkerEnv's members of the same names. It wins over
-// what the launcher says.
+// The process's place in a job as given on the command line: WorkerEnv's members of the same names. It takes precedence
+// over the launcher's variables.
 struct WorkerFlags {
   std::optional<int64_t> rank = {};
   std::optional<int64_t> world_size = {};
@@ -36,21 +35,20 @@ struct WorkerFlags {
   std::optional<int64_t> master_port = {};
 };
 
-// This process's place in a job, from the command line and from what the launcher
-// says: torchrun, narrowcast-run, Kubernetes' training operator, Open MPI, srun,
-// MPICH's and Intel's mpiexec and other PMI launchers, or RANK and WORLD_SIZE set by
-// hand. docs/launcher.md lists the variables. The defaults are one process alone.
+// This process's place in a job, from the command line and from the launcher's variables. The launchers: torchrun,
+// narrowcast-run, Kubernetes' training operator, Open MPI, srun, MPICH's and Intel's mpiexec, other PMI launchers, or
+// RANK and WORLD_SIZE set by hand. docs/launcher.md lists the variables. The defaults describe a single process.
 struct WorkerEnv {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;        // among the processes of this node
   int64_t local_world_size = 1;  // processes of this node
-  std::string master_addr;       // where the job's store is; empty for one process alone
-  int64_t master_port = 0;       // 1..65535; 0 for one process alone
+  std::string master_addr;       // host of the job's store; empty for a single process
+  int64_t master_port = 0;       // 1..65535; 0 for a single process
   bool use_agent_store = false;  // TORCHELASTIC_USE_AGENT_STORE: the launcher serves the store, not rank 0
   int64_t restart_count = 0;     // TORCHELASTIC_RESTART_COUNT
   std::string run_id;            // TORCHELASTIC_RUN_ID, the same for all processes of a job
-  std::string error_file;        // TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere
+  std::string error_file;        // TORCHELASTIC_ERROR_FILE, to which a failing worker writes its error; empty: none
   std::string socket_interface;  // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
 
   // Whether all ranks run on this node.
@@ -59,17 +57,18 @@ struct WorkerEnv {
   // Reads this process's environment, as from_variables does.
   static WorkerEnv from_environment(const WorkerFlags& flags = {});
 
-  // Without a launcher's variables and without flags for ranks it is one process alone.
-  // Otherwise rank and world size must be known and, for more than one process, an
-  // address, a port and the local ranks. Where nothing says those: a loopback
-  // address says that all ranks share a node; Kubernetes that a pod is a node; MPI's
-  // launchers, on one node, need no address; Slurm's and Open MPI's job gives a port.
-  // Throws c10::ValueError naming a variable or flag that is missing, malformed, out
-  // of range or contradicts another, and its value.
+  // Without a launcher's variables and without flags for ranks, it is a single process. Otherwise rank and world size
+  // must be set and, for more than one process, an address, a port and the local ranks. Defaults for unset ones:
+  //   - With a loopback address, all ranks share a node.
+  //   - Under Kubernetes, a pod is a node.
+  //   - MPI launchers need no address on one node.
+  //   - The port follows from Slurm's or Open MPI's job id.
+  // Throws c10::ValueError naming a variable or flag that is missing, malformed, out of range or contradicts another,
+  // and its value.
   static WorkerEnv from_variables(const EnvironmentVariables& variables, const WorkerFlags& flags = {});
 };
 
-// What the user's session says to programs.
+// The user's session, as programs see it.
 struct SessionEnv {
   bool no_color = false;             // NO_COLOR is set and not empty: print no colours (no-color.org)
   bool omp_num_threads_set = false;  // OMP_NUM_THREADS is set: the user chose the number of threads
