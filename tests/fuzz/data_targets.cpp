@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/common/text.h"
 #include "tests/fuzz/target.h"
-#include "trainer/base/files/text.h"
 #include "trainer/train/data/idx_images.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/token_files.h"

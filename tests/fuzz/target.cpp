@@ -11,8 +11,8 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
+#include "ops/common/text.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/base/files/text.h"
 
 namespace narrowcast::fuzz {
 namespace {

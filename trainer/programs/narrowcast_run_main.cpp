@@ -6,7 +6,7 @@
 #include <string>
 
 #include <narrowcast/worker_env.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/program/command_line.h"
 #include "trainer/launcher/flags/launch_flags.h"
 #include "trainer/launcher/job/launch.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 
 namespace narrowcast::files {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 
 namespace narrowcast {
 namespace {

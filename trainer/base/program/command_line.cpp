@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 
 namespace narrowcast::program {

@@ -21,9 +21,9 @@
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
 #include "ops/common/file_descriptor.h"
+#include "ops/common/text.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 #include "trainer/base/process/process_limits.h"
 
 namespace narrowcast::program {

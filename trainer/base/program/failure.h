@@ -32,7 +32,7 @@ using FailureListener = std::function<void(const Failure&)>;
 
 // Sets up the process (process_limits.h), runs `body` and returns its result. What it throws becomes one line
 // "PROGRAM: message" on standard error and the exit code of its class. Whatever got into the message, it is printable
-// and at most kLongestMessage bytes long (trainer/base/files/text.h).
+// and at most kLongestMessage bytes long (ops/common/text.h).
 int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure = {});
 
 // Reports a failure as run_program does, and returns the code with which to end the process at once: for a thread that

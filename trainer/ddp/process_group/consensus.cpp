@@ -15,9 +15,9 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/group.h"
+#include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/text.h"
 #include "trainer/ddp/process_group/first_failure.h"
 
 namespace narrowcast {

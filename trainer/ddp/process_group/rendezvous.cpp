@@ -19,7 +19,7 @@
 #include <vector>
 
 #include <narrowcast/network_errors.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
 #include "trainer/base/network/tcp_store.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {

@@ -8,8 +8,8 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
+#include "ops/common/text.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/posix/last_lines.h"
 

@@ -9,7 +9,7 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/process/failpoint.h"
 #include "trainer/launcher/group/hosted_store.h"
 

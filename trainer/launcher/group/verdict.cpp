@@ -6,7 +6,7 @@
 #include <iomanip>
 #include <sstream>
 
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/process/signals.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/posix/last_lines.h"

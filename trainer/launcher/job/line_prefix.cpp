@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/common/text.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 
 namespace narrowcast::launcher {
 namespace {

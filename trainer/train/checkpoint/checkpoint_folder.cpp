@@ -17,8 +17,8 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 #include "trainer/base/process/failpoint.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/files/file_io.h"

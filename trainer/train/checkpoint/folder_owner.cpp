@@ -19,10 +19,10 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/file_descriptor.h"
+#include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 #include "trainer/base/process/failpoint.h"
 #include "trainer/train/files/file_io.h"
 

@@ -9,8 +9,8 @@
 #include <set>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/text.h"
 
 namespace narrowcast::checkpoint {
 namespace {

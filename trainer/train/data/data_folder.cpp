@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 
 namespace narrowcast::data {
 namespace {

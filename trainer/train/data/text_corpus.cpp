@@ -13,9 +13,9 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 
 namespace narrowcast::data {
 namespace {

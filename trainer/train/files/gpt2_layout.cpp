@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 
 namespace narrowcast::files {
 namespace {

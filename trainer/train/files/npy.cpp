@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {

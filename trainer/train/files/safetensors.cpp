@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::files {

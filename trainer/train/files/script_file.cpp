@@ -12,8 +12,8 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
+#include "ops/common/text.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/foreign_model.h"
 

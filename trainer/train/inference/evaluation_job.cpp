@@ -10,7 +10,7 @@
 
 #include <narrowcast/consensus.h>
 #include "models/model_table.h"
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"

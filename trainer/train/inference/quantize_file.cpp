@@ -9,7 +9,7 @@
 #include <optional>
 #include <sstream>
 
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
 #include "trainer/train/reporting/formatting.h"

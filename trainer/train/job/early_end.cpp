@@ -6,7 +6,7 @@
 #include <ostream>
 #include <string>
 
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/reporting/formatting.h"

@@ -16,7 +16,7 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/hook_options.h>
 #include "models/model_table.h"
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/job/early_end.h"

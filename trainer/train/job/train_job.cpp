@@ -13,8 +13,8 @@
 #include <narrowcast/models.h>
 #include "models/fixed_modes.h"
 #include "models/model_table.h"
+#include "ops/common/text.h"
 #include "trainer/base/files/names.h"
-#include "trainer/base/files/text.h"
 #include "trainer/base/network/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"

@@ -13,7 +13,7 @@
 #include "hooks/table/hook_table.h"
 #include "models/model_table.h"
 #include "models/script_model.h"
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/data/text_corpus.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 
 namespace narrowcast::reporting {
 namespace {

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::reporting {

@@ -11,8 +11,8 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
-#include "trainer/base/files/text.h"
 
 namespace narrowcast::training {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/optimization/device.h"
 #include "trainer/train/optimization/optimizer.h"

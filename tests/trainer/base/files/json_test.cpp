@@ -7,8 +7,8 @@
 #include <string>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "tests/support/error_message.h"
-#include "trainer/base/files/text.h"
 
 namespace narrowcast::files {
 namespace {

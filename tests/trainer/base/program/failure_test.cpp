@@ -20,8 +20,8 @@
 #include <thread>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/base/files/text.h"
 #include "trainer/base/process/process_limits.h"
 
 namespace narrowcast::program {

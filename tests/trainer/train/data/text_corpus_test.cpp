@@ -8,12 +8,12 @@
 #include <cmath>
 
 #include <narrowcast/errors.h>
+#include "ops/common/text.h"
 #include "tests/support/error_message.h"
 #include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/files/file_digest.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
 
 namespace narrowcast::data {
 namespace {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include <narrowcast/char_gpt.h>
+#include "ops/common/text.h"
 #include "tests/support/error_message.h"
-#include "trainer/base/files/text.h"
 #include "trainer/train/data/text_corpus.h"
 
 namespace narrowcast::data {

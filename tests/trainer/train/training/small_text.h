@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/char_gpt.h>
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 #include "trainer/train/data/text_dataset.h"
 #include "trainer/train/training/training_options.h"
 

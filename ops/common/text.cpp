@@ -1,4 +1,4 @@
-#include "trainer/base/files/text.h"
+#include "ops/common/text.h"
 
 #include <algorithm>
 #include <array>
