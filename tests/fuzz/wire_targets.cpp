@@ -18,7 +18,7 @@
 #include "ops/codec/variable_width.h"
 #include "ops/codec/wire_format.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
-#include "ops/collectives/all_reduce/operator/announced_call.h"
+#include "ops/comm/groups/agree.h"
 #include "tests/fuzz/target.h"
 
 namespace narrowcast::fuzz {
@@ -94,42 +94,43 @@ std::vector<std::string> numbers() {
   return seeds;
 }
 
-// What three ranks tell of their calls: the input is the first one's, the others' are as they should be.
-void read_call_header(std::string_view input) {
-  using collectives::CallHeader;
-  std::vector<CallHeader> headers(3, collectives::header_of_call(at::empty({7}), WireFormat::kInt8B128));
-  std::memcpy(headers.data(), input.data(), std::min(input.size(), sizeof(CallHeader)));
-  // A mean runs where calls are the same, and a call ends well where they pass the check.
-  const auto is_refused = [&] {
-    try {
-      collectives::check_same_call("call", 1, headers);
-      return false;
-    } catch (const c10::TypeError&) {
-      return true;  // What another rank was given was of a wrong type.
-    } catch (const c10::ValueError&) {
-      return true;
-    } catch (const c10::DistBackendError&) {
-      return true;
-    }
-  };
-  TORCH_INTERNAL_ASSERT(is_refused() != collectives::are_same_call(headers));
+collectives::Announcement announcement() {
+  return {.call = "call", .entries = {{"format", "int8_b128"}, {"numel of x", "7"}}, .numbers = {3, -1}};
 }
 
-std::vector<std::string> call_headers() {
-  std::vector<std::string> seeds;
-  const auto add = [&](const collectives::CallHeader& header) {
-    seeds.emplace_back(reinterpret_cast<const char*>(&header), sizeof(header));
-  };
-  add(collectives::header_of_call(at::empty({7}), WireFormat::kInt8B128));
-  add(collectives::header_of_refusal({.wrong_type = false, .reason = "x is sparse"}));
-  add(collectives::header_of_refusal({.wrong_type = true, .reason = std::string(2000, 'x')}));
-  return seeds;
+// What three ranks announce of their calls: the input is the last one's message, the others' are as they should be.
+void read_announcement(std::string_view input) {
+  const std::string usual = collectives::to_message(announcement());
+  const auto read = collectives::from_message(input);
+  if (read) {
+    const std::string_view behind = input.substr(collectives::to_message(*read).size());
+    TORCH_INTERNAL_ASSERT(input.starts_with(collectives::to_message(*read)), "another message means the same");
+    TORCH_INTERNAL_ASSERT(behind.find_first_not_of('\0') == std::string_view::npos, "it goes on");
+  }
+  try {
+    collectives::check_announcements(0, "call", {usual, usual, input});
+  } catch (const c10::TypeError&) {
+    return;  // As that of the rank whose arguments are of a wrong type: run_target does not know it.
+  }
+  TORCH_INTERNAL_ASSERT(read && read->call == "call" && !read->refusal);
+  collectives::Announcement without_numbers = announcement();
+  without_numbers.numbers = read->numbers;
+  TORCH_INTERNAL_ASSERT(input.starts_with(collectives::to_message(without_numbers)), "what differs was not found");
+}
+
+std::vector<std::string> announcements() {
+  collectives::Announcement other = announcement();
+  other.entries.push_back({"format", "\x1b[2J"});
+  return {collectives::to_message(announcement()), collectives::to_message(announcement()) + std::string(100, '\0'),
+          collectives::to_message(other),
+          collectives::to_message({.call = "call", .refusal = collectives::Refusal{false, "x is sparse"}}),
+          collectives::to_message({.call = "call", .refusal = collectives::Refusal{true, std::string(2000, 'x')}})};
 }
 
 }  // namespace
 
 std::vector<Target> wire_targets() {
-  std::vector<Target> list{{"call_header", read_call_header, call_headers}};
+  std::vector<Target> list{{"announcement", read_announcement, announcements}};
   for (const WireFormat format : kWireFormats) {
     list.push_back({"wire_" + std::string(to_string(format)),
                     [format](std::string_view input) { read_message(input, format); },

@@ -37,7 +37,7 @@ BUCKET = .02  # Of a mebibyte: several buckets, once they are laid out anew.
 STEPS = 3  # That comes after the first one.
 FLOAT = 2.0**-24  # Largest relative error of a rounding.
 BFLOAT16 = 2.0**-8
-DIFFERENCE = "ValueError: quantized_all_reduce: format is bf16 on rank 1 but int8_b128 on rank 0"
+DIFFERENCE = "ValueError: quantized_all_reduce: format differs between ranks: rank 0 has int8_b128, rank 1 has bf16"
 # Of the integer formats: the elements of a block, and its greatest code.
 BLOCKS = {"int8_b32": (32, 127), "int8_b128": (128, 127), "int8_b256": (256, 127), "int6_b32": (32, 31), "int4_b32": (32, 7)}
 # Of variable ones: bits of an element.

@@ -32,7 +32,6 @@
 
 namespace narrowcast::collectives {
 
-// In the order of the numbers that ranks compare.
 enum class Collective { kAllGather, kAllToAll, kAllToAllSingle };
 
 // The operator's name in errors, for instance "auto_quantize_all_gather".
@@ -69,13 +68,13 @@ Exchange plan_all_to_all(const Group& group, const EncodingArgument& encoding, a
 Exchange plan_all_to_all_single(const Group& group, const EncodingArgument& encoding, const at::Tensor& output,
                                 const at::Tensor& input, Splits splits);
 
-// Step 2. Every rank hands all others one record: which collective it calls, its qtype, how many elements it sends to
-// each rank and how many it expects from each, or why it cannot take part. All ranks compare the same W records, so
-// that all of them throw the same error if the calls do not fit together. One all-gather, on the CPU if the group can;
-// else on the tensors' device, which then waits for it.
+// Step 2. Every rank announces to all others which collective it calls, its qtype, how many elements it sends to each
+// rank and how many it expects from each, or why it cannot take part (ops/comm/groups/agree.h). One all-gather, on the
+// CPU if the group can; else on the tensors' device, which then waits for it.
 //
 // Returns the number of elements of the longest segment that this rank sends or receives. c10::ValueError or
-// c10::TypeError as above; c10::DistBackendError if a peer or the network fails, or a peer sends what is no record.
+// c10::TypeError as above; c10::DistBackendError if a peer or the network fails, or a peer sends what is no such
+// announcement.
 int64_t agree(const Exchange& exchange);
 
 // Tells the other ranks that this one cannot take part, and throws what they throw. `exchange` has no tensors.

@@ -25,13 +25,8 @@ struct Refusal {
 // LibTorch about a tensor of a kind that the check does not know, counts as the former.
 std::optional<Refusal> refusal_of(const std::function<void()>& check);
 
-// A refusal in a message: the bytes of a string that ends with a 0, whose first character is its class. None begins
-// with a 0. A longer reason is cut.
-inline constexpr int64_t kRefusalBytes = 1024;
-void write_refusal(const std::optional<Refusal>& refusal, uint8_t* bytes);
-std::optional<Refusal> read_refusal(const uint8_t* bytes);
-
-// Throws the error of `rank`, which called `call`, in the words that all ranks use.
+// Throws the error of `rank` in the words that all ranks use: "CALL on rank R: REASON", printable and bounded. Without
+// a call: "rank R: REASON".
 [[noreturn]] void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
 
 // Tells the other ranks of this one's refusal by `tell`, a collective that throws on all ranks what they throw, as they

@@ -1,64 +1,37 @@
-// The quantised all-reduce of callers who have agreed on nothing before: every rank tells all others of its call before
-// data is sent, so that all come to the same verdict. auto_quantize/agreement.cpp says why ranks agree otherwise there.
+// The quantised all-reduce of callers who have agreed on nothing before: every rank announces its call to all others
+// before data is sent, so that all come to the same verdict (ops/comm/groups/agree.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <array>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <utility>
-#include <vector>
 
 #include <narrowcast/wire_formats.h>
 #include "ops/collectives/all_reduce/algorithms/all_reduce_job.h"
 #include "ops/comm/engine/engine.h"
-#include "ops/comm/groups/arguments.h"
-#include "ops/comm/groups/pass_tags.h"
+#include "ops/comm/groups/announcement_exchange.h"
 
 namespace narrowcast::collectives {
 
-// What a rank tells of its call, as it travels. All ranks of a job have the same byte order.
-struct CallHeader {
-  // Its last byte changes with the bytes of a format, so that ranks whose libraries write others refuse each other.
-  static constexpr int64_t kMark = 0x6E63617374726504;
+// As errors call it.
+inline constexpr const char* kQuantizedAllReduce = "quantized_all_reduce";
 
-  int64_t mark = kMark;
-  int64_t numel = 0;        // The array's.
-  int64_t format = 0;       // A number of WireFormat.
-  int64_t device_type = 0;  // A number of at::DeviceType: where the array is.
-  std::array<uint8_t, kRefusalBytes> refusal{};
-};
-
-inline constexpr auto kCallHeaderBytes = static_cast<int64_t>(sizeof(CallHeader));
-
-CallHeader header_of_call(const at::Tensor& array, WireFormat format);
-CallHeader header_of_refusal(const Refusal& refusal);
-
-// Whether all ranks make the same call. `headers`: by rank.
-bool are_same_call(const std::vector<CallHeader>& headers);
-
-// Throws unless they are, on all ranks the same: the c10::ValueError or c10::TypeError that a rank found itself, or a
-// c10::ValueError naming what differs from rank 0. c10::DistBackendError if a rank sent something else than a header.
-void check_same_call(const std::string& call, int64_t rank, const std::vector<CallHeader>& headers);
-
-// All ranks' headers, by rank, through the all-gather of a group that moves no CPU tensors: on `device`, which is
-// waited for. c10::DistBackendError naming rank and call if it fails.
-std::vector<CallHeader> gather_headers(const std::string& call, const CallHeader& own,
-                                       const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device);
+Announcement announcement_of(const at::Tensor& array, WireFormat format);
 
 // A call's exchange on the engine.
-// start:   sends the header of this rank's call to every other rank.
-// advance: waits for the headers of all others. If all are the same, every rank knows the size of every message, and
-//          the mean starts. If not, no rank sends any data: the exchange ends, and the group is as good as before.
-//          (Headers take a fraction of a millisecond. Encoding meanwhile, to send everything at once afterwards, costs
-//          more: then no message is under way while the next one is encoded.)
+// start:   sends the announcement of this rank's call to every other rank.
+// advance: waits for the announcements of all others. If all are the same, every rank knows the size of every message,
+//          and the mean starts. If not, no rank sends any data: the exchange ends, and the group is as good as before.
+//          (Announcements take a fraction of a millisecond. Encoding meanwhile, to send everything at once afterwards,
+//          costs more: then no message is under way while the next one is encoded.)
 // finish:  the mean's.
 //
 // Nothing of a former call is relied on, so that ranks cannot differ in what they remember.
@@ -67,13 +40,13 @@ class AnnouncedAllReduceJob final : public engine::Job {
   // `name`: of the exchange, in errors.
   AnnouncedAllReduceJob(std::string name, int64_t rank, int64_t world_size);
 
-  // What the next submission does. `mean`, with its call set, is run if all ranks' headers are equal; null: headers are
-  // all there is to exchange.
-  void set_call(const CallHeader& own, std::shared_ptr<AllReduceJob> mean);
+  // What the next submission does. `mean`, with its call set, is run if all ranks make the same call; null:
+  // announcements are all there is to exchange.
+  void set_call(const Announcement& own, std::shared_ptr<AllReduceJob> mean);
 
-  // The headers of the last submission, by rank. Ranks that differ are not an error of the job, after which its engine
-  // would take no other: see check_same_call.
-  std::vector<CallHeader> headers() const;
+  // After a submission: throws, on all ranks the same, unless all ranks made the same call (check_announcements). That
+  // is not an error of the job, after which its engine would take no other.
+  void check() const;
 
   std::string name() const override { return name_; }
   void start(engine::Transport& transport) override;
@@ -81,13 +54,10 @@ class AnnouncedAllReduceJob final : public engine::Job {
   at::Tensor finish(engine::Transport& transport) override;
 
  private:
-  at::Tensor header(int64_t rank) const;
-
   const std::string name_;
   const int64_t rank_;
-  const int64_t world_size_;
-  const at::Tensor headers_;  // uint8 [W * header], by rank; this rank's own is what it sends.
-  std::vector<int64_t> receives_;
+  AnnouncementExchange calls_;
+  std::exception_ptr difference_;       // Between the ranks, in the last submission.
   std::shared_ptr<AllReduceJob> mean_;  // Null also once the ranks are found to differ.
 };
 
@@ -113,10 +83,10 @@ class GroupWorkspace {
   // After a call: keeps nothing of the caller's.
   void forget_call();
 
-  // Calls enqueue(), for an array on a device's stream, and before the first call of a number of elements and a format
-  // agree(), for which the host waits; if that throws, the next such call is the first. Calls of several threads take
-  // turns.
-  void run_on_stream(const CallHeader& call, const std::function<void()>& agree, const std::function<void()>& enqueue);
+  // Calls enqueue(), for an array on a device's stream, and before the first such call announce(), for which the host
+  // waits; if that throws, the next such call is the first. Calls of several threads take turns.
+  void run_on_stream(const Announcement& call, const std::function<void()>& announce,
+                     const std::function<void()>& enqueue);
 
  private:
   const int64_t rank_;
@@ -125,16 +95,13 @@ class GroupWorkspace {
   const std::shared_ptr<AnnouncedAllReduceJob> call_;
   std::shared_ptr<AllReduceJob> mean_;
   std::mutex on_stream_;
-  std::set<std::pair<int64_t, int64_t>> agreed_;  // Numbers of elements and formats.
+  std::set<std::string> agreed_;  // Messages of calls.
 };
-
-// As errors call it.
-inline constexpr const char* kQuantizedAllReduce = "quantized_all_reduce";
 
 // Hands `own` to all ranks, through the CPU if the group can: else on `device`, which is waited for. Throws, on all
 // ranks the same, unless theirs are equal. Then averages, on the CPU, by `mean` if there is one.
 using MakeAllReduceJob = std::function<std::shared_ptr<AllReduceJob>(GroupWorkspace&)>;
-void announce_call(const CallHeader& own, const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device,
+void announce_call(const Announcement& own, const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device,
                    const MakeAllReduceJob& make_mean);
 
 // Replaces x, [numel], contiguous, by its mean for what is enqueued on the current stream of its device afterwards. The

@@ -19,7 +19,6 @@
 namespace narrowcast {
 namespace {
 
-using collectives::CallHeader;
 using collectives::GroupWorkspace;
 using collectives::Refusal;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -55,7 +54,8 @@ void check_alone(const Call& call) {
 // Tells the other ranks that this one cannot take part, and throws what they throw.
 [[noreturn]] void refuse(const Group& group, const Refusal& refusal) {
   collectives::refuse_together(refusal, [&] {
-    announce_call(collectives::header_of_refusal(refusal), group, collectives::any_device(group), {});
+    collectives::announce_call({.call = collectives::kQuantizedAllReduce, .refusal = refusal}, group,
+                               collectives::any_device(group), {});
   });
 }
 
@@ -70,7 +70,7 @@ WireFormat check_together(const Call& call) {
 }
 
 void average_on_engine(const at::Tensor& x, WireFormat format, const Group& group) {
-  announce_call(collectives::header_of_call(x, format), group, x.device(), [&](GroupWorkspace& workspace) {
+  announce_call(collectives::announcement_of(x, format), group, x.device(), [&](GroupWorkspace& workspace) {
     const auto& mean = workspace.mean(x.numel(), format);
     mean->set_call({x.view({-1}), {}, {}});
     return mean;

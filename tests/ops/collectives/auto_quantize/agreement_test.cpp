@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/comm/groups/arguments.h"
-#include "ops/common/libtorch_versions.h"
+#include "ops/comm/groups/agree.h"
+#include "ops/comm/groups/group.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
@@ -103,8 +103,9 @@ TEST_P(Disagreement, OnTheFormat) {
     const Call own{.way = GetParam(), .qtype = rank == 0 ? DQuantType::kFp16 : DQuantType::kBfp16};
     test::all_to_all_single(own, at::zeros({2}), at::ones({2}), {}, group);
   });
-  EXPECT_EQ(messages, std::vector<std::string>(
-                          2, "auto_quantize_all_to_all_single: qtype is bfp16 on rank 1 but fp16 on rank 0"));
+  EXPECT_EQ(messages,
+            std::vector<std::string>(
+                2, "auto_quantize_all_to_all_single: qtype differs between ranks: rank 0 has fp16, rank 1 has bfp16"));
 }
 
 TEST_P(Disagreement, OnTheCollective) {
@@ -115,8 +116,9 @@ TEST_P(Disagreement, OnTheCollective) {
       test::all_gather(call(), {at::zeros({1}), at::zeros({1})}, at::ones({1}), group);
     }
   });
-  EXPECT_EQ(messages, std::vector<std::string>(
-                          2, "rank 1 calls auto_quantize_all_gather but rank 0 calls auto_quantize_all_to_all_single"));
+  EXPECT_EQ(messages, std::vector<std::string>(2,
+                                               "call differs between ranks: rank 0 has "
+                                               "auto_quantize_all_to_all_single, rank 1 has auto_quantize_all_gather"));
 }
 
 // One rank's own arguments are wrong: all ranks are told, in its words.
@@ -229,19 +231,24 @@ TEST(RefusalOfOneRankAlone, IsThrownByItselfWhereTheOthersAreGone) {
 }
 
 // A peer that takes part in another collective of the same size: nothing that it sent is taken for a size.
-TEST(Agreement, DoesNotTakeOtherNumbersForARecord) {
-  run_ranks(2, [](int64_t rank, const Group& group) {
-    if (rank == 1) {
-      constexpr int64_t kRecord = 3 + 2 * 2 + collectives::kRefusalBytes / 8;
-      at::Tensor other = at::full({kRecord}, int64_t{1} << 60, at::kLong);
-      at::Tensor all = at::empty({2 * kRecord}, at::kLong);
-      libtorch::all_gather_single(group, all, other)->wait();
-      return;
-    }
-    EXPECT_THAT(error_message<c10::DistBackendError>(
-                    [&] { test::all_to_all_single({}, at::zeros({2}), at::ones({2}), {}, group); }),
-                ::testing::StartsWith("rank 0: auto_quantize_all_to_all_single failed: rank 1 sent something else"));
-  });
+TEST(Agreement, DoesNotTakeOtherNumbersForSizes) {
+  constexpr int64_t kBytes = collectives::kAnnouncementBytes + 2 * 2 * 8;
+  const auto sizes = [](const std::vector<int64_t>& numbers) {
+    return collectives::slot_of(
+        {.call = "auto_quantize_all_to_all_single", .entries = {{"qtype", "fp16"}}, .numbers = numbers}, kBytes);
+  };
+  for (const at::Tensor& other :
+       {at::full({kBytes}, 0x7f, at::kByte), sizes({1, 1, 1}), sizes({1, 1, 1, -1}), sizes({})}) {
+    run_ranks(2, [&](int64_t rank, const Group& group) {
+      if (rank == 1) {
+        collectives::all_gather_rows(group, other);
+        return;
+      }
+      EXPECT_THAT(error_message<c10::DistBackendError>(
+                      [&] { test::all_to_all_single({}, at::zeros({2}), at::ones({2}), {}, group); }),
+                  ::testing::StartsWith("rank 0: auto_quantize_all_to_all_single failed: rank 1 sent something else"));
+    });
+  }
 }
 
 TEST(Agreement, OfAPeerThatIsSilentFailsAndLeavesTheOutputs) {

@@ -56,8 +56,7 @@ class Misuse : public ::testing::TestWithParam<std::tuple<Mode, int64_t>> {
   }
 
   std::string differs(const std::string& first, const std::string& odd) const {
-    return c10::str("ranks do not run the same backward pass: rank 0 is in ", first, ", rank ", odd_rank(), " in ", odd,
-                    ". ");
+    return c10::str("call differs between ranks: rank 0 has ", first, ", rank ", odd_rank(), " has ", odd);
   }
 
   static Ddp make(const ProcessGroupPtr& group) { return {SmallNet(), group, std::get<0>(GetParam()).options}; }

@@ -154,9 +154,9 @@ TEST_P(CudaQuantizedAllReduce, RanksThatDisagreeAreToldTheSameAndGoOn) {
       expect_mean_in_every_way(WireFormat::kInt4B32, group);
     };
     const at::Tensor ones = at::ones({1000}, at::kCUDA);
-    expect_error("x has 999 elements on rank 1 but 1000 on rank 0", rank == 1 ? ones.narrow(0, 1, 999) : ones,
-                 WireFormat::kFp32);
-    expect_error("format is int8_b32 on rank 1 but fp32 on rank 0", ones,
+    expect_error("numel of x differs between ranks: rank 0 has 1000, rank 1 has 999",
+                 rank == 1 ? ones.narrow(0, 1, 999) : ones, WireFormat::kFp32);
+    expect_error("format differs between ranks: rank 0 has fp32, rank 1 has int8_b32", ones,
                  rank == 1 ? WireFormat::kInt8B32 : WireFormat::kFp32);
   });
 }

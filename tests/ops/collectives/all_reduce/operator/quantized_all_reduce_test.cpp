@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RanksThatDisagree, ::testing::Values(2, 3, 4, 5
 
 TEST_P(RanksThatDisagree, OnTheNumberOfElementsAllThrowTheSame) {
   const int64_t last = GetParam() - 1;
-  expect_on_all(": x has 40002 elements on rank " + std::to_string(last) + " but 40001 on rank 0",
+  expect_on_all(": numel of x differs between ranks: rank 0 has 40001, rank " + std::to_string(last) + " has 40002",
                 [&](int64_t rank, const Group& group) {
                   const at::Tensor x = at::ones({rank == last ? kNumel + 1 : kNumel});
                   try {
@@ -131,15 +131,17 @@ TEST_P(RanksThatDisagree, OnTheNumberOfElementsAllThrowTheSame) {
 
 // All ranks but the first one call with the size that they called with before.
 TEST_P(RanksThatDisagree, WhereSomeCallWithARememberedSize) {
-  expect_on_all(": x has 40001 elements on rank 1 but 3 on rank 0", [&](int64_t rank, const Group& group) {
-    quantized_all_reduce(at::ones({rank == 0 ? 3 : kNumel}), WireFormat::kFp32, group);
-  });
+  expect_on_all(": numel of x differs between ranks: rank 0 has 3, rank 1 has 40001",
+                [&](int64_t rank, const Group& group) {
+                  quantized_all_reduce(at::ones({rank == 0 ? 3 : kNumel}), WireFormat::kFp32, group);
+                });
 }
 
 TEST_P(RanksThatDisagree, OnTheFormatAllThrowTheSame) {
-  expect_on_all(": format is int8_b32 on rank 1 but fp32 on rank 0", [&](int64_t rank, const Group& group) {
-    quantized_all_reduce(at::ones({kNumel}), rank == 1 ? WireFormat::kInt8B32 : WireFormat::kFp32, group);
-  });
+  expect_on_all(": format differs between ranks: rank 0 has fp32, rank 1 has int8_b32",
+                [&](int64_t rank, const Group& group) {
+                  quantized_all_reduce(at::ones({kNumel}), rank == 1 ? WireFormat::kInt8B32 : WireFormat::kFp32, group);
+                });
 }
 
 TEST_P(RanksThatDisagree, AreToldWhatOneOfThemFindsWrongWithItsOwnTensor) {
@@ -195,14 +197,14 @@ TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
   });
 }
 
-// A peer whose message is no header of a call, or has something behind one.
+// A peer whose message is no announcement, or has something behind one.
 TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
   class OtherBytes final : public engine::Job {
    public:
     explicit OtherBytes(at::Tensor sent) : sent_(std::move(sent)) {}
     std::string name() const override { return "other bytes"; }
     void start(engine::Transport& transport) override {
-      received_ = at::empty({collectives::kCallHeaderBytes}, at::kByte);
+      received_ = at::empty({collectives::kAnnouncementBytes}, at::kByte);
       receive_ = transport.post_receive({received_, 0, engine::Transport::kChannels - 1});
       transport.send({sent_, 0, engine::Transport::kChannels - 1});
     }
@@ -217,8 +219,7 @@ TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
     int64_t receive_ = 0;
   };
   const at::Tensor x = at::ones({5});
-  const collectives::CallHeader header = collectives::header_of_call(x, WireFormat::kFp32);
-  const at::Tensor call = at::from_blob(const_cast<collectives::CallHeader*>(&header), {sizeof(header)}, at::kByte);
+  const at::Tensor call = collectives::slot_of(collectives::announcement_of(x, WireFormat::kFp32));
   const at::Tensor with_more = call.clone();
   with_more[-1] = 1;
   for (const at::Tensor& bytes : {at::full_like(call, 0x7F), with_more}) {
