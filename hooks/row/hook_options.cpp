@@ -4,6 +4,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <system_error>
 #include <type_traits>
@@ -140,7 +141,12 @@ std::string text_of(const OptionValue& value) {
     std::string operator()(std::monostate) const { return "none"; }
     std::string operator()(bool value) const { return value ? "true" : "false"; }
     std::string operator()(int64_t value) const { return c10::str(value); }
-    std::string operator()(double value) const { return c10::str(value); }
+    // Numbers that differ have texts that differ: ranks compare these.
+    std::string operator()(double value) const {
+      std::array<char, 32> digits{};
+      const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::general);
+      return {digits.data(), end.ptr};
+    }
     std::string operator()(const std::string& value) const { return value; }
   };
   return std::visit(Text{}, value);

@@ -1,15 +1,12 @@
 #include "hooks/row/levels.h"
 
-#include <ATen/ops/tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <string>
-#include <variant>
-#include <vector>
 
+#include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/group.h"
-#include "ops/common/backend_errors.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -33,53 +30,16 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
                                               : "the process group moves tensors on GPUs by something else than NCCL";
 }
 
-// The options that say which part a rank takes in finding nodes and links, and by which way it sends.
-std::vector<NamedOption> told_of_nodes(const WireOptions& wire) {
-  std::vector<NamedOption> told = named_options({nullptr, wire});
-  std::erase_if(told, [](const NamedOption& option) {
-    return option.kind != OptionKind::kLevels && option.kind != OptionKind::kLink && option.kind != OptionKind::kChoice;
-  });
-  return told;
-}
-
-// An option's value as a number, which is a text again below. The only word is that of Levels.
-struct ToldNumber {
-  static constexpr double kNone = -1;
-  double operator()(std::monostate) const { return kNone; }
-  double operator()(const std::string& word) const { return static_cast<double>(parse_levels(word)); }
-  template <class Number>
-  double operator()(Number number) const {
-    return static_cast<double>(number);
-  }
-};
-
-std::string told_text(const NamedOption& option, double value) {
-  if (std::holds_alternative<std::string>(option.value)) {
-    return std::string(to_string(static_cast<Levels>(value)));
-  }
-  return value == ToldNumber::kNone ? text_of({}) : c10::str(value);
-}
-
-// A collective. Else ranks would wait in a search, or in an exchange, for others that take no part.
+// A collective: compares the options that say which part a rank takes in finding nodes and links, and by which way it
+// sends. Else ranks would wait in a search, or in an exchange, for others that take no part.
 void compare_between_ranks(const HookOptions& options) {
-  const auto& group = options.process_group;
-  const std::vector<NamedOption> own = told_of_nodes(options.wire);
-  std::vector<double> numbers;
-  for (const NamedOption& option : own) {
-    numbers.push_back(std::visit(ToldNumber(), option.value));
-  }
-  const at::Tensor told = with_backend_errors(group->getRank(), "comparing levels, node_size and link", [&] {
-    return collectives::all_gather_rows(group, at::tensor(numbers, at::kDouble));
-  });
-  for (int64_t rank = 1; rank < told.size(0); ++rank) {
-    for (size_t i = 0; i < own.size(); ++i) {
-      const auto place = static_cast<int64_t>(i);
-      const double first = told[0][place].item<double>();
-      const double other = told[rank][place].item<double>();
-      TORCH_CHECK_VALUE(first == other, own[i].name, " differs between ranks: rank 0 has ", told_text(own[i], first),
-                        ", rank ", rank, " has ", told_text(own[i], other));
+  collectives::Announcement own;
+  for (const NamedOption& option : named_options({nullptr, options.wire})) {
+    if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink || option.kind == OptionKind::kChoice) {
+      own.entries.push_back({option.name, text_of(option.value)});
     }
   }
+  collectives::agree(options.process_group, own);
 }
 
 }  // namespace

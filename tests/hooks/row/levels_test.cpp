@@ -47,7 +47,10 @@ TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
       {{.levels = Levels::kOne}, {}, "levels differs between ranks: rank 0 has one, rank 2 has auto"},
       {{}, {.levels = Levels::kTwo}, "levels differs between ranks: rank 0 has auto, rank 2 has two"},
       {{.link_gbit = 1, .link_us = 50}, {}, "link_gbit differs between ranks: rank 0 has 1, rank 2 has none"},
-      {{.link_us = 50}, {.link_us = 50.5}, "link_us differs between ranks: rank 0 has 50, rank 2 has 50.5"}};
+      {{.link_us = 50}, {.link_us = 50.5}, "link_us differs between ranks: rank 0 has 50, rank 2 has 50.5"},
+      {{.link_us = 50},
+       {.link_us = 50.0000001},
+       "link_us differs between ranks: rank 0 has 50, rank 2 has 50.0000001"}};
   run_ranks(3, [&](int64_t rank, const Group& group) {
     for (const Told& told : kTold) {
       const HookOptions options{group, rank == 2 ? told.of_rank_2 : told.usual};
