@@ -111,9 +111,9 @@ void read_sealed_entry(const std::string& value) {
   TORCH_INTERNAL_ASSERT(text.value_or("text") == "text", "a proof without the secret");
 }
 
-// What a rank sends where ranks compare what they were given, and whichever lists a writer of checkpoints gets.
+// Whichever lists a writer of checkpoints gets from the ranks.
 void read_list_of_rank(const std::string& text) {
-  files::parse_list({.text = text, .rank = 1, .what = "its values"}, [](const nlohmann::json& entry) {
+  files::parse_list({.text = text, .rank = 1, .what = "the files that it wrote"}, [](const nlohmann::json& entry) {
     return entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string();
   });
 }

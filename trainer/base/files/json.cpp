@@ -64,7 +64,7 @@ json with_utf8_strings(json value) {
 }
 
 json parse_list(const ListOfRank& list, bool (*is_entry)(const json&)) {
-  json parsed = try_parse_json(list.text, {.bytes = list.most_bytes}).value;
+  json parsed = try_parse_json(list.text).value;
   TORCH_CHECK_WITH(DistBackendError, parsed.is_array() && std::all_of(parsed.begin(), parsed.end(), is_entry), "rank ",
                    list.rank, " sent something other than ", list.what, ": ", in_quotes(list.text));
   return parsed;

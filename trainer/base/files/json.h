@@ -27,12 +27,11 @@ ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits = {});
 struct ListOfRank {
   std::string_view text;
   size_t rank = 0;
-  std::string_view what;  // the list that it should be, for the message: "its values"
-  int64_t most_bytes = JsonLimits().bytes;
+  std::string_view what;  // the list that it should be, for the message: "the files that it wrote"
 };
 
 // The JSON list of entries that are all as `is_entry` wants them. Throws c10::DistBackendError "rank 1 sent something
-// other than its values: '...'" for anything else.
+// other than the files that it wrote: '...'" for anything else.
 nlohmann::json parse_list(const ListOfRank& list, bool (*is_entry)(const nlohmann::json&));
 
 // Throws CorruptInputError with `name`, what it is that holds the text, and the problem.

@@ -6,18 +6,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <set>
-#include <utility>
 
 #include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
+#include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/group.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
-#include "trainer/base/files/json.h"
 #include "trainer/ddp/process_group/first_failure.h"
 
 namespace narrowcast {
@@ -46,98 +41,6 @@ at::Tensor bytes_of(const std::string& text, int64_t padded_size) {
   at::Tensor bytes = at::zeros({padded_size}, at::kByte);
   std::memcpy(bytes.data_ptr(), text.data(), text.size());
   return bytes;
-}
-
-// JSON as the wire form: a list of [name, value].
-std::string serialize(const std::vector<NamedValue>& values) {
-  auto list = nlohmann::json::array();
-  for (const NamedValue& value : values) {
-    list.push_back({value.name, value.value});
-  }
-  return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// Reads what `rank` serialised.
-std::vector<NamedValue> parse_values(const std::string& text, size_t rank) {
-  const auto is_entry = [](const nlohmann::json& entry) {
-    return entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string();
-  };
-  const files::ListOfRank list{.text = text, .rank = rank, .what = "its values", .most_bytes = kLongestText};
-  std::vector<NamedValue> values;
-  for (const nlohmann::json& entry : files::parse_list(list, is_entry)) {
-    values.push_back({entry[0].get<std::string>(), entry[1].get<std::string>()});
-  }
-  return values;
-}
-
-// What one rank has, by name. Of a name that occurs twice, the first.
-using ValuesByName = std::map<std::string, std::string>;
-
-// "rank 0 has 8", "ranks 1, 2 do not have it": of the ranks in the order of the first that has each value.
-std::vector<std::string> describe_values(const std::vector<ValuesByName>& lists, const std::string& name) {
-  std::vector<std::pair<std::optional<std::string>, std::vector<int64_t>>> ranks_by_value;
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    const auto entry = lists[rank].find(name);
-    const auto value = entry == lists[rank].end() ? std::nullopt : std::optional(entry->second);
-    auto known = std::find_if(ranks_by_value.begin(), ranks_by_value.end(),
-                              [&](const auto& other) { return other.first == value; });
-    if (known == ranks_by_value.end()) {
-      known = ranks_by_value.insert(known, {value, {}});
-    }
-    known->second.push_back(static_cast<int64_t>(rank));
-  }
-  std::vector<std::string> texts;
-  for (const auto& [value, ranks] : ranks_by_value) {
-    const bool one = ranks.size() == 1;
-    texts.push_back(value
-                        ? c10::str(describe_ranks(ranks), one ? " has " : " have ", printable(*value, kLongestCompared))
-                        : c10::str(describe_ranks(ranks), one ? " does not have it" : " do not have it"));
-  }
-  return texts;
-}
-
-// Every name, those that all ranks have first: another hook, say, has other options, too.
-std::vector<std::string> names_of(const std::vector<std::vector<NamedValue>>& lists,
-                                  const std::vector<ValuesByName>& by_name) {
-  std::vector<std::string> names;
-  std::set<std::string> seen;
-  for (const std::vector<NamedValue>& list : lists) {
-    for (const NamedValue& value : list) {
-      if (seen.insert(value.name).second) {
-        names.push_back(value.name);
-      }
-    }
-  }
-  std::stable_partition(names.begin(), names.end(), [&](const std::string& name) {
-    return std::all_of(by_name.begin(), by_name.end(), [&](const auto& list) { return list.contains(name); });
-  });
-  return names;
-}
-
-// Says how lists differ that are not equal.
-std::string describe_difference(const std::vector<std::vector<NamedValue>>& lists) {
-  std::vector<ValuesByName> by_name(lists.size());
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    for (const NamedValue& value : lists[rank]) {
-      by_name[rank].emplace(value.name, value.value);
-    }
-  }
-  for (const std::string& name : names_of(lists, by_name)) {
-    const std::vector<std::string> texts = describe_values(by_name, name);
-    if (texts.size() > 1) {
-      return c10::str(printable(name, kLongestCompared), " differs between ranks: ", c10::Join(", ", texts));
-    }
-  }
-  for (size_t rank = 1; rank < lists.size(); ++rank) {
-    for (size_t place = 0; place < std::min(lists[0].size(), lists[rank].size()); ++place) {
-      if (lists[0][place].name != lists[rank][place].name) {
-        return c10::str("the order differs between ranks: where rank 0 has ",
-                        printable(lists[0][place].name, kLongestCompared), ", rank ", rank, " has ",
-                        printable(lists[rank][place].name, kLongestCompared));
-      }
-    }
-  }
-  return "a name that occurs several times differs between ranks";
 }
 
 std::string failure_of(const std::function<void()>& body) {
@@ -188,17 +91,18 @@ std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std
   return texts;
 }
 
+// As collectives::agree, but lists are as long as a model's, so that only their hashes travel where all are equal.
 void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values) {
-  const std::string text = serialize(values);
-  const at::Tensor prints = all_gather_values(group, at::full({1}, static_cast<int64_t>(fnv1a(text)), at::kLong));
-  if (prints.eq(prints[0]).all().item<bool>()) {
-    return;
+  collectives::Announcement own;
+  for (const NamedValue& value : values) {
+    own.entries.push_back({value.name, value.value});
   }
-  std::vector<std::vector<NamedValue>> lists;
-  for (const std::string& rank_text : all_gather_text(group, text)) {
-    lists.push_back(parse_values(rank_text, lists.size()));
+  const std::string message = collectives::to_message(own);
+  const at::Tensor hashes = all_gather_values(group, at::full({1}, static_cast<int64_t>(fnv1a(message)), at::kLong));
+  if (!hashes.eq(hashes[0]).all().item<bool>()) {
+    const std::vector<std::string> messages = all_gather_text(group, message);
+    collectives::check_announcements(group->getRank(), "comparing values", {messages.begin(), messages.end()});
   }
-  TORCH_CHECK_VALUE(false, describe_difference(lists));
 }
 
 std::string first_failure(const ProcessGroupPtr& group, const std::function<void()>& body) {

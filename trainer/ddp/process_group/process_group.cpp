@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <narrowcast/network_errors.h>
+#include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/broken_groups.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/process/process_limits.h"
@@ -64,8 +65,7 @@ void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const Worker
   }
   const std::string of_rank_0 =
       with_network_errors(env.rank, "comparing backends", [&] { return store->get_to_str("backend"); });
-  TORCH_CHECK_VALUE(backend == of_rank_0, "backend: is ", backend, " on rank ", env.rank, ", but ", of_rank_0,
-                    " on rank 0");
+  TORCH_CHECK_VALUE(backend == of_rank_0, collectives::text_of_difference("backend", of_rank_0, env.rank, backend));
 }
 
 void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {

@@ -91,12 +91,12 @@ TEST(ProblemWith, SaysWhatIsMissingOrOfAnotherType) {
 
 TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
   const auto parse = [](std::string_view text) {
-    return parse_list({.text = text, .rank = 2, .what = "its numbers", .most_bytes = 9},
+    return parse_list({.text = text, .rank = 2, .what = "its numbers"},
                       [](const json& entry) { return entry.is_number(); });
   };
   EXPECT_EQ(parse("[1, 2.5]"), (json{1, 2.5}));
   EXPECT_EQ(parse("[]"), json::array());
-  for (const char* const text : {"", "1", "{}", "[1,\"2\"]", "[1", "[1,2,3,4]1"}) {
+  for (const char* const text : {"", "1", "{}", "[1,\"2\"]", "[1"}) {
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { parse(text); }),
               "rank 2 sent something other than its numbers: " + in_quotes(text));
   }

@@ -52,7 +52,7 @@ RankAction uses(const std::function<DdpOptions(int64_t rank)>& make_options) {
 TEST(DdpErrorsTest, NamesTheFirstParameterWhoseShapeDiffers) {
   expect_value_error(3, wraps([](int64_t rank) { return Sequential(Linear(2, 2), Linear(2, rank == 1 ? 5 : 4)); }),
                      Eq("parameter '1.weight' differs between ranks: "
-                        "ranks 0, 2 have Float [4, 2] strides [2, 1] on cpu with gradient, "
+                        "rank 0 has Float [4, 2] strides [2, 1] on cpu with gradient, "
                         "rank 1 has Float [5, 2] strides [2, 1] on cpu with gradient"));
 }
 
@@ -95,7 +95,7 @@ TEST(DdpErrorsTest, NamesTheOptionThatDiffers) {
 TEST(DdpErrorsTest, NamesTheNodesThatDiffer) {
   const auto with = [](const hooks::WireOptions& wire) { return DdpOptions().hook("int8").wire(wire); };
   expect_value_error(3, uses([&](int64_t rank) { return rank < 2 ? with({}) : with({.node_size = 2}); }),
-                     Eq("node_size differs between ranks: ranks 0, 1 have none, rank 2 has 2"));
+                     Eq("node_size differs between ranks: rank 0 has none, rank 2 has 2"));
   expect_value_error(2, uses([&](int64_t rank) { return with({.node_size = 1 + rank}); }),
                      Eq("node_size differs between ranks: rank 0 has 1, rank 1 has 2"));
   expect_value_error(2,

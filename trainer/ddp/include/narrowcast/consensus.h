@@ -33,12 +33,13 @@ struct NamedValue {
 };
 
 // Throws c10::ValueError, the same on all ranks, unless all ranks pass equal lists:
-// "batch_size differs between ranks: rank 0 has 8, ranks 1, 2 have 16". Values are
-// compared by name; the first that differs is named, in the order of rank 0, those
-// that all ranks have before those that some lack ("rank 1 does not have it"). If
-// only the order differs, it says so. Sends 8 bytes per rank where they are equal,
-// the lists themselves only where they differ. A rank that sends anything but a list
-// is a c10::DistBackendError that names it.
+// "batch_size differs between ranks: rank 0 has 8, rank 1 has 16". Values are
+// compared by name. The error names the first rank that differs from rank 0, and the
+// first value that does, in the order of rank 0, those that both have before those that
+// one lacks ("rank 1 does not have it"). If only the order differs, the error says so. Sends
+// 8 bytes per rank where lists are equal, the lists themselves only where they differ.
+// A rank that sends anything but a list, or has a narrowcast that writes lists in
+// another form, is a c10::DistBackendError that names it.
 void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values);
 
 }  // namespace narrowcast
