@@ -36,5 +36,8 @@ install(FILES third_party/FindLibTorch.cmake third_party/LibTorchFolder.cmake
   "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config-version.cmake"
   DESTINATION ${_package_dir})
 
+# The documents that headers refer to as docs/....
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
+install(FILES README.md LICENSE CHANGELOG.md COMPATIBILITY.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # The default text of narrowcast-train.
 install(FILES data/README.md data/tinyshakespeare.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/data)

@@ -86,7 +86,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", required=True, help="path of libnarrowcast_ops.so")
     parser.add_argument("--data", required=True, help="any file")
-    parser.add_argument("--format", default="int8_b128", help="a wire format, as docs/operators.md has them")
+    parser.add_argument("--format", default="int8_b128", help="a wire format, as docs/reference/operators.md has them")
     parser.add_argument("--bucket_cap_mb", type=float, default=25)
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()

@@ -76,7 +76,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", required=True, help="path of libnarrowcast_ops.so")
     parser.add_argument("--data", required=True, help="any file")
-    parser.add_argument("--format", default="int8_b128", help="a wire format, as docs/operators.md has them")
+    parser.add_argument("--format", default="int8_b128", help="a wire format, as docs/reference/operators.md has them")
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()
     torch.ops.load_library(arguments.library)

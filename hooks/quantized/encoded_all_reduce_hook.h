@@ -98,8 +98,8 @@ std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookRow& row, cons
 // bucket_size, rounded once to the bucket's dtype. Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
 std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookRow& row, const HookOptions& options);
 
-// "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops. It sends the same
-// fraction of float32's bytes for any number of ranks. With one rank a bucket stays unchanged. The table
+// "quantized_allreduce": averages buckets in a wire format (docs/reference/wire-format.md), in one or two hops. It
+// sends the same fraction of float32's bytes for any number of ranks. With one rank a bucket stays unchanged. The table
 // (hooks/table/hook_table.h) has its other names and their formats.
 class QuantizedAllReduceHook final : public EncodedAllReduceHook {
  public:

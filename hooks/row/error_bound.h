@@ -1,5 +1,5 @@
 // Bounds on the difference between a hook's mean gradient and the mean without a hook, derived from the gradients.
-// docs/hooks.md states the formulas.
+// docs/reference/hooks.md states the formulas.
 //
 // g_r is the gradient of rank r, W the number of ranks, and u = 2^-24 the unit roundoff of float32. Both means are sums
 // of W terms of size |g_r| / W in some order, so each is within about W u sum_r |g_r| / W of the exact mean. A hook

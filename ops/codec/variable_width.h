@@ -1,6 +1,6 @@
 // Messages of integers whose width each block chooses, with one step for the whole message: encoded and decoded one
 // element at a time. This code is the definition; the kernels of ops/cpu/variable give the same results many elements
-// at a time. docs/wire_format.md describes the bytes.
+// at a time. docs/reference/wire-format.md describes the bytes.
 //
 // For a number of bits, the squared error is least if all blocks have the same step and each block has as many bits as
 // its largest number then needs (reverse water-filling: T. Cover and J. Thomas, "Elements of Information Theory",

@@ -1,4 +1,4 @@
-// The wire formats' sizes and types, derived from their table. docs/wire_format.md describes the bytes.
+// The wire formats' sizes and types, derived from their table. docs/reference/wire-format.md describes the bytes.
 //
 // - Block formats: the elements are cut into blocks of kBlock; the last one may be shorter. Each block is its scale
 //   (bfloat16, little-endian), then the codes of its elements in order, kBits bits each, least significant bit first.

@@ -98,15 +98,16 @@ TORCH_LIBRARY(narrowcast, m) {
   // The weight is int8; the others are float32, float64, bfloat16 or float16. The input has any strides and any number
   // of leading dimensions. Differentiable in input and bias, in reverse and forward mode; scales that require a
   // gradient are an error. Under autocast an input that is not float64 is first rounded to autocast's dtype, as in
-  // at::linear. The rounding error depends on dtype, device and processor; docs/operators.md lists the bounds.
+  // at::linear. The rounding error depends on dtype, device and processor; docs/reference/operators.md lists the
+  // bounds.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
 
-  // Wire formats, in which quantised collectives send tensors. The format is a name in docs/wire_format.md. A NaN or
-  // Inf makes its whole block decode as NaN (in variable formats the whole message); in formats without blocks it
-  // affects no other element. Outputs are contiguous. There is no gradient: bytes are whole numbers, which are
+  // Wire formats, in which quantised collectives send tensors. The format is a name in docs/reference/wire-format.md. A
+  // NaN or Inf makes its whole block decode as NaN (in variable formats the whole message); in formats without blocks
+  // it affects no other element. Outputs are contiguous. There is no gradient: bytes are whole numbers, which are
   // constants to autograd. Errors: TypeError for a dtype, ValueError for a format, a size or an undefined tensor.
 
-  // Bytes of a message of numel >= 0 elements; docs/wire_format.md has the formulas.
+  // Bytes of a message of numel >= 0 elements; docs/reference/wire-format.md has the formulas.
   m.def("encoded_size(SymInt numel, str format) -> SymInt");
   // x [...] -> uint8 [encoded_size(x.numel)].
   // x is float32, float64, bfloat16 or float16, any strides, and is first rounded to float32. Rounds to nearest, ties

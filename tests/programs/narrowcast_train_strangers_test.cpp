@@ -97,7 +97,7 @@ TEST(NarrowcastTrainStrangersTest, MayStoreWhatMemoryHolds) {
   for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
 }
 
-// As docs/security.md describes: the ranks believe the store, and the job ends as if a rank were lost.
+// As docs/explain/security.md describes: the ranks believe the store, and the job ends as if a rank were lost.
 TEST(NarrowcastTrainStrangersTest, EndTheJobByTellingOfASilentRank) {
   constexpr std::string_view kSign = "watch/sign/0";
   const EndlessRanks job(2, {"--hook=int8"});

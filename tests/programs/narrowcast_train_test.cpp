@@ -170,8 +170,8 @@ TEST_F(NarrowcastTrainTest, HelpListsFlagsByGroupOnOutput) {
 TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
   const std::string help = one_line(train_alone({"--help"}).output);
   const std::string hook_names = absl::StrJoin(hooks::comm_hook_names(), ", ");
-  EXPECT_THAT(help, HasSubstr("How gradients travel between ranks: " + hook_names + "; see docs/hooks.md"));
-  EXPECT_THAT(help, HasSubstr("how gradients travel: " + wire_format_names() + "; see docs/wire_format.md"));
+  EXPECT_THAT(help, HasSubstr("How gradients travel between ranks: " + hook_names + "; see docs/reference/hooks.md"));
+  EXPECT_THAT(help, HasSubstr("how gradients travel: " + wire_format_names() + "; see docs/reference/wire-format.md"));
   EXPECT_THAT(help, HasSubstr("--channel_size (integer; default: 512)"));
 }
 

@@ -1,4 +1,4 @@
-"""docs/operators.md lists every operator with its registered schema, and its Python examples run."""
+"""docs/reference/operators.md lists every operator with its registered schema, and its Python examples run."""
 import importlib.util
 import pathlib
 import re
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from support.exact import ops, registered_operators
 
-DOCUMENT = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
+DOCUMENT = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "reference" / "operators.md").read_text(encoding="utf-8")
 PROLOGUE = "from typing import List, Tuple\nimport torch\nimport torch.distributed as dist\n"
 
 

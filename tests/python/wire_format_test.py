@@ -1,4 +1,4 @@
-"""docs/wire_format.md, implemented literally with Python's numbers, gives the operators' bytes and values."""
+"""docs/reference/wire-format.md, implemented literally with Python's numbers, gives the operators' bytes and values."""
 import functools
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""docs/your_model.md: runs every block, one after another, in one folder; and its walks on two nodes."""
+"""docs/guide/your-model.md: runs every block, one after another, in one folder; and its walks on two nodes."""
 import json
 import os
 import pathlib
@@ -12,7 +12,7 @@ import textwrap
 import unittest
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-DOCUMENT = (DOCS / "your_model.md").read_text(encoding="utf-8")
+DOCUMENT = (DOCS / "guide" / "your-model.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 # The document's lines for two machines, and the command whose remainder "..." stands for.
 LINES_OF_NODES = re.findall(r"^    (narrowcast-run --nnodes=2 .*) \.\.\.$", DOCUMENT, re.MULTILINE)
@@ -56,7 +56,7 @@ class YourModel(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         write_mnist(self.folder / "mnist")
-        shutil.copy(DOCS / "hooks.md", self.folder / "book.txt")
+        shutil.copy(DOCS.parent / "data" / "tinyshakespeare.txt", self.folder / "book.txt")
         paths = {"PATH": f"{PROGRAMS}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
         self.environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | paths
 

@@ -55,7 +55,7 @@ ABSL_FLAG(bool, kernels, kDefaults.kernels,
           "Measure the kernels of the wire formats, with one thread of rank 0 or on its GPU.");
 ABSL_FLAG(bool, check, kDefaults.check,
           "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
-ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
+ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/reference/bench.md.");
 ABSL_FLAG(std::string, report, "", "Page (NAME.html) for the results as charts and tables, replaced if it is there.");
 ABSL_FLAG(bool, list_hooks, false, "Print the hooks that can be measured, one per line, and end.");
 

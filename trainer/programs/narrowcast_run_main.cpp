@@ -1,5 +1,5 @@
-// narrowcast-run: starts the ranks of a job on this machine, together with its like on others. docs/launcher.md tells
-// users.
+// narrowcast-run: starts the ranks of a job on this machine, together with its like on others.
+// docs/reference/launcher.md tells users.
 #include <c10/util/Logging.h>
 
 #include <iostream>

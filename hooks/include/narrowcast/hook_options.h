@@ -40,7 +40,7 @@ inline constexpr double kLeastLinkUs = 1e-3;
 inline constexpr double kMostLinkUs = 1e9;
 
 // Options of quantized_allreduce and its short names, and of auto for the hooks that it chooses from. The power_sgd
-// hooks take only levels and node_size. docs/hooks.md describes when to use each.
+// hooks take only levels and node_size. docs/reference/hooks.md describes when to use each.
 struct WireOptions {
   // Wire format of gradients. Default: int8_b128. A short name implies its format and does not take this option.
   std::optional<WireFormat> format = std::nullopt;
@@ -102,7 +102,8 @@ NARROWCAST_EXPORT std::string_view to_string(PowerSgdMemory memory);
 // The inverse of to_string. c10::ValueError for other names.
 NARROWCAST_EXPORT PowerSgdMemory parse_power_sgd_memory(std::string_view name);
 
-// Options of the power_sgd hooks, with PyTorch's names and defaults where they exist. docs/hooks.md describes them.
+// Options of the power_sgd hooks, with PyTorch's names and defaults where they exist. docs/reference/hooks.md describes
+// them.
 struct PowerSgdOptions {
   std::optional<int64_t> rank = std::nullopt;  // matrix_approximation_rank, >= 1; default: the rank in the hook's name
   int64_t start = 1000;        // start_powerSGD_iter, >= 0: number of first steps averaged like allreduce

@@ -1,6 +1,6 @@
-// Messages in a wire format (ops/codec/wire_message.h, docs/wire_format.md) over arrays. The kernels are vectorised,
-// and the instruction set is chosen at run time. On each, bytes and floats equal those of the plain codec::wire::encode
-// and decode.
+// Messages in a wire format (ops/codec/wire_message.h, docs/reference/wire-format.md) over arrays. The kernels are
+// vectorised, and the instruction set is chosen at run time. On each, bytes and floats equal those of the plain
+// codec::wire::encode and decode.
 //
 // Each kernel runs on the calling thread. To use more threads, split the work at multiples of kWireGrain elements,
 // which begin a block in every format, as for_wire_parts does, and use fixed_message.h. Pointers need no alignment,

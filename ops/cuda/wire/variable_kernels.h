@@ -1,5 +1,5 @@
-// Messages in the variable formats (ops/codec/variable_width.h, docs/wire_format.md) over arrays in device memory. The
-// bytes equal the codec's, and so do the floats, except for the bits of a NaN.
+// Messages in the variable formats (ops/codec/variable_width.h, docs/reference/wire-format.md) over arrays in device
+// memory. The bytes equal the codec's, and so do the floats, except for the bits of a NaN.
 //
 // The step depends on all elements, and no element can be encoded without it; the position of a block depends on the
 // headers of all blocks before it. So each function launches several kernels in sequence, which pass results through

@@ -1,6 +1,6 @@
-// Messages in a wire format (ops/codec/wire_format.h, docs/wire_format.md) over arrays in device memory; for variable
-// formats see variable_kernels.h. The bytes equal those of ops/cpu/wire/wire_kernels.h, and so do the floats, except
-// for the bits of a NaN.
+// Messages in a wire format (ops/codec/wire_format.h, docs/reference/wire-format.md) over arrays in device memory; for
+// variable formats see variable_kernels.h. The bytes equal those of ops/cpu/wire/wire_kernels.h, and so do the floats,
+// except for the bits of a NaN.
 //
 // Each function launches one kernel on `stream`, of the current device, and does not wait. All pointers are to device
 // memory, are aligned for their elements only, and may be null if n is 0. Errors:

@@ -1,6 +1,6 @@
 // Affine uint8 quantisation of tensors, bit for bit equal to PyTorch's MinMaxObserver, PerChannelMinMaxObserver
 // (quint8, 0..255, eps 2^-23, axis 0) and the backend functions of its quantization_hooks.py. The operators of the same
-// names are described in docs/operators.md:
+// names are described in docs/reference/operators.md:
 //   mn = min(x.min, 0), mx = max(x.max, 0), scale = max((mx - mn) / 255, 2^-23)
 //   zero_point = clamp(0 - round_half_even(mn / scale), 0, 255)
 //

@@ -6,7 +6,7 @@
 // The equivalent of auto_quantize of PyTorch's torch/distributed/algorithms/_quantization, except that outputs are
 // written in place. Tensors are float32, float64, bfloat16 or float16, dense, of any strides, all on one device;
 // outputs are rounded to their own dtype. The operators auto_quantize_all_gather and so on do the same, and take the
-// group by its registered name; see docs/operators.md.
+// group by its registered name; see docs/reference/operators.md.
 //
 // A callable is as thread-safe as its group: all ranks call the same collectives of a group in the same order. Every
 // call waits until all ranks have made it and agree on sizes. Errors, after which the outputs are unchanged:

@@ -1,6 +1,6 @@
 // FP16 and BFP16: conversion of float tensors to half the bytes, and back. The formats are those of PyTorch's
 // torch/distributed/algorithms/_quantization/quantization.py. The operators of the same names are described in
-// docs/operators.md; narrowcast/auto_quantize.h sends tensors in these formats.
+// docs/reference/operators.md; narrowcast/auto_quantize.h sends tensors in these formats.
 //
 // All functions go through the dispatcher, so they run on the tensor's device, accept tensors of any layout and any
 // number of dimensions, trace and script. Outputs are contiguous. There are no gradients: backward throws.

@@ -1,6 +1,6 @@
 // The mean over the ranks of a group, sent in a wire format (narrowcast/wire_formats.h): a quarter of float32's bytes,
-// or less, for any number of ranks. The algorithm is described in docs/operators.md, and so are the operators of the
-// same names, which take the group by its registered name.
+// or less, for any number of ranks. The algorithm is described in docs/reference/operators.md, and so are the operators
+// of the same names, which take the group by its registered name.
 //
 // x: float32, float64, bfloat16 or float16 of any shape and strides, on the CPU or a GPU, with the same number of
 // elements on every rank. It is summed in float32 and rounded to the nearest number of the format, once or twice. The

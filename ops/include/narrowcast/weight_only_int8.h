@@ -1,5 +1,6 @@
 // Weight-only int8, as in PyTorch's benchmarks/gpt_fast/quantize.py: the weights of linear layers become int8 with one
-// scale per output channel; activations stay floats. docs/operators.md describes the operators of the same names.
+// scale per output channel; activations stay floats. docs/reference/operators.md describes the operators of the same
+// names.
 //
 // All functions go through the dispatcher, so they run on the input's device, accept tensors of any layout, trace and
 // script. Outputs are contiguous.
@@ -37,7 +38,7 @@ NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_qua
 //
 // In float64 the result is the above expression, bit for bit. In the other dtypes the sums are computed either in
 // float32, by LibTorch's matrix product, or exactly, from inputs rounded to at most 2^-22 of their row's largest
-// magnitude (2^-14 in bfloat16). The method for each processor is listed in docs/operators.md.
+// magnitude (2^-14 in bfloat16). The method for each processor is listed in docs/reference/operators.md.
 //
 // A c10::ValueError or c10::TypeError names an argument that is wrong.
 NARROWCAST_EXPORT at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight,

@@ -1,5 +1,5 @@
 // Wire formats: conversion of float tensors to the bytes that ranks send, and back. The bytes are described in
-// docs/wire_format.md, the operators of the same names in docs/operators.md.
+// docs/reference/wire-format.md, the operators of the same names in docs/reference/operators.md.
 //
 // All functions go through the dispatcher, so they run on the tensor's device, accept tensors of any layout and any
 // number of dimensions, trace and script. There are no gradients: bytes are whole numbers, which are constants to
@@ -19,8 +19,8 @@
 
 namespace NARROWCAST_EXPORT narrowcast {
 
-// A name of docs/wire_format.md, e.g. "int8_b128": one of wire_format_names(). Throws c10::ValueError if `format` is
-// not a valid WireFormat.
+// A name of docs/reference/wire-format.md, e.g. "int8_b128": one of wire_format_names(). Throws c10::ValueError if
+// `format` is not a valid WireFormat.
 std::string_view to_string(WireFormat format);
 
 // Prints to_string(format).

@@ -1,4 +1,4 @@
-// The wire formats, for code with LibTorch and without. docs/wire_format.md describes their bytes.
+// The wire formats, for code with LibTorch and without. docs/reference/wire-format.md describes their bytes.
 #pragma once
 
 #include <array>

@@ -20,7 +20,7 @@ constexpr double kDecodeTarget = 0.88;
 
 // The number of messages that are summed, and the share that int8 must reach: some percent below the results of an
 // H200. A message has so few bytes per element that instructions limit the rate, most with few messages
-// (docs/performance.md). For other formats the share is only reported.
+// (docs/evidence/gpu.md). For other formats the share is only reported.
 struct Average {
   int64_t ranks;
   double target_of_int8;

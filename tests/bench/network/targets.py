@@ -2,9 +2,9 @@
 
 A target holds in nine of ten runs on two shared cores; the goal beside it is reached in good runs. Ratios in one
 network differ by some 5% between runs, and a few by more than 10%. Targets are therefore 90% of the results in
-docs/benchmarking.md, or 95% where the wire dominates (four buckets at 1 Gbit/s). With several ranks per node the
+docs/reference/bench.md, or 95% where the wire dominates (four buckets at 1 Gbit/s). With several ranks per node the
 processors decide, and these differ: the target is 95% of the smaller result of the two machines that
-docs/benchmarking.md names. A target without a goal has always been exceeded by more than that.
+docs/reference/bench.md names. A target without a goal has always been exceeded by more than that.
 
 If two lines below name the same ratio, both must hold. With one rank per node the message sizes limit int8 (int8_b128:
 8.125 bits per element) to 3.94 times the speed of allreduce and 1.97 times the speed of bf16_compress, and int4

@@ -1,4 +1,4 @@
-// The accuracy of the wire formats, as docs/numerics.md explains:
+// The accuracy of the wire formats, as docs/evidence/accuracy.md explains:
 //   1. squared error of one encoding, and of a mean over the ranks, on Gaussian and heavy-tailed numbers, and the bias
 //      of random rounding
 //   2. the same for means of real gradients of char_gpt, per bucket and per tensor, against the targets

@@ -32,7 +32,7 @@ at::Tensor no_hook(const StepGradients& gradients);
 at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format, const collectives::LinkCost& link = {});
 
 struct SimulatedHook {
-  std::string name;  // The name in docs/hooks.md, or the format of quantized_allreduce.
+  std::string name;  // The name in docs/reference/hooks.md, or the format of quantized_allreduce.
   MeanOfRanks mean;
   double most_lost = 0;  // Target: the maximum increase of the validation loss over exact_mean.
 };

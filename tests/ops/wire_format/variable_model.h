@@ -1,5 +1,5 @@
-// An independent model of blocks of the variable formats, from docs/wire_format.md and in float64. The plain codec is
-// compared with it.
+// An independent model of blocks of the variable formats, from docs/reference/wire-format.md and in float64. The plain
+// codec is compared with it.
 #pragma once
 
 #include <algorithm>

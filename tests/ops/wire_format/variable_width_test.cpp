@@ -1,5 +1,5 @@
-// The plain codec of the variable formats, compared with docs/wire_format.md: sizes, headers, the least step that fits,
-// codes, and the error of every element.
+// The plain codec of the variable formats, compared with docs/reference/wire-format.md: sizes, headers, the least step
+// that fits, codes, and the error of every element.
 #include "ops/codec/variable_width.h"
 
 #include <gtest/gtest.h>

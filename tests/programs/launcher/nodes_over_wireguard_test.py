@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A job of two hosts through a WireGuard tunnel, as in docs/security.md.
+"""A job of two hosts through a WireGuard tunnel, as in docs/explain/security.md.
 
 Usage: nodes_over_wireguard_test.py NARROWCAST_RUN NARROWCAST_TRAIN. Exit code 77 (skipped) if namespaces or tunnels
 cannot be made."""

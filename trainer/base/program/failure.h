@@ -1,4 +1,5 @@
-// How the project's programs end, which docs/errors.md tells users, and how a failing one tells its launcher why.
+// How the project's programs end, which docs/reference/errors.md tells users, and how a failing one tells its launcher
+// why.
 #pragma once
 
 #include <cstdint>

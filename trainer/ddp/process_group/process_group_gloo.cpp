@@ -53,7 +53,7 @@ void check_gloo_backend() {
     return;
   }
   TORCH_CHECK_VALUE(found->second != "TCP_TLS", kTransport, "=TCP_TLS: LibTorch's Gloo would send everything in plain ",
-                    "text nevertheless; unset it, and encrypt the network instead (docs/security.md)");
+                    "text nevertheless; unset it, and encrypt the network instead (docs/explain/security.md)");
   TORCH_CHECK_VALUE(false, kTransport, "='", found->second,
                     "' is no transport that LibTorch's Gloo has here; unset it, or set it to TCP");
 }

@@ -6,7 +6,7 @@
 
 namespace narrowcast::launcher {
 
-// The text of --help and --version. docs/launcher.md explains the flags in detail.
+// The text of --help and --version. docs/reference/launcher.md explains the flags in detail.
 program::Description launch_description();
 
 // Reads the command line into a request. Throws c10::ValueError for a flag that cannot take effect, alone or with the

@@ -109,8 +109,8 @@ struct LaunchOptions {
 void check_workers(const LaunchOptions& options, const EnvironmentVariables& inherited);
 
 // Returns one command for each worker of this node in a round, in rank order. The environment is `inherited` with
-// torchrun's variables on top (table in docs/launcher.md). With several workers OMP_NUM_THREADS is 1 unless the user
-// set it.
+// torchrun's variables on top (table in docs/reference/launcher.md). With several workers OMP_NUM_THREADS is 1 unless
+// the user set it.
 //
 // In a simulated network each worker enters its namespace. Variables make Gloo and NCCL use its interface, NCCL also
 // between GPUs of this machine.

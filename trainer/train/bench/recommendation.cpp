@@ -234,7 +234,8 @@ std::string recommendation_text(const Recommendation& recommendation) {
           hooks::kNoHook, recommendation.fastest, recommendation.speed_up, kReference, spread_text(recommendation));
     case Verdict::kHookPays:
       return absl::StrFormat(
-          "Recommendation: --hook=%s. It is %.2f times as fast as %s%s%s; docs/hooks.md says how exact it is.\n",
+          "Recommendation: --hook=%s. It is %.2f times as fast as %s%s%s; docs/reference/hooks.md says how exact it "
+          "is.\n",
           recommendation.hook, recommendation.speed_up, kReference, spread_text(recommendation),
           bf16_text(recommendation));
   }

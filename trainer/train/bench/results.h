@@ -161,7 +161,7 @@ std::string exactness_table(const BenchResults& results);
 // A table with a line per entry of fit_hooks; empty without any.
 std::string fit_table(const BenchResults& results);
 
-// The results for other programs; docs/benchmarking.md lists the keys.
+// The results for other programs; docs/reference/bench.md lists the keys.
 
 struct BenchOptions;
 

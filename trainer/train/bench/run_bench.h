@@ -93,7 +93,7 @@ std::vector<double> parse_numbers(const std::string& flag, const std::vector<std
 std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<std::string>& words);
 
 // Finds the device first. Joins the other ranks, compares the options, measures, and on rank 0 prints the results, then
-// writes the requested files. Returns kSuccess. Throws the error classes of docs/errors.md.
+// writes the requested files. Returns kSuccess. Throws the error classes of docs/reference/errors.md.
 int run_bench(const BenchOptions& options, const job::JobContext& context);
 
 }  // namespace narrowcast::bench

@@ -44,13 +44,15 @@ std::string with_local_hooks(const std::string& text) {
 
 }  // namespace
 
-ABSL_FLAG(std::string, hook, "auto",
-          absl::StrCat("How gradients travel between ranks: ", absl::StrJoin(hooks::comm_hook_names(), ", "),
-                       "; see docs/hooks.md. auto measures, and takes the fastest for each bucket; for a process alone "
-                       "it is none if not given."));
+ABSL_FLAG(
+    std::string, hook, "auto",
+    absl::StrCat(
+        "How gradients travel between ranks: ", absl::StrJoin(hooks::comm_hook_names(), ", "),
+        "; see docs/reference/hooks.md. auto measures, and takes the fastest for each bucket; for a process alone "
+        "it is none if not given."));
 ABSL_FLAG(std::string, hook_format, default_format(),
           with_hooks_of("hook_format", absl::StrCat("how gradients travel: ", narrowcast::wire_format_names(),
-                                                    "; see docs/wire_format.md.")));
+                                                    "; see docs/reference/wire-format.md.")));
 ABSL_FLAG(int64_t, channel_size, hooks::kDefaultChannelSize,
           with_hooks_of("channel_size", "how many elements share a scale; at least 1."));
 ABSL_FLAG(bool, stochastic_rounding, false,
@@ -87,7 +89,7 @@ ABSL_FLAG(int64_t, overlap_steps, kOuter.overlap_steps(),
 ABSL_FLAG(double, outer_mix, kOuter.mix(),
           with_local_hooks("the share, 0 to 1, that a rank keeps of its own parameters after an exchange."));
 ABSL_FLAG(std::string, outer_format, std::string(to_string(kOuter.wire().format.value())),
-          with_local_hooks("how parameters travel in an exchange; see docs/wire_format.md."));
+          with_local_hooks("how parameters travel in an exchange; see docs/reference/wire-format.md."));
 ABSL_FLAG(bool, outer_error_feedback, true,
           with_local_hooks("add in the next exchange what the rounding of --outer_format left out."));
 ABSL_FLAG(int64_t, outer_warmup, kOuter.warmup_steps(),

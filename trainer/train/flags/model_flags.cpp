@@ -43,7 +43,7 @@ std::string model_help() {
   namespace models = narrowcast::models;
   return absl::StrCat("The model: ", c10::Join(", ", models::learning_models()), ", ",
                       c10::Join(", ", models::fixed_models()), " (to verify gradients only), or the path of a ",
-                      "TorchScript module (*.pt), whose code is run: see docs/your_model.md.");
+                      "TorchScript module (*.pt), whose code is run: see docs/guide/your-model.md.");
 }
 
 std::string if_not_given(int64_t value) { return absl::StrCat(" (", value, " if not given)"); }

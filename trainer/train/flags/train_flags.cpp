@@ -303,7 +303,7 @@ program::Description train_description() {
           .examples = {{"train on two processes with 8-bit gradients, over a simulated network of 1 Gbit/s",
                         "narrowcast-run --nproc_per_node=2 --simulate_gbit=1 narrowcast-train --model=char_gpt "
                         "--data=book.txt --hook=int8 --output_dir=runs/book"},
-                       {"train a TorchScript module of your own (docs/your_model.md)",
+                       {"train a TorchScript module of your own (docs/guide/your-model.md)",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=net.pt --loss=cross_entropy "
                         "--data=digits --output_dir=runs/net"},
                        {"fine-tune GPT-2, whose weights are a file of Hugging Face's",

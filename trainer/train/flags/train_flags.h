@@ -16,7 +16,7 @@
 
 namespace narrowcast {
 
-// What --help and --version say. docs/training.md explains the flags at length.
+// What --help and --version say. docs/reference/training.md explains the flags at length.
 program::Description train_description();
 
 // The training or verification that the command line asks for; the environment says whether there are others to send

@@ -60,7 +60,7 @@ data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded);
 
 // Loads the model and prints the loss, and for classes the accuracy, on the held-out part of the data. The samples are
 // those of a training with the same data, batch size and batches. Then prints the generated text. Rank 0 prints.
-// Returns an exit code. Throws the three error classes of docs/errors.md, also if a rank's file differs.
+// Returns an exit code. Throws the three error classes of docs/reference/errors.md, also if a rank's file differs.
 int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context);
 
 }  // namespace narrowcast::inference

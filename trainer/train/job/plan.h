@@ -11,10 +11,11 @@
 
 namespace narrowcast::job {
 
-// What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
-// its keys. Which ranks share a node is known only after they have met. A plan for one rank alone, as of a dry run, can
-// take every `ranks_per_node` consecutive ranks for a node. A plan that must be equal on all ranks leaves it out: nodes
-// may have different numbers of ranks. Then each rank is a node in the numbers of bytes.
+// What a job is going to do: a JSON object, the same on all ranks of a job that fits together.
+// docs/reference/training.md lists its keys. Which ranks share a node is known only after they have met. A plan for one
+// rank alone, as of a dry run, can take every `ranks_per_node` consecutive ranks for a node. A plan that must be equal
+// on all ranks leaves it out: nodes may have different numbers of ranks. Then each rank is a node in the numbers of
+// bytes.
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
                          std::optional<int64_t> ranks_per_node = std::nullopt);
 

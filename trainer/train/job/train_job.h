@@ -132,7 +132,7 @@ void set_threads(int64_t threads, const JobContext& context);
 // Checks and reads all that one rank can by itself, joins the other ranks, compares the plans, and trains or verifies.
 // Returns kSuccess, or kCheckFailed if gradients are not as they should be, the loss is not finite or the replicas
 // differ at the end, or 128 plus the signal that ended the training with a checkpoint. Throws the classes of errors
-// that docs/errors.md tells apart.
+// that docs/reference/errors.md tells apart.
 int run_job(const TrainJob& job, const JobContext& context);
 
 }  // namespace narrowcast::job

@@ -1,4 +1,4 @@
-// metrics.jsonl: a training's reports for programs. docs/training.md lists the keys.
+// metrics.jsonl: a training's reports for programs. docs/reference/metrics.md lists the keys.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Exports a training to Prometheus: a file in its text format, for node_exporter's textfile collector. docs/training.md
-// lists the metrics.
+// Exports a training to Prometheus: a file in its text format, for node_exporter's textfile collector.
+// docs/reference/metrics.md lists the metrics.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Exports a training to TensorBoard: an event file, which is a TFRecord file of its protocol buffers. docs/training.md
-// lists the tags.
+// Exports a training to TensorBoard: an event file, which is a TFRecord file of its protocol buffers.
+// docs/reference/metrics.md lists the tags.
 #pragma once
 
 #include <cstdint>

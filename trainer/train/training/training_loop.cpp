@@ -312,7 +312,7 @@ class TrainingRun {
   }
 
   // Collective. A corrupted replica must be neither trained further nor saved. With PowerSGD's averaged memory ranks on
-  // different machines may differ in the last bits (docs/hooks.md).
+  // different machines may differ in the last bits (docs/reference/hooks.md).
   void check_replicas() {
     const bool may_round_differently = hooks::hook_row(setup_.ddp.hook()).approximates() &&
                                        setup_.ddp.power_sgd().memory == hooks::PowerSgdMemory::kAveraged;

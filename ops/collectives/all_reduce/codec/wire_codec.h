@@ -1,4 +1,4 @@
-// Segments of a tensor as messages in a wire format (docs/wire_format.md): encoding and decoding.
+// Segments of a tensor as messages in a wire format (docs/reference/wire-format.md): encoding and decoding.
 #pragma once
 
 #include <ATen/core/Tensor.h>

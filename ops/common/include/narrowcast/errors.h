@@ -1,5 +1,6 @@
 // The project's own error classes. The others are LibTorch's: c10::ValueError and c10::TypeError (wrong use) and
-// c10::DistBackendError (a peer or the network failed). docs/errors.md describes what a caller can do about each.
+// c10::DistBackendError (a peer or the network failed). docs/reference/errors.md describes what a caller can do about
+// each.
 #pragma once
 
 #include <c10/util/Exception.h>

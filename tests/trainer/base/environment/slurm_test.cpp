@@ -96,7 +96,7 @@ TEST(SlurmStepTest, AllTasksDeriveTheSamePortAndOtherStepsAnother) {
   EXPECT_NE(WorkerEnv::from_variables(changed("SLURM_JOB_ID", "1235")).master_port, port);
 }
 
-// The formula of docs/launcher.md: FNV-1a of "1234.0", computed independently.
+// The formula of docs/reference/launcher.md: FNV-1a of "1234.0", computed independently.
 TEST(SlurmStepTest, ThePortIsTheDocumentedOne) {
   EXPECT_EQ(WorkerEnv::from_variables(step_variables()).master_port, 26395);
 }

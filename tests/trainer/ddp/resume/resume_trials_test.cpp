@@ -86,8 +86,8 @@ class Training {
   Training(const DrawnTraining& drawn, const ProcessGroupPtr& group)
       : Training(drawn, group, std::make_shared<DrawnNet>(drawn.net, kSeedOfParameters)) {}
 
-  // Resumes from what the ranks have saved. As docs/checkpoints.md has it, parameters are loaded first; replicas that
-  // differ are loaded once DistributedDataParallel has made them equal.
+  // Resumes from what the ranks have saved. As docs/guide/checkpoints.md has it, parameters are loaded first; replicas
+  // that differ are loaded once DistributedDataParallel has made them equal.
   Training(const DrawnTraining& drawn, const ProcessGroupPtr& group, const std::vector<Saved>& saved)
       : Training(drawn, group, loaded_net(drawn, group, saved)) {
     const Saved& own = saved.at(static_cast<size_t>(group->getRank()));

@@ -148,7 +148,7 @@ TEST(LaunchPlan, LetsWorkersUseTheirSimulatedNetwork) {
 TEST(LaunchPlan, GivesWorkersWhatTorchrunGives) {
   const auto workers = plan_workers(options(2), two_ranks(), {{"HOME", "/home/me"}});
   ASSERT_EQ(workers.size(), 2U);
-  // The table of docs/launcher.md, for rank 1.
+  // The table of docs/reference/launcher.md, for rank 1.
   const EnvironmentVariables expected = {{"HOME", "/home/me"},
                                          {"RANK", "1"},
                                          {"LOCAL_RANK", "1"},

@@ -29,7 +29,7 @@ TEST(Recommendation, NamesTheFastestHookAndItsGain) {
   EXPECT_EQ(
       text_of({time_of("allreduce", 200, 100), time_of("bf16_compress", 100, 50), time_of("int8", 50, 25)}),
       "Recommendation: --hook=int8. It is 4.00 times as fast as allreduce (4.00 to 4.00 at 95%) and 2.00 times as "
-      "fast as bf16_compress; docs/hooks.md says how exact it is.\n");
+      "fast as bf16_compress; docs/reference/hooks.md says how exact it is.\n");
 }
 
 TEST(Recommendation, TakesTheGeometricMeanOfAllCases) {
@@ -37,7 +37,7 @@ TEST(Recommendation, TakesTheGeometricMeanOfAllCases) {
       text_of({time_of("allreduce", 200, 100), time_of("int8", 100, 25), four_of("allreduce", 800, 400),
                four_of("int8", 100, 100)}),
       "Recommendation: --hook=int8. It is 4.00 times as fast as allreduce (4.00 to 4.00 at 95%; 2.00 to 8.00 in 2 "
-      "cases); docs/hooks.md says how exact it is.\n");
+      "cases); docs/reference/hooks.md says how exact it is.\n");
 }
 
 TEST(Recommendation, PrefersMoreBytesWhereTheyCostNoTime) {

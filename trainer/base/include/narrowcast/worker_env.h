@@ -37,7 +37,8 @@ struct WorkerFlags {
 
 // This process's place in a job, from the command line and from the launcher's variables. The launchers: torchrun,
 // narrowcast-run, Kubernetes' training operator, Open MPI, srun, MPICH's and Intel's mpiexec, other PMI launchers, or
-// RANK and WORLD_SIZE set by hand. docs/launcher.md lists the variables. The defaults describe a single process.
+// RANK and WORLD_SIZE set by hand. docs/reference/launcher.md lists the variables. The defaults describe a single
+// process.
 struct WorkerEnv {
   int64_t rank = 0;
   int64_t world_size = 1;

@@ -45,7 +45,7 @@ struct LearningRateOptions {
 //     optimizer.step();
 //   }
 //
-// Step s of w warm-up steps (from 0) has peak * (s + 1) / w; then `schedule` holds. docs/training.md has the
+// Step s of w warm-up steps (from 0) has peak * (s + 1) / w; then `schedule` holds. docs/reference/training.md has the
 // formulas.
 class LearningRateSchedule {
  public:
