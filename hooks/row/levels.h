@@ -1,4 +1,4 @@
-// Over which nodes a hook exchanges, in how many levels (hook_options.h), and what sending between them costs.
+// The nodes and levels over which a hook averages (hook_options.h), and the communication cost between nodes.
 #pragma once
 
 #include <memory>
@@ -13,68 +13,74 @@
 
 namespace narrowcast::hooks {
 
-// A collective: the nodes of the group, for a hook with these options; all ranks get the same, found
-// once for each group. One level, the flat layout without memory, where the options say so, where no two ranks share a
-// node or can have memory in common (FoundNodes::why_flat says why), and for groups that move tensors on GPUs by
-// something else than NCCL, or none on the CPU beside, by which ranks are found.
+// A collective: the nodes of the group, for a hook with these options. All ranks get the same layout. Nodes are found
+// once for each group. The layout is flat (one level, without shared memory)
+//  - if the options ask for one level;
+//  - if no two ranks share a node or can have memory in common (FoundNodes::why_flat is the reason);
+//  - if the group moves tensors on GPUs without NCCL, or has no backend for CPU tensors, which finding nodes needs.
 //
-// c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two, and
-// where groups could have two also if an option of the kinds kLevels, kLink or kChoice differs between ranks: it names
-// the first that differs from rank 0's.
+// Throws c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and two are not possible.
+// If the group could have two levels, it also throws if an option of the kinds kLevels, kLink or kChoice differs
+// between ranks. The error names the first option that differs from rank 0's.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 
-// A collective: the groups over which a hook exchanges buckets on a GPU in two levels, of its own, as the order of a
-// communicator's collectives is that of a hook. Null for one level, and where the group moves no tensors on GPUs.
+// A collective: the groups over which a hook averages buckets on a GPU in two levels. Each hook gets separate groups,
+// because the collectives of a communicator must follow the order of one hook. Null for one level, and if the group
+// moves no tensors on GPUs.
 std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
                                                                     const node::NodeLayout& layout);
 
-// What CommHook::nodes says of them.
+// The text that CommHook::nodes returns.
 std::string nodes_text(const node::FoundNodes& found);
 
-// Whether the options say that there be two levels, and one is an error.
+// Whether the options require two levels, so that one level is an error.
 bool asks_for_two_levels(const WireOptions& wire);
 
-// What find_hook_nodes would find, as far as the options alone say it: the layout for a node size, else one level.
+// The result of find_hook_nodes as far as it follows from the options alone: the layout of the node size, else one
+// level.
 node::NodeLayout expected_layout(const WireOptions& wire, int64_t world_size);
 
-// The layout in a hook's saved state, "nodes": int64 [W], by rank its node; absent where every rank is a node.
+// Adds the layout to a hook's saved state as "nodes": int64 [W], the node of each rank. Adds nothing if every rank is a
+// node.
 void add_nodes(HookState& state, const node::NodeLayout& layout);
 
-// That of the ranks which left the state. Throws CorruptInputError for what is none.
+// The layout of the ranks that saved the state. Throws CorruptInputError if it is invalid.
 node::NodeLayout saved_nodes(const FormerRanks& saved);
 
-// A link in a hook's saved state, under that name: float64 [2], seconds per hop and per byte; none where there is none.
+// Adds a link to a hook's saved state as `name`: float64 [2], seconds per hop and per byte. Adds nothing without a
+// link.
 void add_link(HookState& state, const char* name, const std::optional<collectives::LinkCost>& link);
 
-// Nothing where the state has none of that name. Throws CorruptInputError for what is none.
+// The saved link `name`; empty if the state does not have it. Throws CorruptInputError if it is invalid.
 std::optional<collectives::LinkCost> saved_link(const HookState& saved, const char* name);
 
-// Whether the options say all of the link between nodes, so that nothing needs to be measured.
+// Whether the options give all values of the link between nodes, so that nothing needs to be measured.
 inline bool gives_link(const WireOptions& wire) { return wire.link_gbit && wire.link_us; }
 
-// `link` with what the options say in its place: of a rank's share of its node's card.
+// `link` with the values that the options give, for a rank's share of its node's NIC.
 collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOptions& wire,
                                       const node::NodeLayout& layout);
 
-// The link over which ranks exchange with that layout: as the options say, and else as measured, a collective then,
-// once for each group, by messages on GPUs where the group moves those by NCCL. Where it moves them by something else
-// nothing is measured: what the options leave open is LinkCost::of_gpus, and nothing is known within a node.
+// The link over which ranks average with that layout. Values that the options do not give are measured. Measuring is a
+// collective, done once for each group. It sends messages on GPUs if the group moves those by NCCL. If the group moves
+// them without NCCL, nothing is measured: LinkCost::of_gpus stands for the missing values between nodes, and the link
+// within a node stays unknown.
 collectives::Link find_hook_link(const HookOptions& options, const node::NodeLayout& layout);
 
-// The link between nodes of a hook whose arrays go in one hop or in two by what sending costs. With up to two nodes one
-// hop is best on any link, so that there is none to know.
+// The link between nodes, for a hook that sends arrays in one hop or in two, depending on the communication cost. With
+// up to two nodes one hop is best on any link, so that no link is needed.
 class RouteLink {
  public:
-  // None.
+  // No link.
   RouteLink() = default;
-  // A collective from three nodes on, as find_hook_link.
+  // With three nodes or more, a collective: find_hook_link. Else no link.
   RouteLink(const HookOptions& options, const node::NodeLayout& layout);
 
   collectives::LinkCost cost() const { return cost_.value_or(collectives::LinkCost{}); }
 
-  // In a hook's saved state as "link" (add_link), beside the nodes. The route decides how numbers are rounded, so that
-  // a hook goes on with what it has measured before, but for what its options say: resume comes before the first
-  // bucket, and takes nothing from a state of other nodes.
+  // Adds the link (add_link) as "link" and the nodes to a hook's saved state. The route decides how numbers are
+  // rounded, so a hook that resumes keeps the measured values, except those that its options give. Call resume before
+  // the first bucket. It ignores a state of other nodes.
   void add_to(HookState& state) const;
   void resume(const FormerRanks& saved);
 

@@ -1,11 +1,11 @@
-// How ranks find out whether they mean the same: each announces what it is about to do, and all compare the same
-// announcements in the same way, so that all go on or all throw the same error.
+// How ranks agree on a call: each rank announces its call, and all ranks compare the same announcements in the same
+// way. So either all ranks continue or all throw the same error.
 //
 // There is one wire form, one reader and one comparison. Three transports carry messages:
-//  - agree(): one all-gather of slots, for calls that the group's own collectives serve;
+//  - agree(): one all-gather of slots, for calls that use the group's own collectives;
 //  - AnnouncementExchange (announcement_exchange.h): slots from peer to peer, for jobs of the engine;
-//  - check_equal_on_all_ranks (<narrowcast/consensus.h>): hashes first and messages only if these differ, for lists as
-//    long as a model's.
+//  - check_equal_on_all_ranks (<narrowcast/consensus.h>): hashes, then messages only if hashes differ, for long lists
+//    such as a model's parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,45 +32,46 @@ struct Entry {
 };
 
 struct Announcement {
-  std::string call = {};                          // As errors name it; empty for none. The same on all ranks.
+  std::string call = {};                          // Its name in errors; may be empty. The same on all ranks.
   std::vector<Entry> entries = {};                // The same on all ranks.
-  std::vector<int64_t> numbers = {};              // May differ between ranks: the caller looks at them.
+  std::vector<int64_t> numbers = {};              // May differ between ranks; the caller checks them.
   std::optional<Refusal> refusal = std::nullopt;  // Why this rank cannot take part.
 };
 
 // The wire form of an announcement:
 //   8 bytes  kMessageMark
-//   8 bytes  the size of the rest
-//   1 byte   refusal: 0 for none, 'V' for a wrong value, 'T' for a wrong type; then its reason
+//   8 bytes  the number of bytes that follow
+//   1 byte   refusal: 0 without one, 'V' for a wrong value, 'T' for a wrong type; then its reason
 //            the call
 //            the number of entries, and the name and the value of each
 //            the number of numbers, and 8 bytes for each
+//
 // A text is its size and its bytes. Sizes of texts and numbers of items have 4 bytes. All ranks of a job have the same
 // byte order. Reasons are cut at kLongestReason.
 NARROWCAST_EXPORT std::string to_message(const Announcement& announcement);
 
-// The inverse. Zeros may follow, as in a slot. Nothing for any other bytes.
+// The inverse. Zeros may follow the message, as in a slot. Empty for any other bytes.
 std::optional<Announcement> from_message(std::string_view bytes);
 
-// Its last byte changes with this form and with the bytes of a wire format, so that ranks whose libraries have others
-// refuse each other.
+// The last byte changes with this form and with the bytes of a wire format. So ranks refuse each other if their
+// libraries have different forms or formats.
 inline constexpr int64_t kMessageMark = 0x6E63616772656501;
 inline constexpr size_t kLongestReason = 880;
 
-// A message with zeros behind it, uint8 [bytes]. In kAnnouncementBytes there is room for any refusal and for a few
-// short entries.
+// A message followed by zeros, uint8 [bytes]. kAnnouncementBytes has room for any refusal and for a few short entries.
 inline constexpr int64_t kAnnouncementBytes = 1024;
 at::Tensor slot_of(const Announcement& announcement, int64_t bytes = kAnnouncementBytes);
 
-// The messages in slots [W, bytes], which keep them.
+// The messages in slots [W, bytes], as views into them.
 std::vector<std::string_view> messages_in(const at::Tensor& slots);
 
-// Throws, the same on all ranks, unless all announce the same. Else returns the announcements. `messages`: by rank.
-//  - c10::DistBackendError "rank R: STEP failed: ..." names the first rank whose message is none.
+// Throws, the same on all ranks, unless all ranks announce the same. Else returns the announcements. `messages`: by
+// rank.
+//  - c10::DistBackendError "rank R: STEP failed: ..." names the first rank whose message is not an announcement.
 //  - c10::ValueError or c10::TypeError is the refusal of the first rank that has one: "CALL on rank 1: REASON".
-//  - c10::ValueError names the first rank that differs from rank 0 and its first entry that does: "CALL: NAME differs
-//    between ranks: rank 0 has A, rank 2 does not have it". Entries are compared by name, in the order of rank 0, those
-//    that both ranks have first. If all are equal, so must be their order.
+//  - c10::ValueError names the first rank that differs from rank 0, and its first entry that differs: "CALL: NAME
+//    differs between ranks: rank 0 has A, rank 2 does not have it". Entries are compared by name, in the order of rank
+//    0. Entries that both ranks have come first. If all are equal, their order must also be equal.
 NARROWCAST_EXPORT std::vector<Announcement> check_announcements(int64_t rank, const std::string& step,
                                                                 const std::vector<std::string_view>& messages);
 
@@ -78,8 +79,8 @@ NARROWCAST_EXPORT std::vector<Announcement> check_announcements(int64_t rank, co
 NARROWCAST_EXPORT std::string text_of_difference(std::string_view name, std::optional<std::string_view> first,
                                                  int64_t rank, std::optional<std::string_view> other);
 
-// A collective: check_announcements of all ranks' announcements, after one all-gather of slots of that size, the same
-// on all ranks. It is made on the CPU if the group can, else on `device`, which is waited for. c10::DistBackendError
+// A collective: one all-gather of slots, then check_announcements. `slot_bytes` is the same on all ranks. The
+// all-gather runs on the CPU if the group can, else on `device`, and the host waits for it. c10::DistBackendError
 // naming this rank and the call if a peer or the network fails.
 NARROWCAST_EXPORT std::vector<Announcement> agree(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                   const Announcement& own,

@@ -13,19 +13,19 @@
 
 namespace narrowcast::collectives {
 
-// Each rank sends its announcement to all others, in a slot of kAnnouncementBytes. A job that has one does not use the
-// exact elements' channels, of which the announcements' is one.
+// Each rank sends its announcement to all others, in a slot of kAnnouncementBytes. A job with an AnnouncementExchange
+// must not use the channels for exact elements, because announcements use one of them.
 class AnnouncementExchange {
  public:
   AnnouncementExchange(int64_t rank, int64_t world_size);
 
-  // Before start. Forgets those of an earlier exchange.
+  // Sets this rank's announcement and clears those of an earlier exchange. Call it before start.
   void set_own(const Announcement& own);
 
   void start(engine::Transport& transport);
   void wait(engine::Transport& transport);
 
-  // By rank, after wait; kept here.
+  // The messages by rank, after wait. They are views into this object.
   std::vector<std::string_view> messages() const { return messages_in(slots_); }
 
  private:
@@ -33,7 +33,7 @@ class AnnouncementExchange {
 
   const int64_t rank_;
   const int64_t world_size_;
-  const at::Tensor slots_;  // uint8 [W, kAnnouncementBytes], by rank. This rank's own is what it sends.
+  const at::Tensor slots_;  // uint8 [W, kAnnouncementBytes], by rank. This rank sends its own slot.
   std::vector<int64_t> receives_;
 };
 

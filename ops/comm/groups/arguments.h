@@ -1,6 +1,5 @@
-// What a rank's own arguments must be, and how a rank whose arguments are wrong takes part in a call all the same: it
-// tells the others why it cannot, and all throw that. If it threw alone, the others would wait for it until their
-// time-out.
+// Checks of a rank's own arguments. A rank whose arguments are wrong still takes part in the call: it sends the others
+// the reason, and all ranks throw it. If it threw alone, the others would wait for it until their time-out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +11,8 @@
 
 namespace narrowcast::collectives {
 
-// c10::ValueError if elements of `tensor` share memory with each other, as those of an expanded one do: such a tensor
-// cannot hold what is written to it.
+// c10::ValueError if elements of `tensor` share memory with each other, as in an expanded tensor: such a tensor cannot
+// be written to.
 void check_writable(const std::string& name, const at::Tensor& tensor);
 
 struct Refusal {
@@ -21,16 +20,16 @@ struct Refusal {
   std::string reason;
 };
 
-// What `check` finds wrong with this rank's arguments: its c10::ValueError or c10::TypeError. Another c10::Error, of
-// LibTorch about a tensor of a kind that the check does not know, counts as the former.
+// Runs `check` of this rank's arguments and returns its c10::ValueError or c10::TypeError, if it throws. Another
+// c10::Error, which LibTorch throws for a kind of tensor that the check does not expect, counts as a c10::ValueError.
 std::optional<Refusal> refusal_of(const std::function<void()>& check);
 
-// Throws the error of `rank` in the words that all ranks use: "CALL on rank R: REASON", printable and bounded. Without
+// Throws the error of `rank` with the text that all ranks use: "CALL on rank R: REASON", printable and bounded. Without
 // a call: "rank R: REASON".
 [[noreturn]] void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
 
-// Tells the other ranks of this one's refusal by `tell`, a collective that throws on all ranks what they throw, as they
-// are told. Where that fails with c10::DistBackendError, throws `refusal` and why the ranks could not be told.
+// Sends this rank's refusal to the other ranks by `tell`, a collective that throws the same error on all ranks. If
+// `tell` fails with c10::DistBackendError, throws `refusal` and the reason why it did not reach the other ranks.
 [[noreturn]] void refuse_together(const Refusal& refusal, const std::function<void()>& tell);
 
 }  // namespace narrowcast::collectives

@@ -1,8 +1,8 @@
-// Groups whose collectives are broken off because a rank of them is lost.
+// Groups whose collectives are aborted because one of their ranks is lost.
 //
-// NCCL's kernels wait for a rank that is gone, between GPUs that share memory without end, and whoever waits for the
-// stream waits with them. Breaking a group off ends these kernels; what they leave in memory means nothing. As the
-// groups that were split off a group have communicators of their own, all are broken off together, each once.
+// NCCL's kernels wait for a lost rank, between GPUs that share memory without end, and so does every thread that waits
+// for their stream. Breaking a group off ends these kernels. The memory that they were writing has no meaning then. The
+// groups that were split off a group have separate communicators, so all are broken off together, each once.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -17,31 +17,32 @@
 
 namespace narrowcast::collectives {
 
-// Breaks off the collectives of `group` and of all groups split off it, and of those split off later at once: their
-// backends' abort(), each in a thread of its own, because one may wait for kernels of another (NCCL frees memory of the
-// GPU, which waits for all kernels). Returns when all have. A group that is broken off stays so, with the first `why`.
-// Thread-safe, and throws nothing that a backend throws.
+// Breaks off the collectives of `group` and of all groups split off it. Groups that are split off later are broken off
+// at once. It calls abort() of each backend in a separate thread, because one abort() may wait for kernels of another
+// backend (NCCL frees memory of the GPU, which waits for all kernels). Returns when all have returned. The group stays
+// broken off, with the first `why`. Thread-safe. It throws nothing that a backend throws.
 NARROWCAST_EXPORT void break_off(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& why);
 
-// What break_off said of `group`; empty if it is not broken off.
+// The `why` of break_off for `group`; empty if it is not broken off.
 NARROWCAST_EXPORT std::string why_broken_off(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-// What a backend of `group`, or of a group split off it, has found itself: "a collective timed out" or "a collective
-// failed", after which NCCL's has ended its kernels as break_off does. Empty if nothing, and for backends without
-// errors of that kind.
+// The failure that a backend of `group`, or of a group split off it, has found itself: "a collective timed out" or "a
+// collective failed". NCCL's backend has then ended its kernels as break_off does. Empty without a failure, and for
+// backends that do not report errors in this way.
 NARROWCAST_EXPORT std::string failure_in_backends(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 struct GroupFate;
 
-// Owns a group that was split off another one, or none. It is shut down with this object, which the ranks destroy when
-// none of them enqueues anything more: after an exception, broken off, unless it was before.
+// Owns a group that was split off another one, or no group. The destructor shuts the group down. The ranks destroy this
+// object when none of them enqueues anything more. If an exception destroys it, the group is aborted instead, unless it
+// was broken off before.
 class NARROWCAST_EXPORT SplitGroup {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
   SplitGroup() = default;
-  // `group` consists of these `ranks` of `parent`; without ranks, of all. Breaks it off if `parent` is broken off; else
-  // throws what the check of its splits does (check_splits).
+  // `group` consists of these `ranks` of `parent`, or of all if `ranks` is empty. If `parent` is broken off, breaks
+  // `group` off. Else throws what the check of the parent's splits throws (check_splits).
   SplitGroup(const Group& parent, Group group, const std::vector<int64_t>& ranks = {});
   ~SplitGroup();
   SplitGroup(const SplitGroup&) = delete;
@@ -49,14 +50,14 @@ class NARROWCAST_EXPORT SplitGroup {
   SplitGroup(SplitGroup&& other) noexcept = default;
   SplitGroup& operator=(SplitGroup&& other) noexcept;
 
-  // Null: none.
+  // Null if it owns no group.
   const Group& group() const { return group_; }
 
  private:
   void end() noexcept;
 
   Group group_;
-  std::shared_ptr<GroupFate> parent_;  // Of the group that it was split off.
+  std::shared_ptr<GroupFate> parent_;  // The fate of the parent group.
 };
 
 }  // namespace narrowcast::collectives

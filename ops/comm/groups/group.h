@@ -1,5 +1,5 @@
-// Process groups: by name, as PyTorch's functional collectives know them, what they move, and what their ranks hand
-// each other of a call before data is sent.
+// Process groups: lookup by name, as PyTorch's functional collectives do it, the devices whose tensors they move, and
+// small exchanges before data is sent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 
 namespace narrowcast::collectives {
 
-// The group registered under that name. c10::ValueError if there is none.
+// The group that is registered as `name`. c10::ValueError if there is none.
 inline c10::intrusive_ptr<c10d::ProcessGroup> find_group(std::string_view name) {
   try {
     return c10d::resolve_process_group(std::string(name));
@@ -41,29 +41,30 @@ inline bool moves_cpu_tensors(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
   return moves_tensors_on(at::kCPU, group);
 }
 
-// A device whose tensors the group moves: the CPU if it can, else this rank's current one of the group's first kind.
+// A device whose tensors the group moves: the CPU if it can, else this rank's current device of the group's first type.
 inline at::Device any_device(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   return moves_cpu_tensors(group) ? at::kCPU
                                   : c10::impl::VirtualGuardImpl(group->getDeviceTypes().at(0).type()).getDevice();
 }
 
-// Every rank's `row`, [n] of the same type and size on all ranks: [W, n] on the CPU, by rank. It travels on its own
-// device, which is waited for. Where a rank's message is too short, zeros are left. Throws what the backend throws.
+// All-gathers `row`, [n] of the same type and size on all ranks: returns [W, n] on the CPU, by rank. The row is sent on
+// its own device, and the host waits for it. If a rank's message is too short, zeros remain. Throws what the backend
+// throws.
 inline at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor row) {
   at::Tensor received = at::zeros({group->getSize() * row.numel()}, row.options());
   libtorch::all_gather_single(group, received, row)->wait();
   return received.cpu().view({group->getSize(), row.numel()});
 }
 
-// The same on `device`. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
+// As above, on `device`. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
 inline at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& call,
                                   const at::Tensor& row, at::Device device) {
   const at::Tensor sent = row.to(device);
   return with_backend_errors(group->getRank(), call, [&] { return all_gather_rows(group, sent); });
 }
 
-// A collective: of each of the values, as many on all ranks, the greatest that any rank gives. None returns before all
-// have called it. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
+// A collective: the maximum over ranks, value by value. All ranks pass the same number of values. No rank returns
+// before all have called it. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
 inline std::vector<double> greatest_of_ranks(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                              const std::string& call, const std::vector<double>& values) {
   const at::Tensor row = at::tensor(values, at::kDouble).to(any_device(group));

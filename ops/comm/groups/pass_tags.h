@@ -1,4 +1,4 @@
-// Tags by which ranks find out that they do not average the gradients of the same backward pass.
+// Tags with which ranks detect that they do not average the gradients of the same backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +16,14 @@
 
 namespace narrowcast::collectives {
 
-// The exchange of tags on an engine. A tag is an announcement whose call is the backward pass in which a rank is, or
-// the bucket that it sends next: "backward pass 7 of model 1", "bucket 2 of backward pass 7 of model 1". Models have
-// their place among those that were wrapped for the group, a pass counts the forward passes of its model that computed
-// gradients, and buckets have their place in a pass, all from 1.
+// The exchange of tags on an engine. A tag is an announcement whose call is the rank's present backward pass, or the
+// bucket that it sends next: "backward pass 7 of model 1", "bucket 2 of backward pass 7 of model 1". All numbers count
+// from 1: models in the order in which they were wrapped for the group, passes by the forward passes of the model that
+// computed gradients, and buckets in the order of a pass.
+//
 // start:  sends the tag.
-// finish: waits for all tags and checks them. If that throws, the engine refuses all later jobs, so that nothing of the
-//         pass is sent. If all ranks refuse, no rank submits anything of the pass: then the exchange does not fail, and
+// finish: waits for all tags and checks them. If that throws, the engine refuses all later jobs, so that no data of the
+//         pass are sent. If all ranks refuse, no rank submits data of the pass. Then the exchange does not fail, and
 //         the group remains usable.
 class PassTagJob final : public engine::Job {
  public:
@@ -34,7 +35,7 @@ class PassTagJob final : public engine::Job {
   bool lets_next_start() const override { return false; }
   at::Tensor finish(engine::Transport& transport) override;
 
-  // Once the exchange is over: throws unless all ranks run the same pass (check_announcements).
+  // After the exchange: throws unless all ranks run the same pass (check_announcements).
   void check() const;
 
  private:
@@ -48,30 +49,30 @@ class NARROWCAST_EXPORT PassTags {
  public:
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
-  // All ranks make one for their next model of `group`, in the same order. c10::ValueError if the group has no backend
-  // for CPU tensors.
+  // All ranks create one for their next model of `group`, in the same order. c10::ValueError if the group has no
+  // backend for CPU tensors.
   explicit PassTags(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
   ~PassTags();
   PassTags(const PassTags&) = delete;
   PassTags& operator=(const PassTags&) = delete;
 
-  // Whether the group has other models now.
+  // Whether the group has other models at present.
   bool has_company() const;
 
-  // Exchanges the tag of the backward pass with that number. The future fails as PassTagJob says.
+  // Exchanges the tag of the backward pass with that number. The future fails as described at PassTagJob.
   Future compare(int64_t pass) const;
 
-  // Notes that buckets of this model are sent from now on, or no longer. Both happen at the same place in the order of
-  // exchanges on all ranks.
+  // Notes that buckets of this model are sent from now on, or no longer. All ranks call each at the same place in the
+  // order of exchanges.
   void begin_buckets() const;
   void end_buckets() const;
 
-  // Exchanges the tag of the next bucket, whose index is given, if this model and another one send buckets now. Else
-  // returns null: the order of one model's buckets does not depend on the rank.
+  // Exchanges the tag of the next bucket, `index`, if this model and another one send buckets at present. Else returns
+  // null: the order of one model's buckets does not depend on the rank.
   Future compare_bucket(int64_t pass, int64_t index) const;
 
-  // Takes the place of compare() on a rank that cannot run the pass. Waits until all ranks have begun to compare, and
-  // throws a c10::ValueError with `reason` on all of them.
+  // Replaces compare() on a rank that cannot run the pass. Waits until all ranks have begun to compare, and throws a
+  // c10::ValueError with `reason` on all of them.
   [[noreturn]] void refuse(int64_t pass, const std::string& reason) const;
 
  private:

@@ -1,5 +1,5 @@
-// The quantised all-reduce of callers who have agreed on nothing before: every rank announces its call to all others
-// before data is sent, so that all come to the same verdict (ops/comm/groups/agree.h).
+// The quantised all-reduce for callers who have not agreed on the call before. Every rank announces its call to all
+// others before data is sent, so that all ranks get the same result of the comparison (ops/comm/groups/agree.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,31 +21,31 @@
 
 namespace narrowcast::collectives {
 
-// As errors call it.
+// The operator's name in errors.
 inline constexpr const char* kQuantizedAllReduce = "quantized_all_reduce";
 
 Announcement announcement_of(const at::Tensor& array, WireFormat format);
 
-// A call's exchange on the engine.
+// The exchange of a call on the engine.
 // start:   sends the announcement of this rank's call to every other rank.
 // advance: waits for the announcements of all others. If all are the same, every rank knows the size of every message,
-//          and the mean starts. If not, no rank sends any data: the exchange ends, and the group is as good as before.
-//          (Announcements take a fraction of a millisecond. Encoding meanwhile, to send everything at once afterwards,
-//          costs more: then no message is under way while the next one is encoded.)
-// finish:  the mean's.
+//          and the all-reduce starts. If not, no rank sends any data: the exchange ends, and the group stays usable.
+//          (Announcements take a fraction of a millisecond. Encoding meanwhile, and sending everything at once
+//          afterwards, is slower: then no message is in flight while the next one is encoded.)
+// finish:  finishes the all-reduce.
 //
-// Nothing of a former call is relied on, so that ranks cannot differ in what they remember.
+// A call does not rely on anything from an earlier call, so ranks cannot differ in what they remember.
 class AnnouncedAllReduceJob final : public engine::Job {
  public:
-  // `name`: of the exchange, in errors.
+  // `name`: the name of the exchange in errors.
   AnnouncedAllReduceJob(std::string name, int64_t rank, int64_t world_size);
 
-  // What the next submission does. `mean`, with its call set, is run if all ranks make the same call; null:
-  // announcements are all there is to exchange.
+  // Sets the call for the next submission. `mean`, with its call set, runs if all ranks make the same call. If `mean`
+  // is null, only announcements are exchanged.
   void set_call(const Announcement& own, std::shared_ptr<AllReduceJob> mean);
 
-  // After a submission: throws, on all ranks the same, unless all ranks made the same call (check_announcements). That
-  // is not an error of the job, after which its engine would take no other.
+  // After a submission: throws, the same on all ranks, unless all ranks made the same call (check_announcements). The
+  // job itself does not fail then, because its engine would take no other job after a failure.
   void check() const;
 
   std::string name() const override { return name_; }
@@ -61,30 +61,30 @@ class AnnouncedAllReduceJob final : public engine::Job {
   std::shared_ptr<AllReduceJob> mean_;  // Null also once the ranks are found to differ.
 };
 
-// What the quantised all-reduce keeps for a process group from call to call: memory for the messages of one call,
-// of the largest yet. Fresh memory costs more than the network does. Nothing here says what other ranks do, and
-// nothing keeps the group alive.
+// The memory that the quantised all-reduce keeps for a process group between calls: for the messages of one call, the
+// largest so far. Allocating it each time takes longer than the network. It stores nothing about other ranks, and does
+// not keep the group alive.
 class GroupWorkspace {
  public:
-  // The group's own, made at its first call. A group does not tell when it is destroyed: the next call on any group
-  // frees what those that are gone had. Thread-safe.
+  // The workspace of the group, made at its first call. Nothing reports that a group is destroyed, so the next call on
+  // any group frees the workspaces of destroyed groups. Thread-safe.
   static std::shared_ptr<GroupWorkspace> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
   GroupWorkspace(int64_t rank, int64_t world_size);
 
-  // To be held during a call. One call of a group is under way at a time, in whatever threads they are made.
+  // Held during a call. A group runs one call at a time, whatever threads the calls come from.
   std::mutex in_use;
 
   const std::shared_ptr<AnnouncedAllReduceJob>& call() const { return call_; }
 
-  // The mean of arrays of `numel` elements. The last one is kept.
+  // The all-reduce job for arrays of `numel` elements. The last one is kept.
   const std::shared_ptr<AllReduceJob>& mean(int64_t numel, WireFormat format);
 
-  // After a call: keeps nothing of the caller's.
+  // Releases everything of the caller's, after a call.
   void forget_call();
 
-  // Calls enqueue(), for an array on a device's stream, and before the first such call announce(), for which the host
-  // waits; if that throws, the next such call is the first. Calls of several threads take turns.
+  // Calls enqueue(), for an array on a device's stream. Before the first such `call` it calls announce(), for which the
+  // host waits. If announce() throws, the next such call counts as the first. Calls of several threads take turns.
   void run_on_stream(const Announcement& call, const std::function<void()>& announce,
                      const std::function<void()>& enqueue);
 
@@ -95,19 +95,20 @@ class GroupWorkspace {
   const std::shared_ptr<AnnouncedAllReduceJob> call_;
   std::shared_ptr<AllReduceJob> mean_;
   std::mutex on_stream_;
-  std::set<std::string> agreed_;  // Messages of calls.
+  std::set<std::string> agreed_;  // The messages of calls on which the ranks have agreed.
 };
 
-// Hands `own` to all ranks, through the CPU if the group can: else on `device`, which is waited for. Throws, on all
-// ranks the same, unless theirs are equal. Then averages, on the CPU, by `mean` if there is one.
+// Sends `own` to all ranks, through the CPU if the group can; else on `device`, and the host waits for it. Throws, the
+// same on all ranks, unless the announcements are equal. Then averages, on the CPU, with the job of `make_mean` if that
+// is not null.
 using MakeAllReduceJob = std::function<std::shared_ptr<AllReduceJob>(GroupWorkspace&)>;
 void announce_call(const Announcement& own, const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device,
                    const MakeAllReduceJob& make_mean);
 
-// Replaces x, [numel], contiguous, by its mean for what is enqueued on the current stream of its device afterwards. The
-// ranks announce the first call of a size and format of a group; later ones wait for nothing, and a CUDA graph may
-// record them. Messages have memory for the time of the call: that of the graph where there is one, else what the
-// allocator has at hand for that stream.
+// Replaces x, [numel], contiguous, by its mean, for work that is enqueued on the current stream of its device
+// afterwards. The ranks announce a group's first call of each size and format. Later calls do not wait, and a CUDA
+// graph may record them. Messages have memory for the time of the call: the graph's memory if there is a graph, else
+// memory that the allocator has for that stream.
 void average_on_stream(const at::Tensor& x, WireFormat format, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 }  // namespace narrowcast::collectives

@@ -1,5 +1,5 @@
-// Averages a module's gradients over the ranks while the backward pass computes
-// them: the part of DistributedDataParallel that does not depend on the module's type.
+// Averages a module's gradients over the ranks while the backward pass computes them. This is the part of
+// DistributedDataParallel that does not depend on the module's type.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,36 +34,37 @@ class PassCheck;
 // The names of the parameters in each bucket, buckets in the order in which they are sent.
 using BucketNames = std::vector<std::vector<std::string>>;
 
-// The size of buckets to which the first steps led, and why; the same on all ranks.
+// The bucket size that was chosen after the first steps, and why. The same on all ranks.
 struct BucketChoice {
-  // A size that came into question.
+  // A candidate size.
   struct Size {
     double cap_mb = 0;        // MiB
-    int64_t buckets = 1;      // that many
-    double seconds_left = 0;  // from a backward pass's last gradient to the last average, as reckoned
+    int64_t buckets = 1;      // number of buckets
+    double seconds_left = 0;  // estimated, from a backward pass's last gradient to the last average
   };
 
-  double backward_seconds = 0;   // of a backward pass without the exchange, from its first gradient to its last
+  double backward_seconds = 0;   // of a backward pass without communication, from first to last gradient
   std::vector<Size> sizes = {};  // from small to large
-  int64_t chosen = 0;            // the place of the one in use
+  int64_t chosen = 0;            // index of the size in use
 
-  // The one in use.
+  // The size in use.
   const Size& size() const { return sizes.at(static_cast<size_t>(chosen)); }
 };
 
-// What one rank leaves, and resumes from.
+// The saved state of one rank.
 struct ReducerState {
   BucketNames buckets;     // the same on all ranks
   int64_t reductions = 0;  // backward passes that averaged gradients, the same on all ranks
-  // The hook's state, that of this rank alone where it is left: what it resumes from in a world of the same size. In
-  // another one it needs that of the former ranks which FormerRanks names. Empty without a hook.
+  // The hook's state; empty without a hook. A saved state has this rank's part only, from which the rank resumes in a
+  // world of the same size. To resume in a world of another size, it needs the parts of the former ranks that
+  // FormerRanks names.
   hooks::FormerRanks hook = {};
 };
 
-// While one lives, gradients accumulate locally. Made by no_sync(); they nest.
+// While a guard lives, gradients accumulate locally. Made by no_sync(). Guards nest.
 class [[nodiscard]] NoSyncGuard {
  public:
-  // Sets `synchronise`, which outlives the guard, to false until the guard goes.
+  // Sets `synchronise` to false until the guard is destroyed. `synchronise` must outlive the guard.
   explicit NoSyncGuard(bool& synchronise) : synchronise_(synchronise), previous_(synchronise) { synchronise = false; }
   ~NoSyncGuard() { synchronise_ = previous_; }
   NoSyncGuard(const NoSyncGuard&) = delete;
@@ -74,80 +75,79 @@ class [[nodiscard]] NoSyncGuard {
   const bool previous_;
 };
 
-// A step, on every rank alike: before_forward, the module's forward, after_forward,
-// a backward pass from what after_forward returned. Not thread-safe. Failures of
-// peers are c10::DistBackendErrors that name the rank and the step.
+// A step is the same on every rank: before_forward, the module's forward, after_forward, and a backward pass from the
+// result of after_forward. Not thread-safe. Failures of peers are c10::DistBackendErrors that name the rank and the
+// step.
 class NARROWCAST_EXPORT GradientReducer {
  public:
-  // A collective. Throws as DistributedDataParallel's constructor says.
+  // A collective. Throws as DistributedDataParallel's constructor.
   GradientReducer(ModuleState state, ProcessGroupPtr group, const DdpOptions& options);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Rebuilds the buckets in the order in which gradients came, once, before the
-  // second step, chooses their size before the fourth if the options leave that open, and broadcasts rank 0's buffers
-  // where due. All are collectives.
+  // Rebuilds the buckets once, before the second step, in the order in which gradients became ready. Chooses their size
+  // before the fourth step if the options leave it open. Broadcasts rank 0's buffers if that is due. All three are
+  // collectives.
   void before_forward();
 
   // Whether after_forward needs the output tensors of the forward in progress.
   bool wants_outputs() const;
 
-  // Makes the coming backward pass reduce. `outputs` are all tensors that forward
-  // returned, or nothing unless wants_outputs(). Returns what the caller must use
-  // in their place.
+  // Makes the next backward pass reduce. `outputs` are all tensors that forward returned; empty unless wants_outputs().
+  // Returns the tensors that the caller must use in their place.
   std::vector<at::Tensor> after_forward(std::vector<at::Tensor> outputs);
 
-  // The rest is what DistributedDataParallel has under the same names; it tells more.
+  // The functions below are those of DistributedDataParallel under the same names, where they are documented.
 
-  // Averages by `hook` from now on: before the first backward pass, once, with the hook "none".
+  // Averages by `hook` from now on. Call it once, with the hook "none", before the first backward pass.
   void register_comm_hook(std::unique_ptr<hooks::CommHook> hook);
   // While the guard lives, gradients accumulate locally.
   NoSyncGuard no_sync() { return NoSyncGuard(synchronise_); }
-  // loss.backward(), with failures of peers as c10::DistBackendErrors.
+  // loss.backward(), but failures of peers are c10::DistBackendErrors.
   void backward(const at::Tensor& loss) const;
   // Makes all gradients undefined.
   void zero_grad();
   // Name of the hook in use, or "none".
   std::string hook_name() const;
-  // Over which nodes the hook averages, see CommHook::nodes; empty without a hook.
+  // The nodes over which the hook averages (CommHook::nodes); empty without a hook.
   std::string hook_nodes() const { return hook_ == nullptr ? "" : hook_->nodes(); }
-  // What the hook has decided, see CommHook::decision; empty without a hook.
+  // The hook's decision (CommHook::decision); empty without a hook.
   std::string hook_decision() const;
-  // CommHook::rescale_state of the hook, if there is one.
+  // Calls CommHook::rescale_state of the hook, if there is one.
   void rescale_hook_state(double factor);
   // Bytes of gradients, codes and scales that this rank has sent.
   int64_t payload_bytes_sent() const;
-  // Bytes that it would have sent without a hook.
+  // Bytes that this rank would have sent without a hook.
   int64_t payload_bytes_without_hook() const;
-  // CommHook::compression of the hook, or that of gradients as they are.
+  // CommHook::compression of the hook; without a hook, the ratio for uncompressed gradients.
   std::optional<double> compression() const;
   // Bytes of each bucket in the order in which they are sent.
   std::vector<int64_t> bucket_bytes() const;
-  // Seconds that backward passes have waited for other ranks to begin the same pass, before their own last gradient was
-  // there, since the last call.
+  // Seconds, since the last call, that backward passes have waited for other ranks to begin the same pass. Only waiting
+  // before a pass's own last gradient counts.
   double take_waited_seconds();
   // A collective: rebuilds the buckets and broadcasts rank 0's buffers now if that is due, and chooses the size of
-  // buckets. Whether the buckets stay as they are from now on.
+  // buckets. Returns whether the buckets stay as they are from now on.
   bool settle_buckets();
-  // What the choice of a size led to; nothing before it, without one, and after load_state.
+  // The bucket size that was chosen. Empty before the choice, without a choice, and after load_state.
   const std::optional<BucketChoice>& bucket_choice() const { return bucket_choice_; }
-  // What later steps depend on besides parameters and optimizer.
+  // The state on which later steps depend, besides parameters and optimizer.
   ReducerState state() const;
-  // Resumes from such a state, before the first step. Throws CorruptInputError for one that does not fit.
+  // Resumes from a saved state, before the first step. Throws CorruptInputError if it does not fit.
   void load_state(const ReducerState& saved);
   // Whether all ranks end a step with the same gradients.
   bool keeps_replicas_equal() const { return hook_ == nullptr || hook_->keeps_replicas_equal(); }
   // CommHook::groups of the hook; empty without one.
   std::vector<int64_t> hook_groups() const { return hook_ == nullptr ? std::vector<int64_t>{} : hook_->groups(); }
-  // The group that it was made with, never null.
+  // The group that this object was made with, never null.
   const ProcessGroupPtr& process_group() const { return group_; }
 
  private:
-  // A static graph, from its first forward on.
+  // The state of a static graph, from its first forward on.
   struct StaticGraph {
     bool has_local_passes = false;  // The Reducer has seen passes inside no_sync before it could learn.
-    bool is_learning = false;       // The pass from which it learns has begun, and has not ended so far.
+    bool is_learning = false;       // The pass from which it learns has begun and has not ended.
     bool is_known = false;
   };
 
@@ -173,13 +173,13 @@ class NARROWCAST_EXPORT GradientReducer {
   std::unique_ptr<PassCheck> passes_;
   std::shared_ptr<BackwardWatch> backward_;
   std::unique_ptr<BucketChooser> chooser_;     // Until the size of buckets is chosen.
-  bool aligns_ = false;                        // Whether parameters lie in buckets by the blocks that they fill,
-  std::unique_ptr<GradientTimes> first_pass_;  // which needs the order of gradients, until buckets are rebuilt.
+  bool aligns_ = false;                        // Whether buckets order parameters by the blocks that they fill.
+  std::unique_ptr<GradientTimes> first_pass_;  // If aligns_, until buckets are rebuilt: the order of gradients.
   std::optional<BucketChoice> bucket_choice_;
   std::shared_ptr<hooks::CommHook> hook_;
   std::shared_ptr<BucketExchanges> exchanges_;  // Between hook_ and Reducers, which it outlives; null without a hook.
   std::shared_ptr<c10d::Reducer> reducer_;
-  std::optional<std::vector<std::vector<size_t>>> buckets_to_keep_;  // The Reducer's own come after one step more.
+  std::optional<std::vector<std::vector<size_t>>> buckets_to_keep_;  // The Reducer replaces its own a step later.
   const std::shared_ptr<StaticGraph> static_graph_;  // Shared with backward passes, which can outlive this object.
   bool synchronise_ = true;
   bool buffers_due_ = false;
