@@ -1,7 +1,5 @@
 #include "trainer/base/program/command_line.h"
 
-#include <absl/flags/commandlineflag.h>
-#include <absl/flags/reflection.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -51,30 +49,36 @@ size_t edits_between(std::string_view from, std::string_view to) {
 }
 
 constexpr int kMostNestedFiles = 8;
-constexpr size_t kLongestShown = 1000;              // bytes of an argument in a message
 constexpr int64_t kLargestFile = int64_t{1} << 20;  // bytes
 
-absl::CommandLineFlag* find_bool_flag(const std::string& name) {
-  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
+using Flags = std::map<std::string, Flag>;
+
+// Null if there is no such flag.
+const Flag* find_flag(const Flags& flags, const std::string& name) {
+  const auto found = flags.find(name);
+  return found == flags.end() ? nullptr : &found->second;
 }
 
-// What the user wrote, for messages.
-std::string shown(const std::string& text) { return printable(text, kLongestShown); }
+bool is_switch(const Flag& flag) { return flag.variable.type == type_name<bool>(); }
+
+const Flag* find_switch(const Flags& flags, const std::string& name) {
+  const Flag* flag = find_flag(flags, name);
+  return flag != nullptr && is_switch(*flag) ? flag : nullptr;
+}
 
 // The flag that --noNAME or --no_NAME turns off, if there is one.
-absl::CommandLineFlag* find_negated_flag(const std::string& name) {
+const Flag* find_negated_flag(const Flags& flags, const std::string& name) {
   if (!name.starts_with("no")) {
     return nullptr;
   }
-  absl::CommandLineFlag* flag = find_bool_flag(name.substr(2));
-  return flag == nullptr && name.starts_with("no_") ? find_bool_flag(name.substr(3)) : flag;
+  const Flag* flag = find_switch(flags, name.substr(2));
+  return flag == nullptr && name.starts_with("no_") ? find_switch(flags, name.substr(3)) : flag;
 }
 
-std::string suggestion(const std::string& name) {
+std::string suggestion(const Flags& flags, const std::string& name) {
   std::vector<std::string> known = {"help", "version", "flagfile"};
-  for (const auto& entry : absl::GetAllFlags()) {
-    known.emplace_back(entry.first);
+  for (const auto& entry : flags) {
+    known.push_back(entry.first);
   }
   std::sort(known.begin(), known.end());
   const std::string closest = closest_name(name, known);
@@ -125,7 +129,8 @@ std::string CommandLine::value_of(const Token& token, const std::string* next) {
   return token.value ? *token.value : *next;
 }
 
-CommandLine::CommandLine(const Description& description, const std::vector<std::string>& arguments) {
+CommandLine::CommandLine(const Description& description, const std::vector<std::string>& arguments)
+    : flags_(with_abseil_flags(description.flags)) {
   check_flag_groups(description);
   size_t next = 0;
   while (next < arguments.size() && is_flag(arguments[next]) && !answer_) {
@@ -145,7 +150,7 @@ CommandLine::CommandLine(const Description& description, const std::vector<std::
 // `next` was its value.
 bool CommandLine::apply(const Description& description, const Token& token, const std::string* next) {
   if (token.name == "help" || token.name == "h") {
-    answer_ = help_text(description);
+    answer_ = token.value == "markdown" ? reference_page(description) : help_text(description);
     return false;
   }
   if (token.name == "version") {
@@ -156,27 +161,19 @@ bool CommandLine::apply(const Description& description, const Token& token, cons
     apply_file(description, value_of(token, next));
     return !token.value;
   }
-  if (absl::CommandLineFlag* flag = absl::FindCommandLineFlag(token.name)) {
-    const bool is_switch = flag->IsOfType<bool>();
-    set(*flag, is_switch ? token.value.value_or("true") : value_of(token, next));
-    return !is_switch && !token.value;
+  if (const Flag* flag = find_flag(flags_, token.name)) {
+    set(*flag, is_switch(*flag) ? token.value.value_or("true") : value_of(token, next));
+    return !is_switch(*flag) && !token.value;
   }
-  absl::CommandLineFlag* negated = token.value ? nullptr : find_negated_flag(token.name);
-  TORCH_CHECK_VALUE(negated != nullptr, "unknown flag ", shown(token.written), suggestion(token.name));
+  const Flag* negated = token.value ? nullptr : find_negated_flag(flags_, token.name);
+  TORCH_CHECK_VALUE(negated != nullptr, "unknown flag ", shown(token.written), suggestion(flags_, token.name));
   set(*negated, "false");
   return false;
 }
 
-void CommandLine::set(absl::CommandLineFlag& flag, const std::string& value) {
-  const std::string name(flag.Name());
-  std::string error;
-  const bool good = flag.ParseFrom(value, &error);
-  // Abseil's text is "Illegal value 'V' specified for flag 'F'", then "; REASON" if the type's parser gave one.
-  const size_t reason = error.find("'; ");
-  TORCH_CHECK_VALUE(
-      good, "--", name, "=", shown(value), ": ",
-      reason == std::string::npos ? "not a valid value of type " + flag_type(name) : error.substr(reason + 3));
-  given_.insert(name);
+void CommandLine::set(const Flag& flag, const std::string& value) {
+  flag.set(value);
+  given_.insert(flag.name);
 }
 
 void CommandLine::apply_file(const Description& description, const std::string& path) {

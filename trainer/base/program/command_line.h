@@ -1,22 +1,22 @@
 // The one way every program of the project reads its command line.
 //
-// A main defines Abseil flags, describes the program, and hands both over:
+// A main describes the program with its flags and hands the description over. Flags set variables (flag.h), or are
+// Abseil's, which it finds by itself:
 //
 //     int main(int argc, char** argv) {
 //       return narrowcast::program::run_main(description(), argc, argv, [](const CommandLine& line) { ... });
 //     }
 //
 // Accepted: --flag=value, --flag value, --bool_flag, --nobool_flag, dashes for
-// underscores in names, one dash for two, --flagfile=FILE, --help, --version.
+// underscores in names, one dash for two, --flagfile=FILE, --help, --help=markdown, --version.
 // The last of several values of a flag counts. Abseil's own parser is not used: it
 // ends the process by itself, with other codes than ours.
 //
-// What a program says about itself, the source of its --help, is in description.cpp.
+// description.cpp prints the text of --help, reference_page.cpp the same flags as a page of documentation.
 #pragma once
 
-#include <absl/flags/commandlineflag.h>
-
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,10 +24,11 @@
 #include <vector>
 
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/flag.h"
 
 namespace narrowcast::program {
 
-// Flags that --help shows together, in this order. Names are written as in ABSL_FLAG.
+// Flags that --help shows together, in this order. Names have underscores.
 struct FlagGroup {
   std::string title;
   std::vector<std::string> flags;
@@ -50,10 +51,11 @@ enum class Positionals {
 };
 
 struct Description {
-  std::string name;     // as users type it, e.g. "narrowcast-train"
-  std::string version;  // e.g. "0.1.0"
-  std::string summary;  // one sentence, without the program's name
-  std::string usage;    // one line, e.g. "narrowcast-train [flags]"
+  std::string name;              // as users type it, e.g. "narrowcast-train"
+  std::string version;           // e.g. "0.1.0"
+  std::string summary;           // one sentence, without the program's name
+  std::string usage;             // one line, e.g. "narrowcast-train [flags]"
+  std::vector<Flag> flags = {};  // besides Abseil's
   std::vector<FlagGroup> groups;
   std::vector<Example> examples;
   std::vector<ExitMeaning> exit_codes;
@@ -72,14 +74,14 @@ void check_flag_groups(const Description& description);
 // exit codes, in lines of at most 80 columns where words allow.
 std::string help_text(const Description& description);
 
-// What values a flag takes, in a word for users: "yes/no", "integer", "number",
-// "text", "list", "duration", or "value" for other types. Empty if there is no such flag.
-std::string flag_type(const std::string& flag);
+// A page for docs/ in Markdown: a table of the flags of each group, with what a training that resumes makes of another
+// value if the flags say that.
+std::string reference_page(const Description& description);
 
 // The flags of one command line, already set.
 class CommandLine {
  public:
-  // Sets the Abseil flags that `arguments` (without the program's name) and the flag
+  // Sets the flags that `arguments` (without the program's name) and the flag
   // files in them name. Reading ends early at --help or --version: see answer().
   // Throws c10::ValueError naming flag and value for an unknown flag, a bad or missing
   // value, a flag file that cannot be opened or is no regular file, or an argument that
@@ -103,8 +105,9 @@ class CommandLine {
   static std::string value_of(const Token& token, const std::string* next);
   bool apply(const Description& description, const Token& token, const std::string* next);
   void apply_file(const Description& description, const std::string& path);
-  void set(absl::CommandLineFlag& flag, const std::string& value);
+  void set(const Flag& flag, const std::string& value);
 
+  std::map<std::string, Flag> flags_;
   std::set<std::string> given_;
   std::vector<std::string> rest_;
   std::optional<std::string> answer_;

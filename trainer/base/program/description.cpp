@@ -1,25 +1,21 @@
 #include "trainer/base/program/command_line.h"
 
-#include <absl/flags/commandlineflag.h>
-#include <absl/flags/reflection.h>
-#include <absl/time/time.h>
 #include <c10/util/Exception.h>
 
-#include <cstdint>
 #include <map>
 #include <sstream>
 
 #include "trainer/base/program/failure.h"
-#include "trainer/base/program/path_list.h"
+#include "trainer/base/program/flag.h"
 
 namespace narrowcast::program {
 namespace {
 
 constexpr size_t kColumns = 80;
 
-// Every program has these; they are not Abseil flags, because Abseil's own exit with code 1.
+// Every program has these; they are not among its flags.
 constexpr const char* kCommonFlags =
-    "  --help\n      Shows this text.\n"
+    "  --help\n      Shows this text; --help=markdown prints the flags as a page in Markdown.\n"
     "  --version\n      Shows the program's version.\n"
     "  --flagfile=FILE\n      Reads flags from FILE, one --flag=value on each line; # begins a comment.\n";
 
@@ -38,15 +34,15 @@ std::string wrapped(const std::string& text, size_t indent) {
   return result + std::string(indent, ' ') + line + "\n";
 }
 
-std::string flag_help(const std::string& name) {
-  const absl::CommandLineFlag& flag = *absl::FindCommandLineFlag(name);
-  const std::string type = flag_type(name);
-  const std::string value = flag.DefaultValue();
-  std::string line = "  --" + name + " (" + type;
-  if (!value.empty()) {
-    line += "; default: " + value;
+std::string flag_help(const Flag& flag) {
+  std::string line = "  --" + flag.name + " (" + flag.variable.type;
+  if (!flag.values.empty()) {
+    line += ", " + flag.values;
   }
-  return line + ")\n" + wrapped(flag.Help(), 6);
+  if (!flag.default_value.empty()) {
+    line += "; default: " + flag.default_value;
+  }
+  return line + ")\n" + wrapped(flag.help, 6);
 }
 
 std::string exit_codes_help(const std::vector<ExitMeaning>& codes) {
@@ -73,51 +69,28 @@ std::vector<ExitMeaning> common_exit_codes() {
   };
 }
 
-std::string flag_type(const std::string& name) {
-  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  if (flag == nullptr) {
-    return "";
-  }
-  if (flag->IsOfType<bool>()) {
-    return "yes/no";
-  }
-  if (flag->IsOfType<int32_t>() || flag->IsOfType<int64_t>() || flag->IsOfType<uint32_t>() ||
-      flag->IsOfType<uint64_t>()) {
-    return "integer";
-  }
-  if (flag->IsOfType<double>() || flag->IsOfType<float>()) {
-    return "number";
-  }
-  if (flag->IsOfType<std::string>()) {
-    return "text";
-  }
-  if (flag->IsOfType<std::vector<std::string>>() || flag->IsOfType<PathList>()) {
-    return "list";
-  }
-  return flag->IsOfType<absl::Duration>() ? "duration" : "value";
-}
-
 void check_flag_groups(const Description& description) {
-  std::map<std::string, int> shown;
+  const std::map<std::string, Flag> flags = with_abseil_flags(description.flags);
+  std::map<std::string, int> times_listed;
   for (const FlagGroup& group : description.groups) {
     for (const std::string& flag : group.flags) {
-      TORCH_CHECK(absl::FindCommandLineFlag(flag) != nullptr, "group ", group.title, " names --", flag,
-                  ", which does not exist");
-      TORCH_CHECK(++shown[flag] == 1, "--", flag, " is in more than one group of the help text");
+      TORCH_CHECK(flags.contains(flag), "group ", group.title, " names --", flag, ", which does not exist");
+      TORCH_CHECK(++times_listed[flag] == 1, "--", flag, " is in more than one group of the help text");
     }
   }
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    TORCH_CHECK(shown.count(std::string(name)) == 1, "--", std::string(name), " is in no group of the help text");
+  for (const auto& [name, flag] : flags) {
+    TORCH_CHECK(times_listed[name] == 1, "--", name, " is in no group of the help text");
   }
 }
 
 std::string help_text(const Description& description) {
+  const std::map<std::string, Flag> flags = with_abseil_flags(description.flags);
   std::string text = wrapped(description.name + ": " + description.summary, 0);
   text += "\nUsage: " + description.usage + "\n";
   for (const FlagGroup& group : description.groups) {
     text += "\n" + group.title + ":\n";
     for (const std::string& flag : group.flags) {
-      text += flag_help(flag);
+      text += flag_help(flags.at(flag));
     }
   }
   text += std::string("\nEvery program:\n") + kCommonFlags;

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <sstream>
+#include <string>
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/base/program/sample_program.h"
@@ -32,13 +34,13 @@ TEST(Description, HelpFitsEightyColumns) {
 }
 
 TEST(Description, NamesTypes) {
-  EXPECT_EQ(flag_type("sample_steps"), "integer");
-  EXPECT_EQ(flag_type("sample_rate"), "number");
-  EXPECT_EQ(flag_type("sample_dry_run"), "yes/no");
-  EXPECT_EQ(flag_type("sample_data"), "text");
-  EXPECT_EQ(flag_type("sample_hooks"), "list");
-  EXPECT_EQ(flag_type("sample_paths"), "list");
-  EXPECT_EQ(flag_type("sample_absent"), "");
+  const std::map<std::string, Flag> flags = with_abseil_flags({});
+  EXPECT_EQ(flags.at("sample_steps").variable.type, "integer");
+  EXPECT_EQ(flags.at("sample_rate").variable.type, "number");
+  EXPECT_EQ(flags.at("sample_dry_run").variable.type, "yes/no");
+  EXPECT_EQ(flags.at("sample_data").variable.type, "text");
+  EXPECT_EQ(flags.at("sample_hooks").variable.type, "list");
+  EXPECT_EQ(flags.at("sample_paths").variable.type, "list");
 }
 
 // The message check_flag_groups refuses these groups with.
