@@ -20,10 +20,10 @@ namespace {
 using collectives::Segment;
 
 constexpr const char* kMeanResidual = "mean_residual.";
-// It is of a parameter that has been in no bucket since residuals were shared out.
+// For a parameter that has been in no bucket since residuals were shared out.
 constexpr const char* kShared = "shared.";
 
-// What two segments of a bucket have in common.
+// The intersection of two segments of a bucket.
 Segment overlap(const Segment& a, const Segment& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max<int64_t>(0, std::min(a.begin + a.numel, b.begin + b.numel) - begin)};
@@ -33,7 +33,7 @@ Segment overlap(const Segment& a, const Segment& b) {
 struct Saved {
   int64_t bucket = 0;
   int64_t begin = 0;       // in the bucket
-  int64_t mean_begin = 0;  // in the parameter, as the next
+  int64_t mean_begin = 0;  // in the parameter, as own_begin
   int64_t own_begin = 0;
   at::Tensor own;
   at::Tensor mean;  // empty if this rank sends no part of its mean
@@ -46,7 +46,7 @@ at::Tensor checked(const HookState& state, const std::string& name, at::ScalarTy
   return tensor;
 }
 
-// Nothing for a parameter that was in no bucket.
+// Empty for a parameter that was in no bucket.
 std::optional<Saved> saved_of(const HookState& state, const NamedParameter& parameter) {
   const std::string& name = parameter.name;
   if (state.count(kPlace + name) == 0 || state.count(kResidual + name) == 0) {
@@ -74,7 +74,7 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
   return saved;
 }
 
-// Nothing for a parameter that has none.
+// Empty for a parameter without a shared residual.
 std::optional<at::Tensor> shared_of(const HookState& state, const NamedParameter& parameter) {
   if (state.count(kShared + parameter.name) == 0) {
     return std::nullopt;
@@ -85,7 +85,7 @@ std::optional<at::Tensor> shared_of(const HookState& state, const NamedParameter
   return shared;
 }
 
-// What a residual of a node's mean is as a part of one rank's own gradients.
+// The weight of a node's mean's residual when it is added to one rank's own gradients.
 double own_weight(const node::NodeLayout& layout) {
   return static_cast<double>(layout.world_size()) / static_cast<double>(layout.nodes());
 }
@@ -95,7 +95,7 @@ struct SavedBucket {
   std::unordered_map<const void*, Saved> saved;  // By parameter.
 };
 
-// The numbers of a part of a segment of a bucket, in the residual of that segment.
+// The elements of `part` in `residual`, the residual of the segment `whole` of the same bucket.
 at::Tensor part_of_residual(const at::Tensor& residual, const Segment& whole, const Segment& part) {
   return part.numel == 0 ? residual.narrow(0, 0, 0) : residual.narrow(0, part.begin - whole.begin, part.numel);
 }
@@ -136,7 +136,7 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
   }
   has_begun_pass_ = has_begun_pass_ || index == 0;
   if (bucket.isLast() && has_begun_pass_) {
-    by_parameter_.clear();  // Parameters that are in no bucket any more.
+    by_parameter_.clear();  // What is left belongs to parameters that are in no bucket any more.
   }
   Entry& entry = found->second;
   return {entry.own.mutable_data_ptr<float>(),
@@ -145,7 +145,7 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
           carried_of(entry)};
 }
 
-// On a GPU the host waits for the answer, in the step after buckets are rebuilt.
+// On a GPU the host waits for this result, in the step after buckets are rebuilt.
 bool ErrorFeedback::has_arrived(const Entry& entry) { return entry.is_given && !entry.carried.any().item<bool>(); }
 
 at::Tensor ErrorFeedback::carried_of(Entry& entry) {
@@ -156,7 +156,7 @@ at::Tensor ErrorFeedback::carried_of(Entry& entry) {
   return entry.carried;
 }
 
-// Buckets before `index` have their new layout, and may be on their way.
+// Buckets before `index` already have their new layout, and may be in flight.
 void ErrorFeedback::retire_from(size_t index) {
   const auto first = entries_.lower_bound(index);
   for (auto entry = first; entry != entries_.end(); ++entry) {
@@ -165,7 +165,7 @@ void ErrorFeedback::retire_from(size_t index) {
   entries_.erase(first, entries_.end());
 }
 
-// A hook that does not get every bucket may have a parameter from a bucket that is no more.
+// A hook that does not get every bucket may hold a parameter from a bucket that no longer exists.
 void ErrorFeedback::retire_holders_of(const std::vector<ParameterSegment>& layout) {
   std::unordered_set<const void*> parameters;
   for (const ParameterSegment& parameter : layout) {
@@ -183,7 +183,8 @@ void ErrorFeedback::retire_holders_of(const std::vector<ParameterSegment>& layou
   });
 }
 
-// A residual of a part as numbers of the bucket: themselves where the part is a segment of it, else zeros between them.
+// A part's residual as elements of the bucket. If the part is a segment of the bucket this is the residual itself. Else
+// it is the whole bucket, with zeros between the part's elements.
 ErrorFeedback::Held ErrorFeedback::in_bucket(const Entry& entry, const at::Tensor& residual, const Segment& part) {
   if (entry.order.is_identity()) {
     return {residual, part};
@@ -193,7 +194,7 @@ ErrorFeedback::Held ErrorFeedback::in_bucket(const Entry& entry, const at::Tenso
   return {all, {0, entry.numel}};
 }
 
-// The other way.
+// The inverse of in_bucket.
 void ErrorFeedback::take_from_bucket(const Entry& entry, const Held& held, const Segment& part,
                                      const at::Tensor& residual) {
   if (!entry.order.is_identity()) {
@@ -297,7 +298,7 @@ void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<Named
   }
 }
 
-// Every bucket exactly as it was.
+// Restores every bucket exactly as it was.
 void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedParameter>& parameters) {
   for (const NamedParameter& parameter : parameters) {
     if (const auto shared = shared_of(state, parameter)) {
@@ -330,7 +331,8 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
   }
 }
 
-// A later mean lacks the sum over nodes of the own residuals divided by their number, and the residual of the mean.
+// Later means lack the sum over nodes of the nodes' own residuals, divided by the number of nodes, plus the residual of
+// the mean.
 void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   const node::NodeLayout former_layout = saved_nodes(saved);
   const double share = residual_share(layout_.world_size(), saved.world_size);

@@ -1,4 +1,4 @@
-// What rounding left out, kept for the next step.
+// Error feedback: rounding errors of a step, kept for the next step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,44 +21,50 @@
 
 namespace narrowcast::hooks {
 
-// The residuals of this rank, in the layout of the buckets: of the elements that it sends (collectives::SentParts).
-// They belong to parameters: when the Reducer rebuilds its buckets, each parameter's residual goes with it. As another
-// rank may send the element then, it becomes a part of this rank's own gradients, once, where it has the same effect on
-// later means: with N nodes of W ranks, what is lacking of a node's mean times W / N, and of the mean times W. In one
-// level every rank sends all elements, and what it lacks of its own gradients stays a residual. Without parameters, a
-// residual belongs to the bucket's index.
+// The residuals of this rank, in the layout of the buckets, for the elements that it sends (collectives::SentParts).
+// Without parameters, a residual belongs to the bucket's index. Else residuals belong to parameters. When the Reducer
+// rebuilds its buckets, each parameter's residual moves with the parameter.
+//
+// In one level every rank sends all elements, and the error of its own gradients stays a residual. In two levels,
+// another rank may send an element after a rebuild. The residual is then added once to this rank's own gradients, with
+// a weight that gives it the same effect on later means. With N nodes and W ranks, the weight is W / N for the residual
+// of a node's mean and W for the residual of the mean.
 class ErrorFeedback {
  public:
-  // Of what `rank` sends in `format`.
+  // For the elements that `rank` sends in `format`.
   ErrorFeedback(int64_t rank, node::NodeLayout layout, WireFormat format)
       : rank_(rank), layout_(std::move(layout)), format_(format) {}
 
-  // The residuals of a bucket that lies in `layout`. The numbers stay in place until the bucket's layout changes; what
-  // is carried over is given until it has arrived: once, unless the mean is not finite. Buckets of a step come in the
-  // order of their indices, and a step's after those of the one before are averaged.
+  // The residuals of a bucket with this `layout`. The numbers stay in place until the bucket's layout changes.
+  // Residuals that are carried over from an earlier layout are passed until they have arrived: once, unless the mean is
+  // not finite. Buckets of a step come in the order of their indices, after the buckets of the step before are
+  // averaged.
   collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
 
   // Multiplies all residuals, in place.
   void rescale(double factor);
 
-  // One of them, to say on which device they are; undefined if there are none.
+  // One of the residuals, for its device; undefined if there are none.
   at::Tensor any() const { return entries_.empty() ? at::Tensor() : entries_.begin()->second.own; }
 
-  // Between steps, of every parameter that is in a bucket:
-  //   residual.NAME       float32: of the part of it that this rank sends; all of it in one level
-  //   mean_residual.NAME  float32: of the part of it whose mean this rank sends; absent if that is no part
-  //                       (both of all of it, 0 where this rank does not send it, if the elements of buckets are dealt
-  //                       out: collectives::ElementOrder)
-  //   place.NAME          int64 [4]: index of its bucket, its first element there, and the first elements of the mean's
-  //                       part and of the other part in the parameter; [3], without the last, where that is 0
-  // where residuals were shared out and its bucket has not had its turn since,
-  //   shared.NAME         float32: all of it, as it will become a part of this rank's own gradients
-  // and, of two levels,
-  //   nodes               int64 [W]: by rank, its node
+  // The state between steps. For every parameter that is in a bucket:
+  //   residual.NAME       float32: of the part that this rank sends; in one level the whole parameter
+  //   mean_residual.NAME  float32: of the part whose mean this rank sends; absent if there is none
+  //   place.NAME          int64 [4]: index of its bucket, its first element there, and the first element in the
+  //                       parameter of the mean's part and of the other part. In one level int64 [3], without the last
+  //
+  // If the elements of buckets are dealt out (collectives::ElementOrder), both residuals have the size of the
+  // parameter, with 0 for elements that this rank does not send.
+  //
+  // If residuals were shared out and the parameter's bucket has not been averaged since:
+  //   shared.NAME         float32, size of the parameter: will be added to this rank's own gradients
+  //
+  // With two levels:
+  //   nodes               int64 [W]: the node of each rank
   HookState state(const std::vector<NamedParameter>& parameters) const;
 
-  // Resumes from them. In a world of the same size and layout the next steps give the same bits. Else all are shared
-  // out anew so that they have the same effect on later means as before.
+  // Resumes from the saved states. In a world of the same size and layout the next steps give the same bits. Else all
+  // residuals are shared out anew, so that they have the same effect on later means as before.
   // Throws CorruptInputError naming what is missing or does not fit.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
@@ -67,13 +73,13 @@ class ErrorFeedback {
     std::vector<ParameterSegment> layout;
     int64_t numel;
     collectives::ElementOrder order;
-    collectives::SentParts parts;  // In that order, as their residuals.
+    collectives::SentParts parts;  // In that order, as the residuals.
     at::Tensor own;                // float32 [parts.own.numel]
     at::Tensor mean;               // float32 [parts.mean.numel]
     at::Tensor
         carried;  // float32 [numel of the bucket], until it has arrived; undefined in one level, or if there is none
-    bool is_given = false;  // Whether an exchange had it; what is left of it then is what was not finite.
-    std::vector<at::Tensor> parameters = {};  // Kept, so that nobody else gets the identities in `layout`.
+    bool is_given = false;  // `carried` was passed on: elements that are not 0 then have not arrived.
+    std::vector<at::Tensor> parameters = {};  // Kept, so that the identities in `layout` stay unique.
   };
   // Numbers at some places of a bucket.
   struct Held {
@@ -98,9 +104,9 @@ class ErrorFeedback {
   const node::NodeLayout layout_;
   const WireFormat format_;
   std::map<size_t, Entry> entries_;                           // By index of the bucket.
-  std::unordered_map<const void*, at::Tensor> by_parameter_;  // They are of buckets that are no more.
-  // Whether the first bucket has come since the state was loaded: fragments of an outer exchange may resume with
-  // another one.
+  std::unordered_map<const void*, at::Tensor> by_parameter_;  // Residuals from former buckets.
+  // Whether the first bucket has come since the state was loaded. Fragments of an outer optimizer may resume with
+  // another bucket.
   bool has_begun_pass_ = false;
 };
 

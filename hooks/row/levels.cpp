@@ -18,7 +18,7 @@ using node::NodeLayout;
 constexpr const char* kNodes = "nodes";
 constexpr const char* kRouteLink = "link";
 
-// Why the group itself allows one level only; empty if it allows two.
+// The reason why the group itself allows one level only; empty if it allows two.
 std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   if (!collectives::moves_tensors_on(at::kCUDA, group)) {
     return {};
@@ -30,8 +30,8 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
                                               : "the process group moves tensors on GPUs by something else than NCCL";
 }
 
-// A collective: compares the options that say which part a rank takes in finding nodes and links, and by which way it
-// sends. Else ranks would wait in a search, or in an exchange, for others that take no part.
+// A collective: compares the options that decide how a rank takes part in finding nodes and links, and on which path it
+// sends. If they differed, ranks would wait in a search or an all-reduce for others that take no part.
 void compare_between_ranks(const HookOptions& options) {
   collectives::Announcement own;
   for (const NamedOption& option : named_options({nullptr, options.wire})) {
@@ -134,7 +134,8 @@ collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOpti
 
 namespace {
 
-// Whose messages are measured: the CPU's, or this rank's GPU's. None where something else than NCCL moves those.
+// The device whose messages are measured: the CPU, or this rank's GPU. Empty if the group moves GPU tensors without
+// NCCL.
 std::optional<at::Device> measured_device(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   if (!collectives::moves_tensors_on(at::kCUDA, group)) {
     return at::kCPU;

@@ -8,7 +8,7 @@
 namespace narrowcast {
 namespace {
 
-// One form of UTF-8: sequences of `length` bytes for code points from `least` on. Their first byte, masked by
+// A form of UTF-8: sequences of `length` bytes for code points from `least` on. Their first byte, masked by
 // `lead_mask`, equals `lead`.
 struct Form {
   size_t length;
@@ -46,8 +46,8 @@ bool continues_a_character(std::string_view text, size_t position) {
 
 constexpr size_t kLongestQuote = 200;
 
-// ASCII's control characters, and: C1 controls, which some terminals obey as they obey ESC; line separators; and
-// characters that change the direction of text.
+// ASCII's control characters; C1 controls, which some terminals obey as they obey ESC; line separators; and characters
+// that change the direction of text.
 bool is_control(char32_t value) {
   return value < 0x20 || (value >= 0x7f && value <= 0x9f) || value == 0x061c || value == 0x200e || value == 0x200f ||
          (value >= 0x2028 && value <= 0x202e) || (value >= 0x2066 && value <= 0x2069);

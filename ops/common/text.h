@@ -16,10 +16,10 @@ struct FirstCodePoint {
   size_t length;  // in bytes
 };
 
-// The first code point of a text; nothing if the text is empty or begins with bytes that decode_utf8 refuses.
+// The first code point of a text; empty if the text is empty or begins with bytes that decode_utf8 refuses.
 std::optional<FirstCodePoint> first_code_point(std::string_view text);
 
-// Code points of a text, or where it stops being UTF-8.
+// The code points of a text, or the place where it stops being UTF-8.
 struct DecodedUtf8 {
   std::u32string code_points;
   std::optional<size_t> first_bad_byte;  // offset; code_points then holds the text before it
@@ -31,7 +31,7 @@ DecodedUtf8 decode_utf8(std::string_view text);
 // Each code point must be valid: 0..0x10FFFF without 0xD800..0xDFFF.
 std::string encode_utf8(std::u32string_view code_points);
 
-// The first and the last bytes of a text: `most` bytes, or up to three fewer so that no character is split. Bytes that
+// The first or the last bytes of a text: `most` bytes, or up to three fewer so that no character is split. Bytes that
 // are not UTF-8 are cut at `most`.
 std::string_view first_characters(std::string_view text, size_t most);
 std::string_view last_characters(std::string_view text, size_t most);

@@ -172,7 +172,7 @@ TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
   const std::string hook_names = absl::StrJoin(hooks::comm_hook_names(), ", ");
   EXPECT_THAT(help, HasSubstr("How gradients travel between ranks: " + hook_names + "; see docs/reference/hooks.md"));
   EXPECT_THAT(help, HasSubstr("how gradients travel: " + wire_format_names() + "; see docs/reference/wire-format.md"));
-  EXPECT_THAT(help, HasSubstr("--channel_size (integer; default: 512)"));
+  EXPECT_THAT(help, HasSubstr("--channel_size (integer, elements, at least 1; default: 512)"));
 }
 
 // The launcher defines which ranks share a node; ranks that never meet cannot find out.

@@ -63,18 +63,49 @@ namespace {
 
 using narrowcast::program::CommandLine;
 
-narrowcast::program::Description description() {
+// What the command line says that other programs of workers say, too.
+struct Arguments {
+  BenchOptions options = {.device = "auto"};
+  narrowcast::options::WorkerPlace place = {};
+};
+
+std::vector<narrowcast::program::Flag> worker_flags(Arguments& arguments) {
+  namespace options = narrowcast::options;
+  BenchOptions& bench = arguments.options;
+  std::vector<narrowcast::program::Flag> flags;
+  for (const auto& rows : {options::place_options(arguments.place),
+                           options::route_options(bench.wire),
+                           options::patience_options(bench.group),
+                           {options::device_option(bench.device), options::threads_option(bench.threads)}}) {
+    for (const options::Option& row : rows) {
+      flags.push_back(flag_of(row, /*resumes=*/false));
+    }
+  }
+  return flags;
+}
+
+std::vector<std::string> place_flags() {
+  narrowcast::options::WorkerPlace place;
+  std::vector<std::string> flags;
+  for (const auto& row : narrowcast::options::place_options(place)) {
+    flags.push_back(row.flag);
+  }
+  return flags;
+}
+
+narrowcast::program::Description description(Arguments& arguments) {
   return {
       .name = "narrowcast-bench",
       .version = NARROWCAST_VERSION,
       .summary = "measures the network, the kernels and the communication hooks, and says which hook pays.",
       .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
+      .flags = worker_flags(arguments),
       .groups = {{"What is measured",
                   {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
                    "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
                  {"How",
                   {"device", "levels", "node_size", "json", "report", "threads", "timeout_seconds", "silence_seconds"}},
-                 {"Place in the job", narrowcast::worker_flags()}},
+                 {"Place in the job", place_flags()}},
       .examples = {{"every hook, between four processes that a simulated network of 1 Gbit/s connects",
                     "narrowcast-run --nproc_per_node=4 --simulate_gbit=1 narrowcast-bench"},
                    {"one of eight machines, under torchrun",
@@ -98,10 +129,8 @@ auto given(const CommandLine& line, const char* name, const Flag& flag) {
   return line.given(name) ? std::optional(absl::GetFlag(flag)) : std::nullopt;
 }
 
-BenchOptions read_options(const CommandLine& line) {
-  BenchOptions options;
+BenchOptions read_options(const CommandLine& line, BenchOptions options) {
   options.version = NARROWCAST_VERSION;
-  options.device = absl::GetFlag(FLAGS_device);
   options.hooks = absl::GetFlag(FLAGS_hooks);
   options.bucket_mib = narrowcast::bench::parse_numbers("bucket_mib", absl::GetFlag(FLAGS_bucket_mib));
   options.sizes = narrowcast::bench::read_size_range({.min_bytes = given(line, "min_bytes", FLAGS_min_bytes),
@@ -114,13 +143,11 @@ BenchOptions read_options(const CommandLine& line) {
   options.link = absl::GetFlag(FLAGS_link);
   options.kernels = absl::GetFlag(FLAGS_kernels);
   options.check = absl::GetFlag(FLAGS_check);
-  options.wire = narrowcast::read_route();
   options.json_file = absl::GetFlag(FLAGS_json);
   options.report_file = absl::GetFlag(FLAGS_report);
   narrowcast::check_file(line, "json", options.json_file);
   narrowcast::check_file(line, "report", options.report_file);
-  narrowcast::read_patience(line, options.group);
-  options.threads = absl::GetFlag(FLAGS_threads);
+  narrowcast::check_patience(line, options.group);
   return options;
 }
 
@@ -131,24 +158,27 @@ void end_for_silence(const std::string& why) {
                                           narrowcast::program::error_file_writer(narrowcast::worker_error_file())));
 }
 
-int run(const CommandLine& line) {
+int run(const CommandLine& line, const Arguments& arguments) {
   if (absl::GetFlag(FLAGS_list_hooks)) {
     std::cout << absl::StrJoin(narrowcast::bench::measurable_hooks(), "\n") << std::endl;
     return narrowcast::program::kSuccess;
   }
   FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // LibTorch reports what it then throws; one line is enough.
   c10::initLogging();
-  return narrowcast::bench::run_bench(read_options(line), {.env = narrowcast::read_worker_env(line),
-                                                           .session = narrowcast::SessionEnv::from_environment(),
-                                                           .results = std::cout,
-                                                           .progress = std::cerr,
-                                                           .progress_is_terminal = false,
-                                                           .on_silence = end_for_silence});
+  return narrowcast::bench::run_bench(read_options(line, arguments.options),
+                                      {.env = narrowcast::read_worker_env(arguments.place),
+                                       .session = narrowcast::SessionEnv::from_environment(),
+                                       .results = std::cout,
+                                       .progress = std::cerr,
+                                       .progress_is_terminal = false,
+                                       .on_silence = end_for_silence});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return narrowcast::program::run_main(description(), argc, argv, run,
-                                       narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
+  Arguments arguments;
+  return narrowcast::program::run_main(
+      description(arguments), argc, argv, [&](const CommandLine& line) { return run(line, arguments); },
+      narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
 }

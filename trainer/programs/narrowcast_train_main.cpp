@@ -13,6 +13,7 @@
 #include "trainer/train/flags/train_flags.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/job/train_job.h"
+#include "trainer/train/options/arguments.h"
 #include "trainer/train/reporting/report.h"
 
 namespace {
@@ -47,28 +48,33 @@ void end_for_silence(const std::string& why) {
 // In a signal handler.
 void end_for_signal(int signal) { std::_Exit(128 + signal); }
 
-int run(const narrowcast::program::CommandLine& line) {
+int run(const narrowcast::Given& given) {
   keep_libtorch_quiet();
   const auto session = narrowcast::SessionEnv::from_environment();
-  const narrowcast::job::JobContext context = {.env = narrowcast::read_worker_env(line),
+  const narrowcast::job::JobContext context = {.env = narrowcast::read_worker_env(given.arguments.place),
                                                .session = session,
                                                .results = std::cout,
                                                .progress = std::cerr,
                                                .progress_is_terminal = is_terminal(session),
                                                .on_silence = end_for_silence,
                                                .end_for_signal = end_for_signal};
-  if (const auto comparison = narrowcast::read_comparison(line)) {
+  if (const auto comparison = narrowcast::read_comparison(given)) {
     return compare(*comparison, context.env);
   }
-  if (const auto evaluation = narrowcast::read_evaluation_job(line)) {
+  if (const auto evaluation = narrowcast::read_evaluation_job(given)) {
     return narrowcast::inference::run_evaluation_job(*evaluation, context);
   }
-  return narrowcast::job::run_job(narrowcast::read_train_job(line, context.env), context);
+  return narrowcast::job::run_job(narrowcast::read_train_job(given, context.env), context);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return narrowcast::program::run_main(narrowcast::train_description(), argc, argv, run,
-                                       narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
+  narrowcast::options::Arguments arguments;
+  return narrowcast::program::run_main(
+      narrowcast::train_description(arguments), argc, argv,
+      [&](const narrowcast::program::CommandLine& line) {
+        return run({line, arguments});
+      },
+      narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
 }

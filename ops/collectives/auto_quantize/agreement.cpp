@@ -1,4 +1,4 @@
-// Whether all ranks mean the same exchange.
+// Checks that all ranks make the same call with sizes that fit.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-// Numbers are the elements that this rank sends to each rank, then those that it has room for from each.
+// The numbers are the elements that this rank sends to each rank, then the elements for which it has room from each.
 Announcement announcement_of(const Exchange& exchange) {
   Announcement announcement{.call = operator_name(exchange.collective),
                             .entries = {{"qtype", c10::str(exchange.encoding.qtype)}},
@@ -20,7 +20,8 @@ Announcement announcement_of(const Exchange& exchange) {
   return announcement;
 }
 
-// Where the group moves no CPU tensors: where this rank's tensors are. A rank that refuses has none.
+// The device for a group that moves no CPU tensors: the device of this rank's tensors. A rank that refuses has no
+// tensors.
 at::Device device_of(const Exchange& exchange) {
   return exchange.sources.empty() ? any_device(exchange.group) : exchange.sources[0].device();
 }
@@ -30,7 +31,7 @@ std::vector<Announcement> gather(const Exchange& exchange, const Announcement& o
   return agree(exchange.group, own, device_of(exchange), kAnnouncementBytes + bytes_of_numbers);
 }
 
-// Whether these can be the sizes of a rank: what other ranks send is looked at before it is used.
+// Throws unless these can be the sizes of a call. Numbers from other ranks are checked before they are used.
 void check_sizes(const std::vector<Announcement>& ranks, const Exchange& exchange) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const std::vector<int64_t>& sizes = ranks[rank].numbers;
@@ -41,7 +42,7 @@ void check_sizes(const std::vector<Announcement>& ranks, const Exchange& exchang
   }
 }
 
-// What rank `receiver` calls the place for the segment of `sender`.
+// The name, in errors, of the place of rank `receiver` for the segment of `sender`.
 std::string place_name(Collective collective, int64_t sender) {
   if (collective == Collective::kAllToAllSingle) {
     return "output has room for";
@@ -61,8 +62,8 @@ void check_segments_fit(const std::vector<Announcement>& ranks, Collective colle
   }
 }
 
-// The segments of this rank alone count, whose sizes are those of its own tensors: no number that another rank only
-// says is trusted. In an all-gather these are all there are.
+// Uses only the segments that this rank sends or receives, whose sizes are those of its own tensors. So it does not
+// trust a number that another rank sent. In an all-gather there are no other segments.
 int64_t longest_segment(const Exchange& exchange) {
   int64_t longest = 0;
   for (const auto* const segments : {&exchange.sends, &exchange.receives}) {

@@ -92,12 +92,12 @@ Work AutoQuantizedAllToAllSingle::async(const at::Tensor& output, const at::Tens
 namespace narrowcast::collectives {
 namespace {
 
-// The operators auto_quantize_*, for all devices at once: everything here goes through the dispatcher and the process
-// group. They are registered as CompositeExplicitAutograd, which also answers a call with an empty list, where no
-// tensor names a device (CPU and CUDA kernels would never be asked, and the error would be the dispatcher's). The
-// meta kernels take precedence over it.
+// The operators auto_quantize_*, for all devices at once: they use only the dispatcher and the process group. They are
+// registered as CompositeExplicitAutograd, which also serves calls with an empty list. In such a call no tensor has a
+// device, so that CPU and CUDA kernels would not be called, and the error would be the dispatcher's. The meta kernels
+// take precedence.
 
-// The arguments that say how tensors travel.
+// The arguments that select the encoding of the tensors.
 struct Way {
   std::string_view qtype;
   std::optional<double> quant_loss;

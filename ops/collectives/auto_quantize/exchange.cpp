@@ -41,7 +41,8 @@ at::Tensor fill_up(const at::Tensor& codes, int64_t numel) {
   return filled;
 }
 
-// Codes travel as bytes: what is float16 by name alone may look like a NaN, which NCCL can be told to look for.
+// Codes are sent as bytes. As float16, which they are by name only, they could look like a NaN, and NCCL can be
+// configured to look for NaNs.
 at::Tensor as_bytes(const at::Tensor& codes) { return codes.view(at::kByte); }
 
 std::vector<int64_t> in_bytes(std::vector<int64_t> numels, const at::Tensor& codes) {
@@ -71,8 +72,8 @@ void start_all_to_all(InFlight& in_flight) {
   in_flight.work = libtorch::all_to_all_single(in_flight.exchange.group, received, sent, bytes_received, bytes_sent);
 }
 
-// On a device with streams a future's callback runs on a stream of its own, and the allocator must learn that these
-// tensors are used there.
+// On a device with streams, a future's callback runs on a separate stream. The allocator must know that these tensors
+// are used there.
 void use_on_current_stream(const InFlight& in_flight) {
   const at::Device device = in_flight.received.device();
   if (device.is_cpu()) {
@@ -85,8 +86,8 @@ void use_on_current_stream(const InFlight& in_flight) {
   }
 }
 
-// Where on a device's stream the outputs are written; nothing on the CPU, where a future tells. It is read once the
-// future that the decoding belongs to is complete.
+// The event on a device's stream at which the outputs are written. Empty on the CPU, where the future shows it. It is
+// read once the future of the decoding is complete.
 using WrittenEvent = std::optional<c10::Event>;
 
 c10::IValue decode(const Future& arrived, const InFlight& in_flight, WrittenEvent& written) {
@@ -106,7 +107,7 @@ c10::IValue decode(const Future& arrived, const InFlight& in_flight, WrittenEven
 
 class DecodingWork final : public c10d::Work {
  public:
-  // `in_flight` comes without its work, which is `transfer`.
+  // `in_flight` has no work; its work is `transfer`.
   DecodingWork(const c10::intrusive_ptr<c10d::Work>& transfer, const InFlight& in_flight)
       : Work(static_cast<int>(in_flight.exchange.rank), transfer->retrieveOpType()),
         exchange_(in_flight.exchange),
@@ -116,8 +117,8 @@ class DecodingWork final : public c10d::Work {
             [in_flight, written = written_](Future& arrived) { return decode(arrived, in_flight, *written); },
             c10::ListType::ofTensors())) {}
 
-  // On a GPU the future is complete as soon as everything is enqueued: the transfer knows of its end and its failure,
-  // and the event of the decoding's end.
+  // On a GPU the future is complete as soon as everything is enqueued. Then `transfer_` shows the end or the failure of
+  // the transfer, and the event shows the end of the decoding.
   bool isCompleted() override { return is_over(); }
   bool isSuccess() const override { return is_over() && exception() == nullptr; }
   std::exception_ptr exception() const override {
@@ -138,14 +139,14 @@ class DecodingWork final : public c10d::Work {
 
  private:
   bool is_over() const {
-    // On the CPU a transfer may say so of itself a moment after its future is complete.
+    // On the CPU a transfer may be reported complete a moment after its future is complete.
     if (!decoded_->completed() || (is_enqueued_ && !transfer_->isCompleted())) {
       return false;
     }
     return exception() != nullptr || !written_->has_value() || (*written_)->query();
   }
 
-  // What fails otherwise than by being late is found in decoded_.
+  // Throws only if the transfer is late. Other failures are in decoded_.
   void wait_for_transfer(std::chrono::milliseconds timeout) {
     try {
       transfer_->wait(timeout);
@@ -184,14 +185,14 @@ InFlight start(Exchange exchange) {
   in_flight.stride = all_gather ? longest : 0;
   in_flight.sent = encode(in_flight.exchange);
   in_flight.is_enqueued = !in_flight.sent.is_cpu();
-  in_flight.exchange.sources.clear();  // May be freed while the codes are on their way.
+  in_flight.exchange.sources.clear();  // May be freed while the codes are in flight.
   with_backend_errors(in_flight.exchange.rank, operator_name(in_flight.exchange.collective),
                       [&] { all_gather ? start_all_gather(in_flight) : start_all_to_all(in_flight); });
   return in_flight;
 }
 
 void finish(const InFlight& in_flight) {
-  const at::AutoDispatchBelowAutograd below_autograd;  // The thread need not be the caller's.
+  const at::AutoDispatchBelowAutograd below_autograd;  // This may be another thread than the caller's.
   const Encoding& encoding = in_flight.exchange.encoding;
   const at::Tensor decoded = dequantize_tensor(in_flight.received, encoding.qtype, encoding.quant_loss);
   int64_t first = 0;
@@ -208,8 +209,9 @@ void run(Exchange exchange) {
   finish(in_flight);
 }
 
-// Neither the work nor its callback owns the group: either may be destroyed on a thread of the group, which cannot
-// wait for its own end. Nor does the callback own the transfer, whose future owns the callback.
+// Neither the work nor its callback owns the group, because either may be destroyed on a thread of the group, which
+// cannot wait for its own end. The callback does not own the transfer either, because the transfer's future owns the
+// callback.
 c10::intrusive_ptr<c10d::Work> decode_when_complete(InFlight in_flight) {
   const auto transfer = std::exchange(in_flight.work, nullptr);
   in_flight.exchange.group.reset();

@@ -10,8 +10,8 @@
 // Segments may differ in size. A segment and its place must have the same size. The steps:
 //   1. plan_*: each rank checks its own arguments.
 //   2. agree: one small collective gives every rank the sizes of all ranks, or the reason why a rank's arguments are
-//      wrong. If a rank's arguments are wrong, or if a segment does not fit its place, every rank throws the same error,
-//      and no data is sent.
+//      wrong. If a rank's arguments are wrong, or if a segment does not fit its place, every rank throws the same
+//      error, and no data is sent.
 //   3. start: each rank encodes its segments, one after the other, into one buffer of 16-bit codes, and the group's own
 //      all-gather or all-to-all moves them. All-gather needs segments of one size, so shorter ones are padded.
 //   4. finish: each rank has its W segments in rank order, decodes them all, and only then copies them to its outputs.

@@ -58,7 +58,7 @@ void check_rows(SplitArgument argument, at::IntArrayRef rows, int64_t world_size
   TORCH_CHECK_VALUE(std::all_of(rows.begin(), rows.end(), [](int64_t entry) { return entry >= 0; }),
                     argument.splits_name, " must not be negative, but is ", rows);
   int64_t left = argument.tensor.size(0);
-  for (const int64_t entry : rows) {  // Without a sum that could overflow.
+  for (const int64_t entry : rows) {  // A sum could overflow.
     left = entry > left ? -1 : left - entry;
     if (left < 0) break;
   }
@@ -66,7 +66,7 @@ void check_rows(SplitArgument argument, at::IntArrayRef rows, int64_t world_size
                     argument.tensor.size(0), " rows");
 }
 
-// Elements per rank. As in PyTorch's all-to-all, an empty list is none.
+// Elements per rank. An empty list means equal parts, as in PyTorch's all-to-all.
 std::vector<int64_t> split_counts(SplitArgument argument, at::OptionalIntArrayRef splits, int64_t world_size) {
   std::vector<int64_t> counts;
   if (splits.has_value() && !splits->empty()) {
@@ -95,7 +95,7 @@ Exchange unplanned(Collective collective, const Group& group) {
           .receives = {}};
 }
 
-// `complete` fills in the exchange. What it finds wrong with this rank's arguments is thrown on all ranks.
+// `complete` fills in the exchange. If it throws for this rank's arguments, all ranks throw its error.
 template <class Complete>
 Exchange plan(Collective collective, const Group& group, const Complete& complete) {
   Exchange exchange = unplanned(collective, group);

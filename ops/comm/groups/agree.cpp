@@ -50,7 +50,7 @@ class Writer {
   std::string bytes_;
 };
 
-// Each function is false if the bytes end too early or cannot be.
+// Each function returns false if the bytes end too early or are invalid.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : left_(bytes) {}
@@ -79,7 +79,7 @@ class Reader {
     refusal = Refusal{kind == kWrongType, reason};
     return (kind == kWrongType || kind == kWrongValue) && reason.size() <= kLongestReason;
   }
-  // A number of items that the bytes do not have ends with them.
+  // If the number of items is larger than the bytes allow, reading fails at their end.
   template <class Item>
   bool read(std::vector<Item>& items) {
     uint32_t count = 0;
@@ -98,7 +98,7 @@ class Reader {
 using Entries = std::vector<Entry>;
 using Announcements = std::vector<Announcement>;
 
-// Of a name that occurs several times, the first value.
+// If a name occurs several times, its first value.
 using ValuesByName = std::map<std::string_view, std::string_view>;
 
 ValuesByName values_by_name(const Entries& entries) {
@@ -112,7 +112,8 @@ std::optional<std::string_view> value_of(const ValuesByName& values, std::string
   return found == values.end() ? std::nullopt : std::optional(found->second);
 }
 
-// Between entries whose names have the same values: only a name that occurs several times can have others.
+// The difference between lists whose names have the same first values. Values can then differ only for a name that
+// occurs several times.
 std::string difference_in_order(const Entries& first, int64_t rank, const Entries& other) {
   const auto [in_first, in_other] = std::ranges::mismatch(first, other);
   const bool both = in_first != first.end() && in_other != other.end();
@@ -128,7 +129,7 @@ std::string difference_in_order(const Entries& first, int64_t rank, const Entrie
 std::string difference_between(const Entries& first, int64_t rank, const Entries& other) {
   const ValuesByName in_first = values_by_name(first);
   const ValuesByName in_other = values_by_name(other);
-  // What both have comes first: another hook, for example, has other options.
+  // Entries that both have come first: another hook, for example, has other options.
   for (const bool both : {true, false}) {
     for (const Entries* const entries : {&first, &other}) {
       for (const Entry& entry : *entries) {
@@ -212,7 +213,7 @@ std::vector<Announcement> check_announcements(int64_t rank, const std::string& s
                                               const std::vector<std::string_view>& messages) {
   Announcements all;
   for (const std::string_view message : messages) {
-    // Nearly always they are equal, and a backward pass waits for this.
+    // Messages are nearly always equal, and a backward pass waits for this function.
     const bool is_known = !all.empty() && message == messages[0];
     auto announcement = is_known ? std::optional(all[0]) : from_message(message);
     if (!announcement) {

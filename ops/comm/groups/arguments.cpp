@@ -15,9 +15,9 @@
 namespace narrowcast::collectives {
 namespace {
 
-// True where each stride is longer than all that smaller ones reach, as in a slice of a tensor.
+// Whether each stride is longer than the total reach of the smaller ones, as in a slice of a tensor.
 bool strides_keep_apart(const at::Tensor& tensor) {
-  std::vector<std::pair<int64_t, int64_t>> reaches;  // By stride, how far a dimension reaches.
+  std::vector<std::pair<int64_t, int64_t>> reaches;  // Stride of a dimension, and how far it reaches.
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) > 1) reaches.emplace_back(tensor.stride(i), (tensor.size(i) - 1) * tensor.stride(i));
   }
@@ -30,7 +30,7 @@ bool strides_keep_apart(const at::Tensor& tensor) {
   return true;
 }
 
-// For the few tensors whose strides alone do not tell: each element marks its place, and places are counted.
+// For the few tensors whose strides alone do not decide it. Marks the place of each element, and counts the places.
 bool shares_places(const at::Tensor& tensor) {
   int64_t places = 1;
   for (int64_t i = 0; i < tensor.dim(); ++i) {

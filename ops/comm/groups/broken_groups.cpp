@@ -17,11 +17,11 @@
 
 namespace narrowcast::collectives {
 
-// What has happened to a group.
+// Whether a group is broken off, and its splits.
 struct GroupFate {
   std::mutex mutex;
   std::string why_broken_off;                                  // Empty if it is not.
-  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> splits;  // Those that live.
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> splits;  // Splits that still exist.
 };
 
 namespace {
@@ -34,7 +34,7 @@ std::shared_ptr<GroupFate> fate_of(const Group& group) {
   return fates.of(group);
 }
 
-// One may be that of several devices.
+// The backends of all groups, each once: a backend may serve several devices.
 std::vector<BackendPtr> backends_of(const std::vector<Group>& family) {
   std::vector<BackendPtr> backends;
   for (const Group& group : family) {
@@ -54,7 +54,7 @@ void abort_all(const std::vector<Group>& family) {
       try {
         backend->abort();
       } catch (const std::exception&) {
-        // It cannot be ended better than that, and the others are to be.
+        // This backend cannot be ended better. The others must be ended as well.
       }
     });
   }
@@ -72,13 +72,13 @@ std::string failure_of(c10d::Backend& backend) {
         return "a collective failed";
     }
   } catch (const c10::Error&) {
-    return "";  // It has none.
+    return "";  // This backend does not report errors.
   }
 }
 
 }  // namespace
 
-// A group's splits are taken when it is marked, under one lock: one that is split off later finds the mark.
+// A group is marked and its splits are read under one lock, so a group that is split off later finds the mark.
 void break_off(const Group& group, const std::string& why) {
   std::vector<Group> family = {group};
   std::vector<Group> newly_broken;
@@ -115,7 +115,7 @@ std::string failure_in_backends(const Group& group) {
   return "";
 }
 
-// By another constructor first, so that the destructor ends what the check refuses.
+// Delegates to the default constructor, so that the destructor runs if the check throws.
 SplitGroup::SplitGroup(const Group& parent, Group group, const std::vector<int64_t>& ranks) : SplitGroup() {
   group_ = std::move(group);
   parent_ = fate_of(parent);
@@ -127,7 +127,7 @@ SplitGroup::SplitGroup(const Group& parent, Group group, const std::vector<int64
   }
   if (!why.empty()) {
     break_off(group_, why);
-    return;  // Nothing is to be sent there any more.
+    return;  // Nothing may be sent in this group any more.
   }
   run_split_check(parent, group_, ranks);
 }
@@ -140,7 +140,7 @@ SplitGroup& SplitGroup::operator=(SplitGroup&& other) noexcept {
 
 SplitGroup::~SplitGroup() { end(); }
 
-// A destructor has nobody to tell.
+// Errors are ignored: a destructor cannot report them.
 void SplitGroup::end() noexcept {
   if (group_ == nullptr) {
     return;

@@ -44,7 +44,7 @@ struct PassTags::Models {
   std::atomic<int64_t> made{0};
   std::atomic<int64_t> alive{0};
   std::mutex mutex;
-  std::set<int64_t> sending;  // Those whose buckets are sent. Guarded by the mutex.
+  std::set<int64_t> sending;  // Models whose buckets are being sent. Guarded by the mutex.
 };
 
 std::shared_ptr<PassTags::Models> PassTags::models_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {

@@ -13,10 +13,10 @@ namespace {
 
 using c10d::ProcessGroup;
 
-// What is checked of groups that are split off a group.
+// The check of the groups that are split off a group.
 struct Split {
   SplitCheck check;
-  std::vector<int64_t> ranks;  // The group's, in the one that the check was given for.
+  std::vector<int64_t> ranks;  // The group's ranks, numbered in the group for which the check was set.
 };
 
 struct KeptSplit {

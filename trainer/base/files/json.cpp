@@ -35,7 +35,7 @@ ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.bytes) {
     return {nullptr, c10::str("has ", text.size(), " bytes of JSON, above the limit of ", limits.bytes)};
   }
-  const size_t zero = text.find('\0');  // The library takes it for the end of the text.
+  const size_t zero = text.find('\0');  // The library treats it as the end of the text.
   if (zero != std::string_view::npos) {
     return {nullptr, c10::str("is no valid JSON at byte ", zero + 1)};
   }

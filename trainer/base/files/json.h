@@ -1,5 +1,5 @@
-// JSON that others wrote. Every text in JSON that the programs read is parsed here, but for safetensors' headers, which
-// have a reader of their own.
+// JSON from outside. Every JSON text that the programs read is parsed here, except headers of safetensors files, which
+// have a separate reader.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct JsonLimits {
 
 struct ParsedJson {
   nlohmann::json value;
-  std::string problem;  // why there is no value, after the name of the text: "is no valid JSON at byte 7"; else empty
+  std::string problem;  // follows the text's name in errors: "is no valid JSON at byte 7"; empty with a value
 };
 
 ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits = {});
@@ -27,22 +27,22 @@ ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits = {});
 struct ListOfRank {
   std::string_view text;
   size_t rank = 0;
-  std::string_view what;  // the list that it should be, for the message: "the files that it wrote"
+  std::string_view what;  // the expected list, for the message: "the files that it wrote"
 };
 
-// The JSON list of entries that are all as `is_entry` wants them. Throws c10::DistBackendError "rank 1 sent something
-// other than the files that it wrote: '...'" for anything else.
+// Returns the JSON list, if `is_entry` accepts all its entries. Else throws c10::DistBackendError "rank 1 sent
+// something other than the files that it wrote: '...'".
 nlohmann::json parse_list(const ListOfRank& list, bool (*is_entry)(const nlohmann::json&));
 
-// Throws CorruptInputError with `name`, what it is that holds the text, and the problem.
+// Throws CorruptInputError with `name`, which describes the source of the text, and the problem.
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
 
-// The value with each string that is not UTF-8, as a path may be, replaced by what messages show of it (printable in
-// text.h: "caf\xe9"), whole. Keys stay as they are. JSON cannot hold other strings: dump() throws.
+// Returns the value with each string that is not UTF-8 (a path may be such a string) replaced by its printable form
+// (text.h: "caf\xe9"), without a limit on its length. Keys stay unchanged. For other strings dump() throws.
 nlohmann::json with_utf8_strings(nlohmann::json value);
 
-// What is wrong with parsed JSON of which a part was asked for, in words for users: "'round' is missing" or "a value
-// must be number, but is string".
+// The problem of parsed JSON from which a part was read, for users: "'round' is missing" or "a value must be number,
+// but is string".
 std::string problem_with(const nlohmann::json::exception& error);
 
 }  // namespace narrowcast::files

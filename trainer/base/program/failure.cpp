@@ -31,8 +31,8 @@ namespace {
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
-// Whether a text that ranks agreed on, "FOLDER: rank 1: FILE: cannot be written", tells what happened to one of them,
-// perhaps not to this one. Errors of the network begin with this process's own rank.
+// Whether the message is a text on which ranks agreed, "FOLDER: rank 1: FILE: cannot be written". Its failure may be
+// another rank's. Errors of the network begin with this process's own rank.
 bool tells_of_some_rank(const Failure& failure) {
   constexpr std::string_view kRank = "rank ";
   const std::string& text = failure.message;
@@ -46,7 +46,7 @@ bool tells_of_some_rank(const Failure& failure) {
   return false;
 }
 
-// The limit that was reached, where it was this process's own and not the system's (ENFILE).
+// The limit that was reached, if it was this process's limit and not the system's (ENFILE).
 std::string limit_of_open_files(const Failure& failure) {
   if (contains(failure.message, std::strerror(ENFILE)) || tells_of_some_rank(failure)) {
     return "";
@@ -54,10 +54,10 @@ std::string limit_of_open_files(const Failure& failure) {
   return " (RLIMIT_NOFILE: at most " + std::to_string(network::open_file_limit()) + " files may be open)";
 }
 
-// What this process may not have more of is neither a peer's fault nor a bug, though a library that runs into it may
-// say so in the words of either. LibTorch's allocator throws no class of its own.
+// Corrects the class of failures at a limit of this process. They are neither a peer's fault nor a bug, although a
+// library that reaches the limit may report them in that way. LibTorch's allocator does not throw a separate class.
 Failure blame_limits(Failure failure) {
-  if (contains(failure.message, std::strerror(EMFILE))) {  // It is part of ENFILE's text, too.
+  if (contains(failure.message, std::strerror(EMFILE))) {  // ENFILE's text contains it as well.
     const std::string limit = limit_of_open_files(failure);
     failure.code = kWrongUse;
     failure.message = first_line(failure.message) + limit;
@@ -71,7 +71,7 @@ Failure blame_limits(Failure failure) {
   return failure;
 }
 
-// What the exception that is being handled means.
+// The failure for the exception that is being handled.
 Failure classify() {
   try {
     throw;
@@ -91,7 +91,7 @@ Failure classify() {
     return {kWrongUse, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
     return {kInternalError, error.what_without_backtrace()};
-  } catch (const std::filesystem::filesystem_error& error) {  // Of a path that is not as we need it.
+  } catch (const std::filesystem::filesystem_error& error) {  // The path is not as required.
     return {kWrongUse, error.what()};
   } catch (const std::bad_alloc&) {
     return {kWrongUse, "not enough memory (std::bad_alloc)"};
@@ -100,7 +100,7 @@ Failure classify() {
   }
 }
 
-constexpr std::chrono::seconds kDelayOfBlame{2};  // A peer's death is noticed by its launcher well within it.
+constexpr std::chrono::seconds kDelayOfBlame{2};  // Launchers notice the death of a worker well within this time.
 
 int64_t seconds_of(const Failure& failure) {
   const auto now =
@@ -108,7 +108,7 @@ int64_t seconds_of(const Failure& failure) {
   return std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
 }
 
-// The file's content; empty if the file is not there, is no regular file or is longer than any error.
+// The file's content; empty if the file does not exist, is not a regular file or is longer than any error.
 std::string text_of(const std::filesystem::path& file) {
   try {
     return files::read_file(file, {.links = files::Links::kRefuse, .most_bytes = files::JsonLimits().bytes});
@@ -117,7 +117,7 @@ std::string text_of(const std::filesystem::path& file) {
   }
 }
 
-// Returns false if there is such a file already or it cannot be written.
+// Returns false if the file exists already or cannot be written.
 bool write_new(const std::filesystem::path& path, std::string_view bytes) {
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   while (file.is_open() && !bytes.empty()) {
@@ -153,7 +153,7 @@ int run_program(std::string_view program, const std::function<int()>& body, cons
     return body();
   } catch (const std::exception&) {
     Failure failure = blame_limits(classify());
-    failure.message = printable(first_line(failure.message));  // What users need.
+    failure.message = printable(first_line(failure.message));  // Users need only this line.
     if (is_reported.exchange(true)) {
       wait_for_end();
     }
@@ -187,7 +187,7 @@ bool write_error_file(const std::filesystem::path& file, const WorkerError& writ
   std::error_code error;
   const auto status = std::filesystem::symlink_status(file, error);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    return false;  // What is renamed over a device takes it away, for all programs.
+    return false;  // Renaming a file over a device removes the device for all programs.
   }
   const nlohmann::json details = {{"py_callstack", written.message}, {"timestamp", std::to_string(seconds)}};
   nlohmann::json content = {{"message", {{"message", written.message}, {"extraInfo", details}}}};

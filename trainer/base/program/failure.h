@@ -1,5 +1,5 @@
-// How the project's programs end, which docs/reference/errors.md tells users, and how a failing one tells its launcher
-// why.
+// How the project's programs end (docs/reference/errors.md), and how a failing program reports the reason to its
+// launcher.
 #pragma once
 
 #include <cstdint>
@@ -13,59 +13,60 @@ namespace narrowcast::program {
 // The code with which a program ends.
 enum ExitCode : int {
   kSuccess = 0,
-  kCheckFailed = 1,    // the program ran and its answer is "no", e.g. gradients or replicas differ
+  kCheckFailed = 1,    // the program ran and a check failed, e.g. gradients or replicas differ
   kWrongUse = 2,       // a flag, a name, a value or a combination of them; too little memory, too few open files
   kPeerFailed = 3,     // another rank or the network failed, or a collective timed out
-  kCorruptInput = 4,   // a file or a message does not hold what it must
+  kCorruptInput = 4,   // a file or a message has invalid content
   kInternalError = 5,  // a bug: please report it
-  kOutputFailed = 6,   // what the program had to leave behind could not be written, e.g. the disk is full
+  kOutputFailed = 6,   // a result of the program could not be written, e.g. the disk is full
 };
 
-// What ended a program.
+// The reason why a program failed.
 struct Failure {
   ExitCode code = kInternalError;
-  std::string message;    // one line without the program's name, as printable() makes it: of text and bounded
-  bool is_final = false;  // the same program would fail alike if it were started again
+  std::string message;    // one line without the program's name, printable and bounded (printable())
+  bool is_final = false;  // the program would fail in the same way if it were started again
 };
 
-// Is told of a failure once it has been reported on standard error.
+// Called with a failure after it has been reported on standard error.
 using FailureListener = std::function<void(const Failure&)>;
 
-// Sets up the process (process_limits.h), runs `body` and returns its result. What it throws becomes one line
-// "PROGRAM: message" on standard error and the exit code of its class. Whatever got into the message, it is printable
-// and at most kLongestMessage bytes long (ops/common/text.h).
+// Sets up the process (process_limits.h), runs `body` and returns its result. An exception of `body` becomes one line
+// "PROGRAM: message" on standard error and the exit code of its class. The message is printable and at most
+// kLongestMessage bytes long (ops/common/text.h), whatever text it contains.
 int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure = {});
 
-// Reports a failure as run_program does, and returns the code with which to end the process at once: for a thread that
-// knows that the others wait for what will not come. If run_program is reporting another failure, that one counts, and
-// this never returns.
+// Reports a failure as run_program does, and returns the exit code with which to end the process at once. It is for a
+// thread that knows that the other threads wait for data that will not come. If run_program is already reporting
+// another failure, this function never returns, and that failure counts.
 ExitCode report_failure(std::string_view program, const Failure& failure, const FailureListener& on_failure = {});
 
-// The error file is where a failing process tells its launcher why, as torchrun and PyTorch's @record have it:
+// In the error file a failing process writes the reason for its launcher, as with torchrun and PyTorch's @record:
 //
 //     {"message": {"message": "M", "extraInfo": {"py_callstack": "text", "timestamp": "1700000000"}}}
 //
-// or, from older writers, {"message": "M"}. "restart": false beside "message" says that a restart would fail alike.
+// Older writers write {"message": "M"}. "restart": false beside "message" means that a restart would fail in the same
+// way.
 
-// What an error file tells.
+// The content of an error file.
 struct WorkerError {
-  std::string message;    // as it is there: printable() makes it fit for a terminal
-  bool is_final = false;  // as Failure's
+  std::string message;    // as in the file: use printable() before it is shown on a terminal
+  bool is_final = false;  // as in Failure
 };
 
-// What a worker's error file tells. Nothing if the file is not there, is a link or no regular file, or holds something
-// else; a failure is reported anyway.
+// Reads a worker's error file. Returns nothing if the file does not exist, is a link or not a regular file, or has
+// other content. The failure is reported without it then.
 WorkerError read_error_file(const std::filesystem::path& file);
 
-// Writes an error, at `seconds` since 1970, whole or not at all: false if it cannot be written, or if there is a
-// link, a device, a pipe or a folder in its place, which stays. Bytes that are no UTF-8 are replaced.
+// Writes an error with the time `seconds` since 1970, completely or not at all. Returns false if it cannot be written,
+// or if there is a link, a device, a pipe or a folder in its place, which stays. Bytes that are not UTF-8 are replaced.
 bool write_error_file(const std::filesystem::path& file, const WorkerError& error, int64_t seconds);
 
-// Returns what run_main can call with a failure: it writes `file`, which the launcher named. With an empty path it does
-// nothing; if the file cannot be written, neither, because nobody is left to be told.
+// Returns a listener that writes a failure to `file`, which the launcher named. With an empty path it does nothing. If
+// the file cannot be written, it does nothing either, because nobody is left to be informed.
 //
-// torchrun blames the worker with the earliest time, in whole seconds. A worker that lost a peer notices before
-// torchrun does that the peer has died, so it gives a time 2 seconds later than it is.
+// torchrun blames the worker with the earliest time, in whole seconds. A worker that lost a peer notices the peer's
+// death before torchrun does, so it writes a time 2 seconds later than the present one.
 FailureListener error_file_writer(const std::filesystem::path& file);
 
 }  // namespace narrowcast::program

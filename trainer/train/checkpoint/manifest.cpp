@@ -109,16 +109,27 @@ bool differ(const json* saved, const json* current) {
   return saved == nullptr || current == nullptr ? saved != current : *saved != *current;
 }
 
-// First those that both have: another hook, say, has other options, too.
-std::vector<Difference> differences(const json& saved, const json& current) {
-  std::set<std::string> names;
+// The names in either, those in `first` in that order and then the others alphabetically.
+std::vector<std::string> names_in(const json& saved, const json& current, const std::vector<std::string>& first) {
+  std::set<std::string> left;
   for (const json* const object : {&saved, &current}) {
     for (const auto& [name, value] : object->items()) {
-      names.insert(name);
+      left.insert(name);
     }
   }
+  std::vector<std::string> names;
+  for (const std::string& name : first) {
+    if (left.erase(name) > 0) names.push_back(name);
+  }
+  names.insert(names.end(), left.begin(), left.end());
+  return names;
+}
+
+// First those that both have: another hook, say, has other options, too.
+std::vector<Difference> differences(const json& saved, const json& current,
+                                    const std::vector<std::string>& by_cause = {}) {
   std::vector<Difference> found;
-  for (const std::string& name : names) {
+  for (const std::string& name : names_in(saved, current, by_cause)) {
     const Difference difference = {printable(name, kLongestCompared), find(saved, name), find(current, name)};
     if (differ(difference.saved, difference.current)) {
       found.push_back(difference);
@@ -166,8 +177,9 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   return manifest;
 }
 
-void check_settings(const json& saved, const json& current, const std::string& path) {
-  const std::vector<Difference> found = differences(saved, current);
+void check_settings(const json& saved, const json& current, const std::string& path,
+                    const std::vector<std::string>& by_cause) {
+  const std::vector<Difference> found = differences(saved, current, by_cause);
   if (found.empty()) {
     return;
   }

@@ -67,9 +67,11 @@ Manifest parse_manifest(const std::string& text, const std::string& path);
 
 // Checks that a training has the settings of the one that it resumes; both are objects of named values, e.g. {"hook":
 // "int8"}. Throws c10::ValueError naming the first name whose values differ, both values and the checkpoint's `path`:
-// "hook: is int4, but int8 in the checkpoint PATH". Names that both have come first; of a name that only one has the
-// error says so: "error_feedback: is true, but the checkpoint PATH has none".
-void check_settings(const nlohmann::json& saved, const nlohmann::json& current, const std::string& path);
+// "hook: is int4, but int8 in the checkpoint PATH". Names that both have come first, in the order of `by_cause`, then
+// all others alphabetically. If only one has a name the error says so: "error_feedback: is true, but the checkpoint
+// PATH has none".
+void check_settings(const nlohmann::json& saved, const nlohmann::json& current, const std::string& path,
+                    const std::vector<std::string>& by_cause = {});
 
 // The names whose values differ, as "ranks (3, was 2), threads (1, was none)"; empty if there are none.
 std::string describe_changes(const nlohmann::json& saved, const nlohmann::json& current);

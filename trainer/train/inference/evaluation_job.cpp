@@ -15,9 +15,9 @@
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
-#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/plan.h"
+#include "trainer/train/options/plan_entries.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/replicas.h"
@@ -64,13 +64,9 @@ LoadedModel load_script_file(const EvaluationJob& job) {
 }
 
 void check_job(const EvaluationJob& job, int64_t world_size) {
-  TORCH_CHECK_VALUE(job.batches >= 0, "eval_batches: must be at least 0, but is ", job.batches);
   TORCH_CHECK_VALUE(
       job.batch_size >= 1 && data::divides_evenly({.global_batch = job.batch_size, .world_size = world_size}),
       "batch_size: must be a multiple of the number of ranks (", world_size, "), but is ", job.batch_size);
-  TORCH_CHECK_VALUE(job.generation.options.count >= 0, "generate: must be at least 0, but is ",
-                    job.generation.options.count);
-  TORCH_CHECK_VALUE(job.generation.seed >= 0, "seed: must be at least 0, but is ", job.generation.seed);
   TORCH_CHECK_VALUE(job.batches > 0 || job.generation.options.count > 0,
                     "evaluate: with eval_batches = 0 and nothing to generate there is nothing to do");
 }
@@ -219,7 +215,7 @@ int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context)
   const ProcessGroupScope scope(context.env, job::group_options_on(at::kCPU, job.group, context));
   scope.run([&] {
     job::prove_to_peers(scope.group(), process_environment());
-    check_equal_on_all_ranks(scope.group(), job::plan_values(plan));
+    check_equal_on_all_ranks(scope.group(), options::compared_values(plan));
     run(evaluation, scope.group(), context);
   });
   return program::kSuccess;

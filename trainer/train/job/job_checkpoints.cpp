@@ -7,14 +7,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <ostream>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include <narrowcast/hook_options.h>
 #include "models/model_table.h"
 #include "ops/common/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
@@ -22,6 +19,7 @@
 #include "trainer/train/job/early_end.h"
 #include "trainer/train/job/restarts.h"
 #include "trainer/train/job/training_job.h"
+#include "trainer/train/options/plan_entries.h"
 
 namespace narrowcast::job {
 namespace {
@@ -30,68 +28,6 @@ namespace fs = std::filesystem;
 using checkpoint::Existing;
 using checkpoint::ReadCheckpoint;
 using nlohmann::json;
-
-constexpr const char* kOfBytesSent = "_and_rank";  // How all names of bytes that are sent end.
-
-// What is known of an entry by its name.
-struct KnownEntry {
-  std::string_view name;
-  EntryRole role;
-  bool is_of_layout = false;          // follows from the layout, as far as a rank alone knows it
-  bool is_of_sums_in_levels = false;  // A circumstance in levels: which ranks sum first decides how sums are rounded.
-};
-
-// The entries that are no settings, but for options of hooks and checkpoints. Groups say which ranks resume from their
-// own parameters.
-constexpr KnownEntry kKnownEntries[] = {
-    {.name = "ranks", .role = EntryRole::kCircumstance},
-    {.name = "accumulation_steps", .role = EntryRole::kCircumstance},
-    {.name = "version", .role = EntryRole::kCircumstance},
-    {.name = "device", .role = EntryRole::kCircumstance},
-    {.name = "group_of_rank", .role = EntryRole::kCircumstance},
-    {.name = "batch_size_per_rank", .role = EntryRole::kFree},
-    {.name = "eval_every", .role = EntryRole::kFree},
-    {.name = "eval_batches", .role = EntryRole::kFree},
-    {.name = "early_stop", .role = EntryRole::kFree},
-    {.name = "log_every", .role = EntryRole::kFree},
-    {.name = "max_skipped_steps", .role = EntryRole::kFree},
-    {.name = "check_replicas_every", .role = EntryRole::kFree},
-    {.name = "data", .role = EntryRole::kFree},
-    {.name = "init_from", .role = EntryRole::kFree},
-    {.name = "init_from_context", .role = EntryRole::kFree},
-    {.name = "network", .role = EntryRole::kFree},
-    {.name = "replicas", .role = EntryRole::kFree},
-    {.name = "rounding", .role = EntryRole::kFree},
-    {.name = "auto", .role = EntryRole::kFree},
-    {.name = "link", .role = EntryRole::kFree},
-    {.name = "why_one_level", .role = EntryRole::kFree},
-    {.name = "nodes", .role = EntryRole::kFree, .is_of_layout = true, .is_of_sums_in_levels = true},
-    {.name = "node_of_rank", .role = EntryRole::kFree, .is_of_layout = true, .is_of_sums_in_levels = true},
-    {.name = "exchange_levels", .role = EntryRole::kFree, .is_of_layout = true},
-    {.name = "node_memory_bytes", .role = EntryRole::kFree, .is_of_layout = true}};
-
-// Null for an entry that is not among them.
-const KnownEntry* known_entry(const std::string& name) {
-  const auto* const found = std::ranges::find(kKnownEntries, name, &KnownEntry::name);
-  return found == std::end(kKnownEntries) ? nullptr : found;
-}
-
-// That of an option of hooks. By the link ranks choose in how many hops they exchange, and so what is rounded.
-EntryRole option_role(const std::string& name) {
-  static const std::vector<hooks::NamedOption> options = hooks::named_options({});
-  const auto found = std::ranges::find(options, name, &hooks::NamedOption::name);
-  if (found == options.end()) {
-    return EntryRole::kSetting;
-  }
-  switch (found->kind) {
-    case hooks::OptionKind::kLevels:
-      return EntryRole::kFree;
-    case hooks::OptionKind::kLink:
-      return EntryRole::kCircumstance;
-    default:
-      return EntryRole::kSetting;
-  }
-}
 
 // Older checkpoints lack them.
 constexpr const char* kAddedLater[] = {"data_hash"};
@@ -171,7 +107,7 @@ void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoin
     saved.erase("warmup_steps");
     settings.erase("warmup_steps");
   }
-  checkpoint::check_settings(saved, settings, read.restored.path);
+  checkpoint::check_settings(saved, settings, read.restored.path, options::entries_by_cause());
   TORCH_CHECK_VALUE(read.restored.step <= job.training.steps, "steps: is ", job.training.steps, ", but the checkpoint ",
                     read.restored.path, " is of step ", read.restored.step);
 }
@@ -234,46 +170,15 @@ std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::
 
 }  // namespace
 
-std::vector<std::string> checkpoint_entry_names() {
-  std::vector<std::string> names;
-  for (const CheckpointEntry& entry : kCheckpointEntries) {
-    names.push_back(entry.name);
-  }
-  return names;
-}
-
-EntryRole entry_role(const nlohmann::json& plan, const std::string& name) {
-  if (const KnownEntry* const known = known_entry(name)) {
-    const bool in_levels = plan.value("exchange_levels", 1) > 1;
-    return in_levels && known->is_of_sums_in_levels ? EntryRole::kCircumstance : known->role;
-  }
-  const bool is_of_checkpoints =
-      std::ranges::find(kCheckpointEntries, name, &CheckpointEntry::name) != kCheckpointEntries.end();
-  return is_of_checkpoints || name.ends_with(kOfBytesSent) ? EntryRole::kFree : option_role(name);
-}
-
-std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
-  std::vector<NamedValue> values;
-  for (const auto& [name, value] : plan.items()) {
-    const KnownEntry* const known = known_entry(name);
-    if (!name.ends_with(kOfBytesSent) && (known == nullptr || !known->is_of_layout)) {
-      values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
-    }
-  }
-  std::stable_partition(values.begin(), values.end(),
-                        [](const NamedValue& value) { return value.name == "data" || value.name == "data_hash"; });
-  return values;
-}
-
 checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   checkpoint::Description description = {.settings = plan, .circumstances = json::object()};
   json& settings = description.settings;
   json& circumstances = description.circumstances;
   for (const auto& [name, value] : plan.items()) {
-    const EntryRole role = entry_role(plan, name);
-    if (role == EntryRole::kSetting) continue;
+    const options::Role role = options::role_of_entry(plan, name);
+    if (role == options::Role::kSetting) continue;
     settings.erase(name);
-    if (role == EntryRole::kCircumstance) circumstances[name] = value;
+    if (role == options::Role::kCircumstance) circumstances[name] = value;
   }
   if (plan.contains("model_hash")) {
     settings["model"] = models::kScript;  // Its file may have moved.
@@ -292,8 +197,6 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
 
 void check_checkpoint_options(const TrainJob& job) {
   const CheckpointOptions& options = job.checkpoints;
-  TORCH_CHECK_VALUE(options.every >= 1, "checkpoint_every: must be at least 1, but is ", options.every);
-  TORCH_CHECK_VALUE(options.keep >= 0, "keep_checkpoints: must be at least 0, but is ", options.keep);
   TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume, "resume: needs checkpoint_dir, where to resume from");
   TORCH_CHECK_VALUE(!options.folder.empty() || options.preemption_signals.empty(),
                     "preemption_signals: need checkpoint_dir, where the training is saved");

@@ -1,56 +1,19 @@
 // Which of a job's values its checkpoints bind, from which one it resumes, and who writes the next.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
-#include <variant>
-#include <vector>
 
-#include <narrowcast/consensus.h>
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::job {
-
-// What one of CheckpointOptions is called, as a flag and as an entry of a plan.
-struct CheckpointEntry {
-  const char* name;
-  std::variant<std::string CheckpointOptions::*, int64_t CheckpointOptions::*, bool CheckpointOptions::*> member;
-};
-
-// All of them.
-inline constexpr std::array<CheckpointEntry, 6> kCheckpointEntries = {
-    {{"checkpoint_dir", &CheckpointOptions::folder},
-     {"checkpoint_every", &CheckpointOptions::every},
-     {"keep_checkpoints", &CheckpointOptions::keep},
-     {"resume", &CheckpointOptions::resume},
-     {"resume_from", &CheckpointOptions::resume_from},
-     {"preemption_signals", &CheckpointOptions::preemption_signals}}};
-
-// The names of all.
-std::vector<std::string> checkpoint_entry_names();
-
-// What an entry of a plan is for a checkpoint.
-enum class EntryRole {
-  kSetting,       // With another value it would be another training: a resumed one must have the same.
-  kCircumstance,  // A resumed training may have another value, but not the same bits then.
-  kFree,          // It means nothing for the parameters, or follows from others.
-};
-
-// That of the entry `name` of the plan.
-EntryRole entry_role(const nlohmann::json& plan, const std::string& name);
-
-// One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
-// nothing that was counted in them is named in their place. Nor are bytes that are sent, which follow from the rest and
-// are left out, in the place of an option that one rank alone was given.
-std::vector<NamedValue> plan_values(const nlohmann::json& plan);
 
 // What a checkpoint binds, from the plan of a job (plan.h). The settings: model, data, optimizer, seed, hook,
 // buckets. How often to look, report and save is free, and so is the number of steps with a constant schedule;

@@ -23,10 +23,9 @@
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/job_network.h"
 #include "trainer/ddp/reducer/bucket_chooser.h"
-#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/optimization/optimizer.h"
-#include "trainer/train/training/training_options.h"
+#include "trainer/train/options/plan_entries.h"
 
 namespace narrowcast::job {
 namespace {
@@ -52,7 +51,6 @@ int64_t largest_parameter_bytes(const models::Model& model) {
 }
 
 void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
-  plan["model"] = job.model;
   plan["model_options"] = inputs.model->options();
   int64_t parameters = 0;
   for (const at::Tensor& parameter : inputs.model->parameters()) {
@@ -65,38 +63,9 @@ void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
     if (inputs.unit == "tokens") plan["context"] = inputs.units_per_sample;
   }
   if (inputs.init_hash.has_value()) {
-    plan["init_from"] = job.init_from;
     plan["init_from_hash"] = hash_text(*inputs.init_hash);
     if (inputs.init_context.has_value()) plan["init_from_context"] = *inputs.init_context;
   }
-  const auto& [dropout, label_smoothing] = job.regularization;
-  if (dropout > 0) plan["dropout"] = dropout;
-  if (label_smoothing > 0) plan["label_smoothing"] = label_smoothing;
-}
-
-void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
-  const training::TrainingOptions& options = job.training;
-  const LearningRateSchedule rate(options.learning_rate, options.steps);
-  plan["steps"] = options.steps;
-  plan["accumulation_steps"] = options.accumulation_steps;
-  plan[inputs.unit + "_per_step"] = options.batch_size * inputs.units_per_sample;
-  plan["optimizer"] = to_string(options.optimizer.kind);
-  plan["learning_rate"] = options.learning_rate.peak;
-  plan["schedule"] = to_string(options.learning_rate.schedule);
-  plan["min_learning_rate"] = rate.minimum();
-  plan["warmup_steps"] = rate.warmup_steps();
-  if (options.learning_rate.schedule == ScheduleKind::kWsd) plan["decay_steps"] = rate.decay_steps();
-  plan["weight_decay"] = options.optimizer.weight_decay;
-  plan["momentum"] = options.optimizer.momentum;
-  plan["clip_grad_norm"] = options.clip_grad_norm;
-  plan["skip_nonfinite_steps"] = options.skip_nonfinite_steps;
-  if (options.skip_nonfinite_steps) plan["max_skipped_steps"] = options.max_skipped_steps;
-  plan["precision"] = to_string(options.precision);
-  plan["eval_every"] = options.eval_every;
-  plan["eval_batches"] = options.eval_batches;
-  if (options.early_stop > 0) plan["early_stop"] = options.early_stop;
-  plan["log_every"] = options.log_every;
-  if (keeps_replicas_equal(job)) plan["check_replicas_every"] = options.check_replicas_every;
 }
 
 // Adds those that have a value and are taken, under the names of their flags.
@@ -283,20 +252,13 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
   }
 }
 
-// Adds the paths that there are, and with a folder for checkpoints what else counts for it.
-void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
-  for (const CheckpointEntry& entry : kCheckpointEntries) {
-    const auto value_of = [&](auto member) { return nlohmann::json(options.*member); };
-    const nlohmann::json value = std::visit(value_of, entry.member);
-    if (value.is_string() ? value != "" : !options.folder.empty()) {
-      plan[entry.name] = value;
-    }
+// The parts of a batch. A module says only by its data whether it takes tokens.
+void add_batch(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
+  const int64_t batch = job.training.batch_size;
+  plan["batch_size_per_rank"] = data::samples_per_rank({.global_batch = batch, .world_size = world_size});
+  if (!job.verification.has_value()) {
+    plan[inputs.unit + "_per_step"] = batch * inputs.units_per_sample;
   }
-}
-
-void add_batch(nlohmann::json& plan, int64_t batch_size, int64_t world_size) {
-  plan["batch_size"] = batch_size;
-  plan["batch_size_per_rank"] = data::samples_per_rank({.global_batch = batch_size, .world_size = world_size});
 }
 
 void add_data(nlohmann::json& plan, const JobInputs& inputs) {
@@ -315,10 +277,6 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 
 }  // namespace
 
-bool keeps_replicas_equal(const TrainJob& job) {
-  return !job.outer.has_value() && hooks::hook_row(job.ddp.hook()).keeps_replicas_equal;
-}
-
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
                          std::optional<int64_t> ranks_per_node) {
   if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
@@ -328,26 +286,23 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   plan["version"] = job.version;
   plan["ranks"] = world_size;
   plan["network"] = network::describe_network(process_environment());
+  options::add_options(plan, job);
   add_model(plan, job, inputs);
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
-  plan["seed"] = job.seed;
   plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Which GPU differs between ranks.
   add_data(plan, inputs);
   if (inputs.dataset != nullptr) {
-    add_batch(plan, job.training.batch_size, world_size);
+    add_batch(plan, job, inputs, world_size);
   }
   if (job.verification.has_value()) {
     plan["hooks"] = job.verification->hooks;
     add_hook_options(plan, job.ddp);
   } else {
-    plan["hook"] = job.ddp.hook();
     add_hook_options(plan, job.ddp);
     if (job.outer.has_value()) {
       add_outer(plan, *job.outer);
     }
-    add_training(plan, job, inputs);
     add_bucket_size(plan, job, inputs, world_size);
-    add_checkpoints(plan, job.checkpoints);
     const hooks::WireOptions wire = expected_wire(job, ranks_per_node);
     const node::NodeLayout layout = hooks::expected_layout(wire, world_size);
     const node::NodeLayout nodes = node::NodeLayout::of_size(world_size, ranks_per_node.value_or(1));

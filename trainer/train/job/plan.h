@@ -19,9 +19,6 @@ namespace narrowcast::job {
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
                          std::optional<int64_t> ranks_per_node = std::nullopt);
 
-// Whether all ranks hold the same bits after every step.
-bool keeps_replicas_equal(const TrainJob& job);
-
 // A collective: adds what is known once the ranks have met, over which nodes the gradients are averaged and what
 // sending between them costs; with a hook that knows of no nodes, which of several ranks share one. Nothing for a
 // verification, which chooses nodes itself. The ranks of nodes of different sizes differ in "node_memory_bytes".

@@ -29,6 +29,8 @@
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/job/verification_job.h"
 #include "trainer/train/optimization/device.h"
+#include "trainer/train/options/option_table.h"
+#include "trainer/train/options/plan_entries.h"
 #include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::job {
@@ -179,6 +181,7 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
 // Whatever a rank can find wrong without the others.
 void check_alone(const TrainJob& job, const WorkerEnv& env) {
   job.ddp.validate();
+  options::check_ranges_of(job);
   if (job.verification.has_value()) {
     check_verification_job(job, env.world_size);
     return;
@@ -268,7 +271,6 @@ void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
 }  // namespace
 
 JobInputs make_inputs(const TrainJob& job) {
-  TORCH_CHECK_VALUE(job.seed >= 0, "seed: must be at least 0, but is ", job.seed);
   JobInputs inputs;
   if (models::any_model_row(job.model).learns()) {
     read_inputs(job, inputs);
@@ -333,7 +335,7 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
   const ProcessGroupScope scope(context.env, group);
   return scope.run([&] {
     prove_to_peers(scope.group(), process_environment());
-    check_equal_on_all_ranks(scope.group(), plan_values(plan));
+    check_equal_on_all_ranks(scope.group(), options::compared_values(plan));
     nlohmann::json agreed_plan = plan;
     add_nodes(agreed_plan, job, inputs, scope.group());
     print_nodes(agreed_plan, context);

@@ -308,7 +308,6 @@ std::string metrics_path(const OutputOptions& output) { return fs::path(output.f
 
 void check_output(const TrainJob& job) {
   const OutputOptions& output = job.output;
-  TORCH_CHECK_VALUE(output.sample_length >= 0, "sample_length: must be at least 0, but is ", output.sample_length);
   if (!output.report.empty()) {
     reporting::check_page_name(output.report);
   }

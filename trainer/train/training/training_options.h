@@ -29,7 +29,8 @@ struct TrainingOptions {
   uint64_t seed = 0;  // of the order of the data
 };
 
-// Throws c10::ValueError naming the flag and the value if training on `world_size` ranks could not start.
+// Throws c10::ValueError naming the flag and the value if options that are in their ranges (options/option_table.h) do
+// not go together, or training on `world_size` ranks could not start.
 void check_training_options(const TrainingOptions& options, int64_t world_size);
 
 }  // namespace narrowcast::training

@@ -69,7 +69,7 @@ GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size)
 
 const std::shared_ptr<AllReduceJob>& GroupWorkspace::mean(int64_t numel, WireFormat format) {
   if (mean_ == nullptr || mean_->numel() != numel || mean_->format() != format) {
-    mean_.reset();  // Before another one's messages need its memory.
+    mean_.reset();  // Its memory is free before the new job's messages need it.
     AllReduceJobOptions options{
         .name = kQuantizedAllReduce, .rank = rank_, .world_size = world_size_, .numel = numel, .format = format};
     mean_ = std::make_shared<AllReduceJob>(std::move(options), memory_);

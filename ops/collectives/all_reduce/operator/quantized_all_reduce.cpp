@@ -51,7 +51,7 @@ void check_alone(const Call& call) {
   }
 }
 
-// Tells the other ranks that this one cannot take part, and throws what they throw.
+// Announces to the other ranks that this one cannot take part, and throws the error that all ranks throw.
 [[noreturn]] void refuse(const Group& group, const Refusal& refusal) {
   collectives::refuse_together(refusal, [&] {
     collectives::announce_call({.call = collectives::kQuantizedAllReduce, .refusal = refusal}, group,
@@ -59,7 +59,7 @@ void check_alone(const Call& call) {
   });
 }
 
-// The call's format. If arguments are wrong, throws on all ranks.
+// Returns the call's format. If the arguments of a rank are wrong, throws on all ranks.
 WireFormat check_together(const Call& call) {
   TORCH_CHECK_VALUE(call.group, "group must be a process group, but is null");
   const auto refusal = collectives::refusal_of([&] { check_alone(call); });

@@ -118,6 +118,18 @@ TEST(CheckSettings, NamesTheSettingAndBothValues) {
       << "what both have comes first";
 }
 
+TEST(CheckSettings, NamesACauseBeforeWhatFollowsFromIt) {
+  const json current = {{"decay_steps", 4}, {"seed", 4}, {"steps", 20}};
+  const json saved = {{"decay_steps", 2}, {"seed", 3}, {"steps", 10}};
+  EXPECT_EQ(error_message<c10::ValueError>([&] {
+              check_settings(saved, current, "DIR", {"steps", "hook", "seed"});
+            }),
+            "steps: is 20, but 10 in the checkpoint DIR");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { check_settings(saved, current, "DIR", {"hook"}); }),
+            "decay_steps: is 4, but 2 in the checkpoint DIR")
+      << "all others alphabetically";
+}
+
 TEST(CheckSettings, ComparesValuesNotTexts) {
   EXPECT_EQ(settings_complaint({{"hook", "int8"}, {"seed", "3"}}),
             "seed: is 3, but 3 in the checkpoint DIR/step-00000100");

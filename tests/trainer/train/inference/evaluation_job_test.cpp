@@ -120,10 +120,7 @@ TEST_F(EvaluationJobTest, RefusesWhatHasNoEffect) {
     change(changed);
     return error_message<c10::ValueError>([&] { evaluate(changed); });
   };
-  EXPECT_THAT(message([](EvaluationJob& it) { it.batches = -1; }), HasSubstr("eval_batches: must be at least 0"));
   EXPECT_THAT(message([](EvaluationJob& it) { it.batch_size = 0; }), HasSubstr("batch_size: must be a multiple"));
-  EXPECT_THAT(message([](EvaluationJob& it) { it.generation.options.count = -1; }), HasSubstr("generate: must be"));
-  EXPECT_THAT(message([](EvaluationJob& it) { it.generation.seed = -1; }), HasSubstr("seed: must be"));
   EXPECT_THAT(message([](EvaluationJob& it) { it.batches = 0; }), HasSubstr("there is nothing to do"));
 }
 

@@ -18,9 +18,9 @@
 #include "tests/trainer/train/verification/gradient_problems.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/run_bench.h"
-#include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/job/plan.h"
 #include "trainer/train/job/train_job.h"
+#include "trainer/train/options/worker_options.h"
 #include "trainer/train/verification/verify_gradients.h"
 
 namespace narrowcast {
@@ -101,9 +101,12 @@ TEST(AddedHook, IsNamedInTheHelpOfTheFlagsThatItTakes) {
   hooks::HookRow row = stepped_row();
   row.options.insert(hooks::OptionKind::kChannels);
   const hooks::AddedHookRow added(row);
-  EXPECT_EQ(with_hooks_of("channel_size", "their size."), "With quantize_per_channel, stepped: their size.");
-  EXPECT_THAT(with_hooks_of("levels", "how many."), Not(HasSubstr("stepped")));
-  EXPECT_THROW(with_hooks_of("sync_every", ""), c10::ValueError);
+  const auto help_of = [](const char* flag, const char* text) {
+    return options::hook_option({.flag = flag, .variable = {}, .help = text}).help;
+  };
+  EXPECT_EQ(help_of("channel_size", "their size."), "With quantize_per_channel, stepped: their size.");
+  EXPECT_THAT(help_of("levels", "how many."), Not(HasSubstr("stepped")));
+  EXPECT_THROW(help_of("steps", ""), c10::ValueError);
 }
 
 TEST(AddedHook, HasTheNatureOfItsRow) {

@@ -32,9 +32,9 @@ TEST_F(JobSchedulesTest, AStablePhaseGoesOnToAnotherEnd) {
   run();
   job.training.learning_rate.decay_steps = 3;
   job.training.learning_rate.minimum.reset();
-  EXPECT_EQ(complaint(), "decay_steps: is 3, but 2 in the checkpoint " + shorter + "/step-00000004");
+  EXPECT_EQ(complaint(), "min_learning_rate: is 0.0005, but 0.0 in the checkpoint " + shorter + "/step-00000004");
   std::filesystem::remove_all(shorter + "/step-00000004");
-  EXPECT_EQ(complaint(), "decay_steps: is 3, but 2 in the checkpoint " + shorter + "/step-00000002")
+  EXPECT_EQ(complaint(), "min_learning_rate: is 0.0005, but 0.0 in the checkpoint " + shorter + "/step-00000002")
       << "this decay would have begun before it";
   job.training.steps = 10;
   EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 10\n"), Not(HasSubstr("warning"))));

@@ -1,5 +1,4 @@
 #include "trainer/train/job/plan.h"
-#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/train_job.h"
 
 #include <c10/util/Exception.h>
@@ -17,6 +16,7 @@
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/safetensors.h"
+#include "trainer/train/options/plan_entries.h"
 
 namespace narrowcast::job {
 namespace {
@@ -82,9 +82,9 @@ TEST(Plan, SaysWhatATrainingBeginsWith) {
   EXPECT_EQ(plan["init_from_hash"].get<std::string>().size(), 16U);
   EXPECT_EQ(plan["dropout"], 0.25);
   EXPECT_EQ(plan["label_smoothing"], 0.125);
-  EXPECT_EQ(entry_role(plan, "init_from"), EntryRole::kFree);
+  EXPECT_EQ(options::role_of_entry(plan, "init_from"), options::Role::kFree);
   for (const char* const name : {"init_from_hash", "dropout", "label_smoothing"}) {
-    EXPECT_EQ(entry_role(plan, name), EntryRole::kSetting) << name;
+    EXPECT_EQ(options::role_of_entry(plan, name), options::Role::kSetting) << name;
   }
 }
 
@@ -101,7 +101,7 @@ TEST(Plan, SaysOfWhichContextAShorterOneIsAPart) {
   EXPECT_EQ(plan["init_from_context"], 8);
   EXPECT_EQ(plan["model_options"]["context"], 5);
   EXPECT_EQ(plan["tokens_per_step"], 6 * 5);
-  EXPECT_EQ(entry_role(plan, "init_from_context"), EntryRole::kFree);
+  EXPECT_EQ(options::role_of_entry(plan, "init_from_context"), options::Role::kFree);
 }
 
 TEST(Plan, DiffersWhereTrainingsWould) {
@@ -136,28 +136,30 @@ TEST(Plan, HoldsSomeOptionsOnlyWhereTheyHaveAnEffect) {
   job.training.early_stop = 3;
   EXPECT_EQ(plan()["schedule"], "wsd");
   EXPECT_EQ(plan()["decay_steps"], 4);
-  EXPECT_EQ(entry_role(plan(), "decay_steps"), EntryRole::kSetting);
+  EXPECT_EQ(options::role_of_entry(plan(), "decay_steps"), options::Role::kSetting);
   EXPECT_EQ(plan()["early_stop"], 3);
-  EXPECT_EQ(entry_role(plan(), "early_stop"), EntryRole::kFree);
+  EXPECT_EQ(options::role_of_entry(plan(), "early_stop"), options::Role::kFree);
 }
 
-TEST(EntryRole, FollowsFromTheKindOfAnOptionAndFromTheLevels) {
-  const auto role = [](const char* name, int levels = 1) { return entry_role({{"exchange_levels", levels}}, name); };
+TEST(RoleOfEntry, FollowsFromTheKindOfAnOptionAndFromTheLevels) {
+  const auto role = [](const char* name, int levels = 1) {
+    return options::role_of_entry({{"exchange_levels", levels}}, name);
+  };
   for (const char* const name : {"levels", "node_size", "data", "keep_checkpoints", "resume_from", "auto",
                                  "least_payload_bytes_per_step_and_rank"}) {
-    EXPECT_EQ(role(name), EntryRole::kFree) << name;
+    EXPECT_EQ(role(name), options::Role::kFree) << name;
   }
   for (const char* const name : {"link_gbit", "link_us", "ranks", "group_of_rank"}) {
-    EXPECT_EQ(role(name), EntryRole::kCircumstance) << name;
+    EXPECT_EQ(role(name), options::Role::kCircumstance) << name;
   }
   for (const char* const name : {"seed", "hook_format", "auto_bits", "error_feedback", "power_sgd_rank"}) {
-    EXPECT_EQ(role(name), EntryRole::kSetting) << name;
+    EXPECT_EQ(role(name), options::Role::kSetting) << name;
   }
   for (const char* const name : {"nodes", "node_of_rank"}) {
-    EXPECT_EQ(role(name), EntryRole::kFree) << name;
-    EXPECT_EQ(role(name, 2), EntryRole::kCircumstance) << name;
+    EXPECT_EQ(role(name), options::Role::kFree) << name;
+    EXPECT_EQ(role(name, 2), options::Role::kCircumstance) << name;
   }
-  EXPECT_EQ(role("exchange_levels", 2), EntryRole::kFree);
+  EXPECT_EQ(role("exchange_levels", 2), options::Role::kFree);
 }
 
 TEST(Plan, SaysWhoChoosesTheSizeOfBuckets) {
@@ -279,8 +281,8 @@ TEST(Plan, RefusesOptionsThatAutoDoesNotTakeOnGpus) {
   EXPECT_NO_THROW(make_plan(job, inputs, 2));
 }
 
-TEST(PlanValues, AreOnePerKey) {
-  const std::vector<NamedValue> values = plan_values({{"a", 1.5}, {"b", "text"}});
+TEST(ComparedValues, AreOnePerKey) {
+  const std::vector<NamedValue> values = options::compared_values({{"a", 1.5}, {"b", "text"}});
   ASSERT_EQ(values.size(), 2U);
   EXPECT_EQ(values[0].name, "a");
   EXPECT_EQ(values[0].value, "1.5");
@@ -288,13 +290,13 @@ TEST(PlanValues, AreOnePerKey) {
 }
 
 // A node size decides what is sent, and is what ranks are told.
-TEST(PlanValues, AreNothingThatFollowsFromOthers) {
+TEST(ComparedValues, AreNothingThatFollowsFromOthers) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.ddp = DdpOptions().hook("post_local_sgd").local({.group_size = 2});
   job.outer = OuterOptions().sync_every(2).wire({.format = WireFormat::kFp32, .node_size = 2});
   const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
-  const std::vector<NamedValue> values = plan_values(plan);
+  const std::vector<NamedValue> values = options::compared_values(plan);
   const auto has = [&](const char* name) {
     return std::ranges::any_of(values, [&](const NamedValue& value) { return value.name == name; });
   };
@@ -308,10 +310,10 @@ TEST(PlanValues, AreNothingThatFollowsFromOthers) {
   EXPECT_EQ(values.size() + 6, plan.size());
 }
 
-TEST(PlanValues, OfOtherDataDifferFirstInTheirHash) {
+TEST(ComparedValues, OfOtherDataDifferFirstInTheirHash) {
   const TemporaryFolder folder;
   const TrainJob job = small_job(folder);
-  const auto values = [&] { return plan_values(make_plan(job, make_inputs(job), 2)); };
+  const auto values = [&] { return options::compared_values(make_plan(job, make_inputs(job), 2)); };
   const std::vector<NamedValue> of_one = values();
   folder.write("verse.txt", testing::verse() + "and of another one");
   const std::vector<NamedValue> of_other = values();

@@ -1,0 +1,107 @@
+// What the trainer knows of an option: its row. The flag, the entry of the plan, the comparison between ranks, the
+// comparison with a checkpoint, --help and docs/reference/flags.md follow from it.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/base/program/flag.h"
+#include "trainer/base/program/variable.h"
+
+namespace narrowcast::options {
+
+// The groups of --help, in its order.
+enum class Group {
+  kModel,
+  kData,
+  kTraining,
+  kProcessors,
+  kOutput,
+  kCheckpoints,
+  kTrainedModel,
+  kExchange,
+  kPlace,
+  kChecks,
+};
+
+// What a value is for a training that resumes from a checkpoint.
+enum class Role {
+  kSetting,       // With another value it would be another training: a resumed one must have the same.
+  kCircumstance,  // A resumed training may have another value, but not the same bits then.
+  kFree,          // It means nothing for the parameters, or follows from others.
+};
+
+// Whether an option is an entry of the plan, under the name of its flag.
+enum class InPlan {
+  kNo,        // It is not, or is a part of the entry of another name.
+  kValue,     // Its value, or what Option::planned says.
+  kComputed,  // What make_plan (plan.h) makes of it and of what it has read.
+};
+
+// The values that a number may have. Numbers that are not finite are out of every range.
+struct Range {
+  std::optional<double> least = std::nullopt;
+  std::optional<double> most = std::nullopt;
+  bool without_least = false;
+  bool without_most = false;
+
+  bool is_given() const { return least.has_value() || most.has_value(); }
+  bool contains(double value) const;
+
+  // "at least 1", "in 0..1", "at least 0 and below 1".
+  std::string text() const;
+};
+
+inline Range at_least(double least) { return {.least = least}; }
+inline Range positive() { return {.least = 0, .without_least = true}; }
+
+// In 0..1, where 1 may be excluded.
+inline Range share() { return {.least = 0, .most = 1}; }
+inline Range share_below_one() { return {.least = 0, .most = 1, .without_most = true}; }
+
+struct Option {
+  std::string flag;            // its name, also of the entry of the plan and in messages
+  program::Variable variable;  // the member that it sets
+  std::string help;            // sentences
+
+  // The default as --help prints it, where that is not what the member holds.
+  std::optional<std::string> usual = std::nullopt;
+
+  std::string unit = {};  // or which values there are, where `range` cannot say it; for people
+  Range range = {};       // check_ranges refuses other values
+  InPlan in_plan = InPlan::kNo;
+  Role role = Role::kFree;
+
+  // With InPlan::kValue: the entry, where that is not the member's value; null: there is none.
+  std::function<nlohmann::json()> planned = nullptr;
+
+  // Whether a verification of gradients takes it, too, and with InPlan::kValue has it in its plan.
+  bool verified = false;
+
+  std::string resume_note = {};  // for docs/reference/flags.md, where the role does not say all
+};
+
+// The rows of all parts, one after the other.
+std::vector<Option> joined(std::initializer_list<std::vector<Option>> parts);
+
+// For Option::planned: no entry for 0.
+template <class Number>
+nlohmann::json if_above_zero(Number value) {
+  return value > 0 ? nlohmann::json(value) : nlohmann::json();
+}
+
+// Throws c10::ValueError "NAME: must be at least 1, but is 0" for the first value that is out of its option's range.
+// Options without a value are in range.
+void check_ranges(const std::vector<Option>& options);
+
+// The entry of the plan of an option with InPlan::kValue; null: it has none. A text that is empty is none.
+nlohmann::json planned_value(const Option& option);
+
+// The flags that set the options' members. `resumes`: whether they are flags of a training, which may resume.
+program::Flag flag_of(const Option& option, bool resumes);
+
+}  // namespace narrowcast::options

@@ -1,0 +1,164 @@
+// The options of optimizer steps, and of the processors that take them.
+#include <absl/strings/str_cat.h>
+
+#include <string>
+
+#include <narrowcast/learning_rate.h>
+#include "models/model_table.h"
+#include "trainer/ddp/optimization/default_shares.h"
+#include "trainer/train/options/option_rows.h"
+
+namespace narrowcast::options {
+
+using nlohmann::json;
+using program::variable;
+using training::Precision;
+using training::TrainingOptions;
+
+namespace {
+
+LearningRateSchedule schedule_of(const TrainingOptions& options) { return {options.learning_rate, options.steps}; }
+
+std::string name_of(ScheduleKind kind) { return to_string(kind); }
+
+std::vector<Option> batch_rows(job::TrainJob& job) {
+  TrainingOptions& training = job.training;
+  return {
+      {.flag = "steps",
+       .variable = variable(training.steps),
+       .help = "Optimizer steps.",
+       .range = at_least(1),
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting,
+       .resume_note = "must be the same; free with --schedule=constant, and with wsd before its decay"},
+      {.flag = "batch_size",
+       .variable = variable(training.batch_size),
+       .help = "Samples (sequences, images) per optimizer step, over all ranks: the same training for any number of "
+               "ranks. A multiple of ranks * --accumulation_steps.",
+       .range = at_least(1),
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting,
+       .planned = [&job] { return models::any_model_row(job.model).learns() ? json(job.training.batch_size) : json(); },
+       .verified = true},
+      {.flag = "accumulation_steps",
+       .variable = variable(training.accumulation_steps),
+       .help = "Backward passes per optimizer step; gradients are exchanged in the last only.",
+       .range = at_least(1),
+       .in_plan = InPlan::kValue,
+       .role = Role::kCircumstance}};
+}
+
+std::vector<Option> learning_rate_rows(TrainingOptions& training) {
+  static const LearningRateSchedule usual = schedule_of({});
+  static const LearningRateSchedule usual_wsd({.schedule = ScheduleKind::kWsd}, TrainingOptions().steps);
+  LearningRateOptions& rate = training.learning_rate;
+  return {{.flag = "learning_rate",
+           .variable = variable(rate.peak),
+           .help = absl::StrCat("Peak learning rate (sgd: ", kSgdLearningRate, " if not given)."),
+           .range = positive(),
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting},
+          {.flag = "schedule",
+           .variable = variable(rate.schedule, parse_schedule_kind),
+           .help = absl::StrCat("After the warm-up: ", name_of(ScheduleKind::kCosine), " or ",
+                                name_of(ScheduleKind::kLinear), " (both down to --min_learning_rate), ",
+                                name_of(ScheduleKind::kConstant), ", or ", name_of(ScheduleKind::kWsd),
+                                " (--decay_steps)."),
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting},
+          {.flag = "min_learning_rate",
+           .variable = variable(rate.minimum),
+           .help = absl::StrCat("Where the schedule ends; ", kMinimumOfPeak.text, " of --learning_rate if not given."),
+           .usual = absl::StrCat(usual.minimum()),
+           .unit = "in 0..learning_rate",
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting,
+           .planned = [&training] { return json(schedule_of(training).minimum()); },
+           .resume_note = "must be the same; free with wsd before its decay"},
+          {.flag = "warmup_steps",
+           .variable = variable(rate.warmup_steps),
+           .help = absl::StrCat("Steps of linear warm-up; ", kWarmupOfSteps.text, " of --steps if not given."),
+           .usual = absl::StrCat(usual.warmup_steps()),
+           .unit = "in 0..steps",
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting,
+           .planned = [&training] { return json(schedule_of(training).warmup_steps()); },
+           .resume_note = "must be the same; free after the warm-up with constant and wsd"},
+          {.flag = "decay_steps",
+           .variable = variable(rate.decay_steps),
+           .help = absl::StrCat("Last steps, in which ", name_of(ScheduleKind::kWsd),
+                                " falls in a line after it was constant; ", kDecayOfSteps.text,
+                                " of --steps if not given."),
+           .usual = absl::StrCat(usual_wsd.decay_steps()),
+           .unit = "in 1..steps - warmup_steps",
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting,
+           .planned =
+               [&training] {
+                 const bool decays = training.learning_rate.schedule == ScheduleKind::kWsd;
+                 return decays ? json(schedule_of(training).decay_steps()) : json();
+               },
+           .resume_note = "must be the same; free before the decay begins"}};
+}
+
+std::vector<Option> step_rows(TrainingOptions& training) {
+  return {
+      {.flag = "weight_decay",
+       .variable = variable(training.optimizer.weight_decay),
+       .help = "Decay of parameters with two dimensions or more.",
+       .range = at_least(0),
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting},
+      {.flag = "momentum",
+       .variable = variable(training.optimizer.momentum),
+       .help = "Momentum of sgd.",
+       .range = share_below_one(),
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting},
+      {.flag = "clip_grad_norm",
+       .variable = variable(training.clip_grad_norm),
+       .help = "Largest 2-norm of the averaged gradients; 0: no limit.",
+       .range = at_least(0),
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting},
+      {.flag = "skip_nonfinite_steps",
+       .variable = variable(training.skip_nonfinite_steps),
+       .help = "A step with a gradient that is Inf or NaN leaves parameters and buffers as they were; all ranks do "
+               "alike.",
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting},
+      {.flag = "max_skipped_steps",
+       .variable = variable(training.max_skipped_steps),
+       .help = "So many skipped steps in a row end the training with code 1 at its next report, naming the ranks "
+               "whose gradients were not finite.",
+       .range = at_least(1),
+       .in_plan = InPlan::kValue,
+       .planned = [&training] { return training.skip_nonfinite_steps ? json(training.max_skipped_steps) : json(); }}};
+}
+
+}  // namespace
+
+std::vector<Option> training_rows(Arguments& arguments) {
+  TrainingOptions& training = arguments.job.training;
+  const std::vector<Option> optimizer = {{.flag = "optimizer",
+                                          .variable = variable(training.optimizer.kind, training::parse_optimizer),
+                                          .help = absl::StrCat(training::optimizer_names(), "."),
+                                          .in_plan = InPlan::kValue,
+                                          .role = Role::kSetting}};
+  return joined({batch_rows(arguments.job), optimizer, learning_rate_rows(training), step_rows(training)});
+}
+
+std::vector<Option> processor_rows(Arguments& arguments) {
+  job::TrainJob& job = arguments.job;
+  return {device_option(job.device),
+          {.flag = "precision",
+           .variable = variable(job.training.precision, training::parse_precision),
+           .help = absl::StrCat("Of forward and backward passes: ", to_string(Precision::kFp32), ", ",
+                                to_string(Precision::kBf16), " (autocast) or ", to_string(Precision::kFp16),
+                                " (autocast, with scaled loss). Parameters and gradients stay float32."),
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting},
+          threads_option(job.threads)};
+}
+
+}  // namespace narrowcast::options
