@@ -1,5 +1,5 @@
-# Target `docs`: the site of the documents in docs/site of the build folder, with the C++ reference in reference/cpp. What it
-# needs comes with `third_party/setup --docs`. A warning of Doxygen or MkDocs is an error, a dead link among them.
+# Target `docs`: the site of the documents in docs/site of the build folder, with the C++ reference in reference/cpp. Its
+# programs come with `third_party/setup --docs`. A warning of Doxygen or MkDocs is an error, a dead link among them.
 find_package(Doxygen QUIET)
 find_program(NARROWCAST_MKDOCS mkdocs)
 if(NOT DOXYGEN_FOUND OR NOT NARROWCAST_MKDOCS)

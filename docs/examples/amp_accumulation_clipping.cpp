@@ -1,4 +1,4 @@
-// One training with mixed precision, gradient accumulation, clipping, batch norm and unequal amounts of data.
+// A training with mixed precision, gradient accumulation, clipping, batch norm and unequal amounts of data.
 //
 //   narrowcast-run --standalone --nproc_per_node=2 ./amp_accumulation_clipping
 #include <ATen/autocast_mode.h>
@@ -95,7 +95,7 @@ bool take_step(Training& training, const Data& data, int64_t step) {
   const std::vector<at::Tensor> parameters = training.network->parameters();
   const bool is_finite = training.scaler.unscale(parameters);
   if (training.scaler.change() != 1) {
-    training.ddp.rescale_hook_state(training.scaler.change());  // The hook's residuals are of scaled gradients.
+    training.ddp.rescale_hook_state(training.scaler.change());  // The hook's residuals belong to scaled gradients.
   }
   if (is_finite) {
     torch::nn::utils::clip_grad_norm_(parameters, kMaxNorm);
@@ -104,7 +104,8 @@ bool take_step(Training& training, const Data& data, int64_t step) {
   return is_finite;
 }
 
-// A collective. Whether this rank's parameters are the greatest over all ranks: on all ranks only if they are equal.
+// A collective. Whether this rank's parameters are the maximum over all ranks. It is true on all ranks only if the
+// parameters are equal.
 bool has_greatest_parameters(const narrowcast::ProcessGroupPtr& group, const Network& network) {
   const at::Tensor flat = torch::nn::utils::parameters_to_vector(network->parameters()).detach().to(at::kDouble);
   const std::vector<double> own(flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel());
@@ -127,7 +128,7 @@ int main() {
   }
 
   const bool are_equal = has_greatest_parameters(scope.group(), training.network);
-  training.network->eval();  // Batch norm takes its running averages, which are rank 0's on all ranks.
+  training.network->eval();  // Batch norm uses its running averages: on all ranks rank 0's.
   const torch::NoGradGuard no_grad;
   const Data held_out = data_of(/*rank=*/1000);
   const at::Tensor loss = (training.network->forward(held_out.inputs) - held_out.targets).square().mean();

@@ -1,5 +1,5 @@
-"""PyTorch's DistributedDataParallel, whose gradients travel in one of narrowcast's wire formats. Copy QuantizedMean and
-quantized_mean_hook; the rest is a training to try them with: what byte follows 16 others.
+"""PyTorch's DistributedDataParallel with gradients that are sent in one of narrowcast's wire formats. Copy QuantizedMean and
+quantized_mean_hook. The rest is a training to try them with, which predicts the byte that follows 16 others.
   torchrun --nproc_per_node=2 --standalone ddp_from_python.py --library=libnarrowcast_ops.so --data=README.md
 """
 import argparse
@@ -13,21 +13,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-CONTEXT = 16  # Bytes that the model sees.
+CONTEXT = 16  # Bytes of the model's input.
 
 
 class QuantizedMean:
-    """What the hook needs: a wire format, a group that nothing else uses, and one thread.
+    """The state of the hook: a wire format, a group that nothing else uses, and one thread.
 
-    The operator returns when all ranks have exchanged, so it must not run on the thread of the backward pass, which would
-    wait instead of computing further gradients. There is one thread because all ranks must make a group's calls in the same
-    order: buckets come to the hook in the same order on all ranks, and one thread keeps it. The group is of its own because
-    DistributedDataParallel has collectives too, which could come between other buckets on other ranks.
+    The operator returns when the all-reduce is complete. On the thread of the backward pass it would delay the computation
+    of further gradients, so it runs on another thread. There is only one thread because all ranks must make a group's calls
+    in the same order: buckets come to the hook in the same order on all ranks, and one thread keeps that order. The group
+    is separate because DistributedDataParallel has collectives as well, which could come between other buckets on other
+    ranks.
     """
 
     def __init__(self, wire_format, device, timeout=datetime.timedelta(minutes=5)):
         self._wire_format = wire_format
-        self._group = dist.new_group(timeout=timeout)  # All ranks make it. A peer that hangs is an error after the timeout.
+        self._group = dist.new_group(timeout=timeout)  # Of all ranks. A peer that hangs is an error after the timeout.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._error = None
@@ -36,25 +37,25 @@ class QuantizedMean:
         return self
 
     def __exit__(self, *_):
-        self._thread.shutdown()  # It ends when what it has begun is exchanged or has failed.
+        self._thread.shutdown()  # Waits until the submitted all-reduces have ended or failed.
 
     def submit(self, gradients):
-        """Returns at once a future of the mean of `gradients`, which is written in their place."""
+        """Returns at once a future of the mean of `gradients`; the mean replaces them."""
         mean = torch.futures.Future(devices=[gradients.device] if self._stream else [])
         computed = torch.cuda.current_stream(gradients.device).record_event() if self._stream else None
         self._thread.submit(self._average, gradients, computed, mean)
-        # set_exception() makes the exception a future's value; only one that a callback raises reaches backward() whole.
-        return mean.then(lambda done: done.value())  # It is called when the mean is there, and waits for nothing.
+        # set_exception() stores the exception as a value. backward() gets only an exception from a callback unchanged.
+        return mean.then(lambda done: done.value())  # Called when the mean is there; does not wait.
 
     def _average(self, gradients, computed, mean):
         try:
-            if self._error:  # Ranks may be at different buckets now, so nothing is exchanged any more.
+            if self._error:  # Ranks may be at different buckets now, so nothing is sent any more.
                 raise self._error
-            with torch.cuda.stream(self._stream):  # Without a GPU there is none, and this does nothing.
+            with torch.cuda.stream(self._stream):  # Without a GPU the stream is None, and this does nothing.
                 if computed:
                     self._stream.wait_event(computed)
                 torch.ops.narrowcast.quantized_all_reduce_(gradients, self._wire_format, self._group.group_name)
-                mean.set_result(gradients)  # The mean, not the sum: nothing is left to divide.
+                mean.set_result(gradients)  # This is the mean already, and not a sum to divide.
         except Exception as error:
             self._error = error
             mean.set_exception(error)
@@ -66,7 +67,7 @@ def quantized_mean_hook(state: QuantizedMean, bucket: dist.GradBucket) -> torch.
 
 def train(arguments, device):
     text = torch.frombuffer(bytearray(pathlib.Path(arguments.data).read_bytes()), dtype=torch.uint8).long()
-    torch.manual_seed(dist.get_rank())  # Each rank draws bytes of its own, and gets rank 0's parameters.
+    torch.manual_seed(dist.get_rank())  # Each rank draws different bytes. Parameters are rank 0's.
     model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256))
     model = DistributedDataParallel(model.to(device), bucket_cap_mb=arguments.bucket_cap_mb)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

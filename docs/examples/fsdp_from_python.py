@@ -1,5 +1,5 @@
-"""PyTorch's fully_shard, whose gradients travel in one of narrowcast's wire formats. Copy QuantizedReduceScatter; the rest
-is a training to try it with, as in ddp_from_python.py.
+"""PyTorch's fully_shard with gradients that are sent in one of narrowcast's wire formats. Copy QuantizedReduceScatter. The
+rest is a training to try it with, as in ddp_from_python.py.
   torchrun --nproc_per_node=2 --standalone fsdp_from_python.py --library=libnarrowcast_ops.so --data=README.md
 """
 import argparse
@@ -11,12 +11,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-CONTEXT = 16  # Bytes that the model sees.
+CONTEXT = 16  # Bytes of the model's input.
 
 
 class QuantizedReduceScatter:
-    """A reduce-scatter in one hop: each rank encodes its part of every rank's shard and sends it to the shard's rank, which
-    sums what it decodes in float32, its own part as well. So each rank sends (W-1)/W of its gradients, rounded once."""
+    """A reduce-scatter in one hop. Each rank encodes its part of every rank's shard and sends it to the shard's rank. That
+    rank decodes all parts, including its own, and sums them in float32. So each rank sends (W-1)/W of its gradients, rounded
+    once."""
 
     def __init__(self, wire_format):
         self._wire_format = wire_format
@@ -37,7 +38,7 @@ class QuantizedReduceScatter:
         dist.all_to_all_single(received, messages, group=group)
         decoded = [torch.ops.narrowcast.decode(each, self._wire_format, output_tensor.numel()) for each in received]
         total = torch.stack(decoded).sum(0)
-        # fully_shard asks for the mean of float32 and bfloat16, and for a sum, which it divides itself, of float16.
+        # fully_shard requests the mean; for float16 it requests a sum, which it divides.
         output_tensor.copy_(total / world_size if op == dist.ReduceOp.AVG else total)
 
     def _compare_formats(self, group):
@@ -57,11 +58,11 @@ def train(arguments):
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     torch.manual_seed(0)  # All ranks begin with the same parameters.
     model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256))
-    for part in (model[2], model[4], model):  # The model itself takes what its parts have left.
+    for part in (model[2], model[4], model):  # The model itself gets the remaining parameters.
         fully_shard(part, mesh=mesh)
         part.set_custom_reduce_scatter(QuantizedReduceScatter(arguments.format))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    torch.manual_seed(dist.get_rank())  # Each draws bytes of its own.
+    torch.manual_seed(dist.get_rank())  # Each rank draws different bytes.
     for step in range(arguments.steps):
         windows = text.unfold(0, CONTEXT + 1, 1)[torch.randint(len(text) - CONTEXT, (64,))].to(device)
         loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])

@@ -6,7 +6,7 @@
 //
 //   narrowcast-run --standalone --nproc_per_node=2 --max_restarts=1 ./resume FOLDER 130
 //
-// FOLDER is shared by all ranks. It may be resumed by another number of ranks.
+// FOLDER is shared by all ranks. Another number of ranks may resume from it.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <narrowcast/narrowcast.h>
@@ -90,8 +90,8 @@ narrowcast::hooks::HookState read_state(const std::filesystem::path& file) {
 
 std::string rank_file(int64_t rank) { return "rank-" + std::to_string(rank) + ".pkl"; }
 
-// A collective. Rank 0 writes all that the ranks have in common, and each rank its state of the hook. The file `latest`
-// names a checkpoint once it is complete: if a process is killed before, the former checkpoint stays in use.
+// A collective. Rank 0 writes the common state, and each rank its state of the hook. The file `latest` names a
+// checkpoint once it is complete. If a process is killed before that, the former checkpoint stays in use.
 void save(Training& training, const std::filesystem::path& folder, int64_t step) {
   training.ddp.settle_buckets();
   const narrowcast::ReducerState reducer = training.ddp.state();
@@ -119,7 +119,7 @@ int64_t newest_checkpoint(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / "latest") ? read_file(folder / "latest").toInt() : 0;
 }
 
-// Everything but the model's parameters, which are loaded before DistributedDataParallel is made.
+// Loads everything except the model's parameters, which are loaded before DistributedDataParallel is created.
 void load(Training& training, const std::filesystem::path& checkpoint) {
   torch::load(training.optimizer, (checkpoint / "optimizer.pt").string());
   training.scaler.load_state(read_state(checkpoint / "scaler.pkl"));
@@ -128,7 +128,7 @@ void load(Training& training, const std::filesystem::path& checkpoint) {
   saved.buckets = read_file(checkpoint / "buckets.pkl").to<narrowcast::BucketNames>();
   saved.reductions = read_file(checkpoint / "reductions.pkl").toInt();
   saved.hook.world_size = read_file(checkpoint / "world_size.pkl").toInt();
-  // Rank r of W ranks takes over what the former ranks r, r + W, r + 2 W, ... have left: see FormerRanks.
+  // Rank r of W ranks loads the states of the former ranks r, r + W, r + 2 W, ...: see FormerRanks.
   for (int64_t former = training.group()->getRank(); former < saved.hook.world_size;
        former += training.group()->getSize()) {
     saved.hook.states.push_back(read_state(checkpoint / rank_file(former)));
@@ -165,13 +165,13 @@ at::Tensor loss_at(Training& training, int64_t step) {
   return (training.ddp.forward(inputs).to(at::kFloat) - targets).square().mean();
 }
 
-// Returns whether the step was taken, and not skipped for gradients that are not finite.
+// Returns whether the step was taken. It is skipped for gradients that are not finite.
 bool take_step(Training& training, int64_t step) {
   training.ddp.zero_grad();
   training.ddp.backward(training.scaler.scale(loss_at(training, step)));
   const bool is_finite = training.scaler.unscale(training.network->parameters());
   if (training.scaler.change() != 1) {
-    training.ddp.rescale_hook_state(training.scaler.change());  // The hook's residuals are of scaled gradients.
+    training.ddp.rescale_hook_state(training.scaler.change());  // The hook's residuals belong to scaled gradients.
   }
   if (is_finite) {
     narrowcast::set_learning_rate(training.optimizer, training.schedule.at(step));
@@ -189,8 +189,8 @@ void train(const narrowcast::ProcessGroupPtr& group, const std::filesystem::path
   const int64_t first = newest_checkpoint(folder);
   const std::filesystem::path checkpoint = folder / std::to_string(first);
   if (first > 0) {
-    // Before DistributedDataParallel is made: torch::load replaces the parameters' gradient accumulators, by which it
-    // notices that a gradient is there.
+    // Load before DistributedDataParallel is created: torch::load replaces the parameters' gradient accumulators,
+    // through which DistributedDataParallel notices that a gradient is ready.
     torch::load(network, (checkpoint / "model.pt").string());
   }
   Training training(network, group);

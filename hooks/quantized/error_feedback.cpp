@@ -42,7 +42,7 @@ struct Saved {
 at::Tensor checked(const HookState& state, const std::string& name, at::ScalarType dtype) {
   const at::Tensor& tensor = state.at(name);
   NARROWCAST_CHECK_INPUT(tensor.scalar_type() == dtype && tensor.dim() == 1, "the hook's state '", name, "' is a ",
-                         tensor.scalar_type(), " of ", tensor.dim(), " dimensions, which it must not be");
+                         tensor.scalar_type(), " of ", tensor.dim(), " dimensions, which is not valid");
   return tensor;
 }
 
@@ -136,7 +136,7 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
   }
   has_begun_pass_ = has_begun_pass_ || index == 0;
   if (bucket.isLast() && has_begun_pass_) {
-    by_parameter_.clear();  // What is left belongs to parameters that are in no bucket any more.
+    by_parameter_.clear();  // The rest belongs to parameters that are in no bucket any more.
   }
   Entry& entry = found->second;
   return {entry.own.mutable_data_ptr<float>(),

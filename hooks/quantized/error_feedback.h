@@ -25,7 +25,7 @@ namespace narrowcast::hooks {
 // Without parameters, a residual belongs to the bucket's index. Else residuals belong to parameters. When the Reducer
 // rebuilds its buckets, each parameter's residual moves with the parameter.
 //
-// In one level every rank sends all elements, and the error of its own gradients stays a residual. In two levels,
+// In one level every rank sends all elements, and the error of the rank's gradients stays a residual. In two levels,
 // another rank may send an element after a rebuild. The residual is then added once to this rank's own gradients, with
 // a weight that gives it the same effect on later means. With N nodes and W ranks, the weight is W / N for the residual
 // of a node's mean and W for the residual of the mean.
@@ -44,12 +44,12 @@ class ErrorFeedback {
   // Multiplies all residuals, in place.
   void rescale(double factor);
 
-  // One of the residuals, for its device; undefined if there are none.
+  // One of the residuals, for its device; undefined without residuals.
   at::Tensor any() const { return entries_.empty() ? at::Tensor() : entries_.begin()->second.own; }
 
   // The state between steps. For every parameter that is in a bucket:
   //   residual.NAME       float32: of the part that this rank sends; in one level the whole parameter
-  //   mean_residual.NAME  float32: of the part whose mean this rank sends; absent if there is none
+  //   mean_residual.NAME  float32: of the part whose mean this rank sends; absent without such a part
   //   place.NAME          int64 [4]: index of its bucket, its first element there, and the first element in the
   //                       parameter of the mean's part and of the other part. In one level int64 [3], without the last
   //
@@ -76,9 +76,10 @@ class ErrorFeedback {
     collectives::SentParts parts;  // In that order, as the residuals.
     at::Tensor own;                // float32 [parts.own.numel]
     at::Tensor mean;               // float32 [parts.mean.numel]
-    at::Tensor
-        carried;  // float32 [numel of the bucket], until it has arrived; undefined in one level, or if there is none
-    bool is_given = false;  // `carried` was passed on: elements that are not 0 then have not arrived.
+    // float32 [numel of the bucket], until it has arrived. Undefined in one level, and without carried residuals.
+    at::Tensor carried;
+    // Whether `carried` was passed to an all-reduce. Elements that are not 0 then have not arrived.
+    bool is_given = false;
     std::vector<at::Tensor> parameters = {};  // Kept, so that the identities in `layout` stay unique.
   };
   // Numbers at some places of a bucket.

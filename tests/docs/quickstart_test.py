@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""./quickstart where the kernel forbids network namespaces, and where it does not: quickstart_test.py NARROWCAST_RUN.
+"""Tests ./quickstart with and without permission for network namespaces: quickstart_test.py NARROWCAST_RUN.
 
-The set-up, the build and narrowcast-train are stand-ins, so that what runs is quickstart's own text and narrowcast-run. Exit
-code 77 (skipped) where no kernel setting can be changed for a test, as it takes a user namespace.
+The set-up, the build and narrowcast-train are replaced by stand-ins. Only quickstart's own text and narrowcast-run are run.
+Exit code 77 (skipped) if the test cannot change a kernel setting, for which it needs a user namespace.
 """
 import os
 import pathlib
@@ -19,7 +19,7 @@ FORBIDDEN = ["unshare", "--user", "--map-root-user", "sh", "-c",
              'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"', "sh"]
 NO_NETWORK = "== no simulated network: all three trainings will take the same time"
 REASON = "narrowcast-run: --simulate_gbit=0.1: this process cannot have a network of its own: No space left on device"
-# Rank 0 prints and writes the results that quickstart reads, and notes its arguments and its network.
+# Rank 0 prints and writes the results that quickstart reads, and records its arguments and its network.
 TRAIN = """#!/bin/sh
 [ "${RANK-0}" = 0 ] || exit 0
 for argument in "$@"; do
@@ -63,7 +63,7 @@ class QuickstartTest(unittest.TestCase):
         (binaries / "narrowcast-run").symlink_to(narrowcast_run)
 
     def run_quickstart(self, before):
-        """Runs it behind the words `before`; returns its output and, by hook, the arguments of the training."""
+        """Runs `before` with quickstart appended. Returns the output and the arguments of each hook's training."""
         environment = {**os.environ, "PATH": f"{self.folder / 'stand_ins'}:{os.environ['PATH']}"}
         end = subprocess.run(before + [str(self.folder / "quickstart")], env=environment, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS)

@@ -46,7 +46,7 @@ Target npy() {
           }};
 }
 
-// A file of llm.c's: 256 int32 before the tokens.
+// A token file of llm.c: 256 int32 before the tokens.
 std::string token_file(uint32_t magic, uint32_t version, size_t token_bytes) {
   std::string file;
   const auto append = [&](uint32_t value) {
@@ -78,7 +78,7 @@ Target raw_tokens() {
           }};
 }
 
-// What decodes to code points encodes to the same bytes, and what is printable is printable again.
+// Text that decodes to code points encodes to the same bytes, and printable text is unchanged by printable().
 Target utf8() {
   const auto read = [](std::string_view input) {
     const DecodedUtf8 decoded = decode_utf8(input);

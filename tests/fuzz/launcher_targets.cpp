@@ -1,4 +1,4 @@
-// What launchers tell each other through a store, and what they and batch systems are told.
+// The texts of launchers in a store, and the texts that they and batch systems get.
 #include <c10/util/Exception.h>
 
 #include <filesystem>
@@ -36,7 +36,7 @@ Target of_text(std::string name, const Read& read, std::vector<std::string> seed
           [seeds = std::move(seeds)] { return seeds; }};
 }
 
-// Whatever one of these texts says can be used: described, compared, and written again.
+// A text that is accepted can be described, compared, and written again.
 void read_node(const std::string& text) {
   const launcher::NodeDescription node = launcher::parse_node(text);
   launcher::name_of(node);
@@ -99,7 +99,7 @@ launcher::SealedEntries sealed_entries() {
   return {c10::make_intrusive<c10d::HashStore>(), seal};
 }
 
-// An entry as it is in the store. Always the same one: a fuzzer that finds another proof has found the secret.
+// A sealed entry as in the store. It is always the same one: a fuzzer that finds another proof has found the secret.
 std::string sealed_entry() {
   launcher::SealedEntries entries = sealed_entries();
   entries.set("key", "text");
@@ -111,7 +111,7 @@ void read_sealed_entry(const std::string& value) {
   TORCH_INTERNAL_ASSERT(text.value_or("text") == "text", "a proof without the secret");
 }
 
-// Whichever lists a writer of checkpoints gets from the ranks.
+// Lists that a writer of checkpoints gets from the ranks.
 void read_list_of_rank(const std::string& text) {
   files::parse_list({.text = text, .rank = 1, .what = "the files that it wrote"}, [](const nlohmann::json& entry) {
     return entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string();

@@ -22,14 +22,14 @@ namespace {
   std::abort();
 }
 
-// Messages may quote the input, which the programs make printable and cut, but not multiply it.
+// Messages may quote the input. The programs make it printable and cut it, but must not multiply it.
 void check_message(const Target& target, const std::string& message, std::string_view input) {
   if (message.empty() || message.size() > 2 * kLongestMessage + 8 * input.size()) {
     fail(target, c10::str("a message for users of ", message.size(), " bytes: ", printable(message)));
   }
 }
 
-// For each thread that fuzzes, for as long as it does.
+// One for each thread that fuzzes, for the thread's lifetime.
 const testing::TemporaryFolder& folder() {
   static const thread_local testing::TemporaryFolder folder;
   return folder;
@@ -64,7 +64,7 @@ void run_target(const Target& target, std::string_view input) {
   } catch (const c10::DistBackendError& error) {
     check_message(target, error_message(error), input);
   } catch (const std::exception& error) {
-    fail(target, std::string("what it threw is no error of an input: ") + printable(error_message(error)));
+    fail(target, std::string("its exception is not an error of an input: ") + printable(error_message(error)));
   }
 }
 

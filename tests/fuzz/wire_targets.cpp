@@ -1,4 +1,5 @@
-// Messages of other ranks in every wire format, and what comes before them; and numbers that become such messages.
+// Messages of other ranks in every wire format, the announcements before them, and numbers that are encoded to such
+// messages.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -26,8 +27,8 @@ namespace {
 
 constexpr int64_t kMostElements = 4096;
 
-// The first two bytes say how many elements, the rest is the message, filled up with zeros or cut to its size: it ends
-// where its memory does.
+// The first two bytes are the number of elements. The rest is the message, padded with zeros or cut to its size, and it
+// ends where its memory ends.
 at::Tensor message_of(std::string_view input, int64_t numel, WireFormat format) {
   at::Tensor message = at::empty({encoded_size(numel, format)}, at::kByte);
   message.zero_();
@@ -36,7 +37,7 @@ at::Tensor message_of(std::string_view input, int64_t numel, WireFormat format) 
   return message;
 }
 
-// Decoded, and averaged with itself and a rank's own numbers into the message of a mean.
+// Decodes the message, and averages it with itself and a rank's own numbers into the message of a mean.
 void read_message(std::string_view input, WireFormat format) {
   if (input.size() < 2) return;
   uint16_t number = 0;
@@ -66,12 +67,12 @@ std::vector<std::string> messages(WireFormat format) {
   return seeds;
 }
 
-// Numbers of any bits in a variable format: the bytes of the plain codec, to nearest and at random, of which no decoder
-// makes anything but numbers or a message of NaN.
+// Encodes numbers with any bits in a variable format. The plain codec's bytes, to nearest and at random, must decode to
+// numbers, or be a message of NaN.
 void write_numbers(std::string_view input, WireFormat format) {
   const auto numel = std::min(kMostElements, static_cast<int64_t>(input.size() / sizeof(float)));
   const at::Tensor numbers = at::empty({numel}, at::kFloat);
-  // Not memcpy, which takes no null pointer, as the one of no numbers is.
+  // Not memcpy, which does not accept a null pointer; the pointer of 0 numbers is null.
   std::copy_n(input.data(), numbers.nbytes(), reinterpret_cast<char*>(numbers.mutable_data_ptr<float>()));
   for (const bool stochastic : {false, true}) {
     constexpr int64_t kSeed = 7;
@@ -98,24 +99,24 @@ collectives::Announcement announcement() {
   return {.call = "call", .entries = {{"format", "int8_b128"}, {"numel of x", "7"}}, .numbers = {3, -1}};
 }
 
-// What three ranks announce of their calls: the input is the last one's message, the others' are as they should be.
+// The announcements of three ranks. The input is the last rank's message; the others' messages are valid.
 void read_announcement(std::string_view input) {
   const std::string usual = collectives::to_message(announcement());
   const auto read = collectives::from_message(input);
   if (read) {
     const std::string_view behind = input.substr(collectives::to_message(*read).size());
-    TORCH_INTERNAL_ASSERT(input.starts_with(collectives::to_message(*read)), "another message means the same");
-    TORCH_INTERNAL_ASSERT(behind.find_first_not_of('\0') == std::string_view::npos, "it goes on");
+    TORCH_INTERNAL_ASSERT(input.starts_with(collectives::to_message(*read)), "another message has the same content");
+    TORCH_INTERNAL_ASSERT(behind.find_first_not_of('\0') == std::string_view::npos, "bytes follow the message");
   }
   try {
     collectives::check_announcements(0, "call", {usual, usual, input});
   } catch (const c10::TypeError&) {
-    return;  // As that of the rank whose arguments are of a wrong type: run_target does not know it.
+    return;  // The error for a refusal with a wrong type, which run_target does not accept.
   }
   TORCH_INTERNAL_ASSERT(read && read->call == "call" && !read->refusal);
   collectives::Announcement without_numbers = announcement();
   without_numbers.numbers = read->numbers;
-  TORCH_INTERNAL_ASSERT(input.starts_with(collectives::to_message(without_numbers)), "what differs was not found");
+  TORCH_INTERNAL_ASSERT(input.starts_with(collectives::to_message(without_numbers)), "the difference was not found");
 }
 
 std::vector<std::string> announcements() {

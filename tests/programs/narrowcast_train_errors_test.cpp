@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--sync_every=10", "--steps=95"},
                  "steps: must be outer_warmup (0) and a multiple of sync_every (10)"},
         WrongUse{{"--sync_every=10", "--outer_warmup=600"}, "steps: must be outer_warmup (600) and a multiple"},
-        WrongUse{{"--sync_every=10", "--find_unused_parameters"}, "find_unused_parameters: has all ranks exchange"},
+        WrongUse{{"--sync_every=10", "--find_unused_parameters"},
+                 "find_unused_parameters: makes all ranks communicate"},
         WrongUse{{"--verify_gradients", "--hook=post_local_sgd", "--sync_every=2"}, "--sync_every: has no effect"},
         WrongUse{{"--optimizer=adam"}, "known: adamw, sgd"}, WrongUse{{"--sample_length=-1"}, "sample_length"}));
 

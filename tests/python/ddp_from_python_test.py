@@ -1,4 +1,4 @@
-"""The hook of docs/examples/ddp_from_python.py: its means, its order, what it does when ranks fail; and its training."""
+"""The hook of docs/examples/ddp_from_python.py: its means, its order, its errors when ranks fail; and the training."""
 import copy
 import datetime
 import importlib.util
@@ -31,21 +31,21 @@ def imported(file):
 
 
 example = imported(EXAMPLE)
-SHORT = datetime.timedelta(seconds=3)  # Of exchanges that fail, or take no time.
+SHORT = datetime.timedelta(seconds=3)  # Time-out of all-reduces that fail, or are quick.
 CPU = torch.device("cpu")
-BUCKET = .02  # Of a mebibyte: several buckets, once they are laid out anew.
+BUCKET = .02  # MiB: several buckets, once they are rebuilt.
 STEPS = 3  # That comes after the first one.
 FLOAT = 2.0**-24  # Largest relative error of a rounding.
 BFLOAT16 = 2.0**-8
 DIFFERENCE = "ValueError: quantized_all_reduce: format differs between ranks: rank 0 has int8_b128, rank 1 has bf16"
-# Of the integer formats: the elements of a block, and its greatest code.
+# Integer formats: the number of elements of a block, and its greatest code.
 BLOCKS = {"int8_b32": (32, 127), "int8_b128": (128, 127), "int8_b256": (256, 127), "int6_b32": (32, 31), "int4_b32": (32, 7)}
-# Of variable ones: bits of an element.
+# Variable formats: bits per element.
 VARIABLE = {"var5": 5}
 
 
 class Network(nn.Module):
-    """Gradients of 27 thousand elements, most of them in matrices. `branch` is used where asked for, `unused` nowhere."""
+    """Gradients of 27 thousand elements, most of them in matrices. `branch` is used on request, `unused` never."""
 
     def __init__(self, has_branches=False):
         super().__init__()
@@ -58,21 +58,21 @@ class Network(nn.Module):
 
 
 def loss_of(model, step, **arguments):
-    """Of a batch that this rank alone has."""
+    """The loss of a batch that only this rank has."""
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     x = torch.randn(16, 61, generator=generator).to(next(model.parameters()).dtype)
     return (1 + dist.get_rank()) * model(x, **arguments).square().mean()
 
 
 def gathered(tensor):
-    """[ranks, elements], in float64."""
+    """The tensors of all ranks: [ranks, elements], in float64."""
     of_ranks = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(of_ranks, tensor.contiguous())
     return torch.stack(of_ranks).flatten(1).double()
 
 
 def own_gradients(model, step, **arguments):
-    """By name, without DistributedDataParallel; zeros where there is none."""
+    """Gradients by name, without DistributedDataParallel; zeros for a parameter without a gradient."""
     alone = copy.deepcopy(model)
     alone.zero_grad()
     loss_of(alone, step, **arguments).backward()
@@ -80,26 +80,27 @@ def own_gradients(model, step, **arguments):
 
 
 def learns(test, program, *flags):
-    """That the loss of an example's training falls on two ranks."""
+    """Checks that the loss of an example's training falls on two ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(program),
                f"--library={os.environ['NARROWCAST_OPS_LIBRARY']}", f"--data={ROOT / 'README.md'}", "--steps=60", *flags]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
-    test.assertGreater(losses[0], 5, output)  # Bytes that could be any of 256 have one of log 256 = 5.5.
+    test.assertGreater(losses[0], 5, output)  # For uniform bytes it is log 256 = 5.5.
     test.assertLess(losses[-1], 3, output)
 
 
 def in_blocks(numbers, size):
-    """[..., n] as [..., blocks, size], with zeros behind the last one."""
+    """[..., n] as [..., blocks, size], padded with zeros."""
     return nn.functional.pad(numbers, (0, -numbers.shape[-1] % size)).unflatten(-1, (-1, size))
 
 
 def most_step(numbers, bits):
-    """No less than the step of a variable format's message of `numbers` [..., n], or of such as are no larger in magnitude:
-    [..., 1]. One with which the codes of all blocks fit, if each has its largest magnitude on both sides."""
+    """An upper bound [..., 1] of the step of a variable format's message of `numbers` [..., n], or of numbers that are not
+    larger in magnitude. The codes of all blocks fit with this step, if each block has its largest magnitude on both sides.
+    """
     largest = in_blocks(numbers.abs(), 32).amax(-1)
     blocks = largest.shape[-1]
-    words = (max(4 * bits * blocks, 36) - 2 - blocks) // 4  # A block has as many as a code has bits.
+    words = (max(4 * bits * blocks, 36) - 2 - blocks) // 4  # A block has a word for each bit of its codes.
     high = largest.amax(-1, keepdim=True)  # 2 bits for each block.
     low = high / 2**13
     for _ in range(16):
@@ -111,7 +112,7 @@ def most_step(numbers, bits):
 
 
 def half_steps(numbers, wire_format):
-    """The most by which the format rounds each of `numbers` [..., n], or such as are no larger in magnitude."""
+    """The largest rounding error of each of `numbers` [..., n], or of numbers that are not larger in magnitude."""
     if wire_format == "fp32":
         return torch.zeros_like(numbers)
     if wire_format == "bf16":
@@ -121,12 +122,12 @@ def half_steps(numbers, wire_format):
     size, greatest = BLOCKS[wire_format]
     padded = in_blocks(numbers.abs(), size)
     largest = padded.amax(-1, keepdim=True).expand_as(padded).flatten(-2)[..., :numbers.shape[-1]]
-    return (1 + 2**-7) * largest / greatest / 2  # A scale is the least bfloat16 that makes the largest fit.
+    return (1 + 2**-7) * largest / greatest / 2  # A scale is the least bfloat16 with which the largest number fits.
 
 
 def tolerance(own, wire_format):
-    """Of means of `own` [ranks, elements of a bucket]: one rounding of what each rank sends, from three ranks on one of the
-    mean, and those of a sum in float32."""
+    """The largest error of means of `own` [ranks, elements of a bucket]: one rounding of each rank's message, with three
+    ranks or more one rounding of the mean, and the roundings of a sum in float32."""
     world_size = own.shape[0]
     magnitudes = own.abs() + half_steps(own, wire_format)
     errors = half_steps(own, wire_format).sum(0) / world_size
@@ -136,8 +137,8 @@ def tolerance(own, wire_format):
 
 
 class OnEachRank(ExactTestCase):
-    """What one rank does; not a test by itself. `checks`: names of the methods that do it, one after the other, as to
-    start ranks takes longer than most of them."""
+    """The program of one rank; not a test by itself. `checks`: names of the methods to run, one after the other, because
+    starting ranks takes longer than most of them."""
 
     def __init__(self, *checks):
         super().__init__()
@@ -159,7 +160,7 @@ class OnEachRank(ExactTestCase):
         self.means_of("int8_b128", torch.bfloat16)
 
     def means_of(self, wire_format, dtype):
-        """Each of several steps against the mean of the ranks' own gradients."""
+        """Compares several steps with the mean of the ranks' own gradients."""
         model = Network().to(dtype)
         ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET)
         with example.QuantizedMean(wire_format, CPU) as state:
@@ -193,10 +194,10 @@ class OnEachRank(ExactTestCase):
             self.assert_same(of_rank, means.double())
         error = (means.double() - of_ranks.mean(0)).abs()
         allowed = tolerance(of_ranks, wire_format)
-        if means.dtype == torch.bfloat16:  # Of its sum, rounded once more.
+        if means.dtype == torch.bfloat16:  # The sum is rounded once more.
             allowed += BFLOAT16 * (of_ranks.mean(0).abs() + allowed)
         self.assertLessEqual((error - allowed).max(), 0)
-        # Rounding to a format leaves a trace: at some element at least a tenth of what it may.
+        # Rounding to the format must be visible: at some element at least a tenth of the allowed error.
         self.assertGreater((error - .1 * allowed).max(), 0)
 
     def beside_bf16_compress(self):
@@ -205,9 +206,9 @@ class OnEachRank(ExactTestCase):
             ours, theirs = self.gradients_of_both(step)
             own = gathered(torch.cat([each.flatten() for each in own_gradients(self.model, step).values()]))
             world_size = dist.get_world_size()
-            if world_size == 2:  # All that differs is that PyTorch's sum is rounded.
+            if world_size == 2:  # The only difference: PyTorch's sum is rounded.
                 self.assert_same(ours.bfloat16(), theirs.bfloat16())
-            # Theirs are rounded once when they are cast, once when divided, and with each of W - 1 additions.
+            # PyTorch rounds once in the cast, once in the division, and in each of W - 1 additions.
             allowed = tolerance(own, "bf16") + ((1 + BFLOAT16)**(world_size + 1) - 1) * own.abs().sum(0) / world_size
             self.assertLessEqual(((ours - theirs).double().abs() - allowed).max(), 0)
             self.assertFalse(torch.equal(ours, theirs))
@@ -228,7 +229,7 @@ class OnEachRank(ExactTestCase):
         return results
 
     def unused_parameters(self):
-        """Rank 0 alone takes a branch of the network."""
+        """Only rank 0 uses a branch of the network."""
         self.under_options(dist.get_rank() == 0, find_unused_parameters=True)
 
     def static_graph(self):
@@ -254,7 +255,7 @@ class OnEachRank(ExactTestCase):
                 self.assertLessEqual((error - tolerance(of_ranks, "fp32")).max(), 0, name)
 
     def accumulated(self):
-        """Two passes of which the second one exchanges what both have summed."""
+        """Two passes; the second one averages the sum of both."""
         model = Network()
         ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET)
         with example.QuantizedMean("fp32", CPU) as state:
@@ -268,7 +269,7 @@ class OnEachRank(ExactTestCase):
         self.check_gradients(model, {name: own[name] + second[name] for name in own})
 
     def uneven_inputs(self):
-        """Rank 1 has a step more than rank 0, whose gradients are zeros then."""
+        """Rank 1 has a step more than rank 0, whose gradients are zeros in that step."""
         model = Network()
         ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET)
         with example.QuantizedMean("fp32", CPU) as state:
@@ -284,7 +285,7 @@ class OnEachRank(ExactTestCase):
                 self.assert_same(each.grad, own[name] / 2)
 
     def overlapped(self):
-        """Rank 0 is asked for all buckets before rank 1 has one: so nothing that rank 0 does in the hook may wait."""
+        """Rank 0's hook gets all buckets before rank 1 has one, so nothing in rank 0's hook may wait."""
         ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
         store = dist.distributed_c10d._get_default_store()
 
@@ -303,7 +304,7 @@ class OnEachRank(ExactTestCase):
                 loss.backward()
 
     def a_rank_dies(self):
-        """Rank 1, in the second step's second bucket. The others' backward passes say so."""
+        """Rank 1 dies in the second step's second bucket. The others' backward passes raise the error."""
         ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
         with example.QuantizedMean("int8_b128", CPU) as state:
 
@@ -333,7 +334,7 @@ class OnEachRank(ExactTestCase):
                 store.wait(["rank 0 has given up"], 10 * SHORT)
 
     def formats_differ(self):
-        """All ranks say the same; and afterwards nothing is exchanged, so that rank 0 alone waits for nobody."""
+        """All ranks raise the same error. After it nothing is sent, so rank 0 does not wait when it calls alone."""
         ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
         with example.QuantizedMean("bf16" if dist.get_rank() == 1 else "int8_b128", CPU, SHORT) as state:
             ddp.register_comm_hook(state, example.quantized_mean_hook)

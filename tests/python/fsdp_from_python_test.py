@@ -1,4 +1,4 @@
-"""The reduce-scatter of docs/examples/fsdp_from_python.py: the means that fully_shard gets of it; and its training."""
+"""The reduce-scatter of docs/examples/fsdp_from_python.py: its means in fully_shard, and the training."""
 import copy
 import unittest
 
@@ -15,14 +15,14 @@ example = imported(EXAMPLE)
 
 
 def tolerance(own, errors):
-    """Of means of `own` [ranks, elements], each sent with an error of at most its rank's of `errors` [ranks]."""
+    """The largest error of means of `own` [ranks, elements], if rank r sends with an error of at most errors[r]."""
     world_size = own.shape[0]
     magnitudes = own.abs() + errors[:, None]
     return errors.mean() + (world_size + 2) * FLOAT * magnitudes.mean(0)
 
 
 class Recording(example.QuantizedReduceScatter):
-    """Appends to `errors` by how much the format may round what this rank sends of its gradients, at most."""
+    """Appends to `errors` the largest rounding error of the gradients that this rank sends."""
 
     def __init__(self, wire_format, errors):
         super().__init__(wire_format)
@@ -35,7 +35,7 @@ class Recording(example.QuantizedReduceScatter):
 
 
 class OnEachRank(unittest.TestCase):
-    """What one rank does; not a test by itself."""
+    """The program of one rank; not a test by itself."""
 
     def runTest(self):
         torch.set_num_threads(1)
@@ -67,11 +67,11 @@ class OnEachRank(unittest.TestCase):
             error = (sharded[name].grad.full_tensor().flatten().double() - of_ranks.mean(0)).abs()
             used = max(used, (error / tolerance(of_ranks, errors)).max().item())
         self.assertLessEqual(used, 1)
-        self.assertGreater(used, .1)  # Rounding to a format leaves a trace.
+        self.assertGreater(used, .1)  # Rounding to the format must be visible.
 
 
 class OneRank(unittest.TestCase):
-    """A divide factor that is not the number of ranks makes a sum of multiples of it; not a test by itself."""
+    """Accepts a mean and a sum. Others, as for a custom divide factor, are errors. Not a test by itself."""
 
     def runTest(self):
         reduce_scatter = example.QuantizedReduceScatter("fp32")
@@ -86,7 +86,7 @@ class OneRank(unittest.TestCase):
 
 
 class OtherFormats(unittest.TestCase):
-    """The last rank has another format. All ranks get the error, and their group is still of use; not a test by itself."""
+    """The last rank has another format. All ranks get the error, and their group stays usable; not a test by itself."""
 
     def runTest(self):
         last = dist.get_world_size() - 1

@@ -1,4 +1,4 @@
-// narrowcast-bench: what each hook is worth on this network.
+// narrowcast-bench: measures each hook on this network.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
@@ -34,36 +34,34 @@ std::vector<std::string> words(const std::vector<Number>& numbers) {
 
 }  // namespace
 
-ABSL_FLAG(std::vector<std::string>, hooks, {},
-          absl::StrCat("Hooks to measure, separated by commas; without it ",
-                       absl::StrJoin(narrowcast::bench::hooks_to_measure(kDefaults), ", "), ". ",
-                       narrowcast::bench::kReference, " is always among them: the others are compared with it. Known: ",
-                       absl::StrJoin(narrowcast::bench::measurable_hooks(), ", "), "."));
+ABSL_FLAG(
+    std::vector<std::string>, hooks, {},
+    absl::StrCat("Hooks to measure, separated by commas; --list_hooks prints all. Always measured, for comparison: ",
+                 narrowcast::bench::kReference, ". Default: see docs/reference/bench.md."));
 ABSL_FLAG(std::vector<std::string>, bucket_mib, words(kDefaults.bucket_mib),
           "Sizes of a bucket of float32 gradients, in MiB.");
 ABSL_FLAG(std::string, min_bytes, "",
-          "Least size of a bucket, in bytes of float32, or KiB, MiB or GiB with K, M or G behind the number. With "
-          "--max_bytes, instead of --bucket_mib; as -b of nccl-tests.");
-ABSL_FLAG(std::string, max_bytes, "", "Greatest size of a bucket, likewise; as -e of nccl-tests.");
+          "Smallest bucket size in bytes, or KiB, MiB or GiB with K, M or G after the number. Needs --max_bytes and "
+          "replaces --bucket_mib.");
+ABSL_FLAG(std::string, max_bytes, "", "Largest bucket size, in the same format.");
 ABSL_FLAG(int64_t, factor, narrowcast::bench::SizeRange{}.factor,
-          "From each size from --min_bytes to --max_bytes to the next; as -f of nccl-tests.");
+          "Factor between sizes from --min_bytes to --max_bytes.");
 ABSL_FLAG(std::vector<std::string>, buckets, words(kDefaults.buckets), "Numbers of buckets in flight.");
-ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of each hook in each case.");
-ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Iterations before them.");
+ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations per hook and case.");
+ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Unmeasured iterations before the measured ones.");
 ABSL_FLAG(bool, link, kDefaults.link, "Measure the link between neighbouring ranks.");
 ABSL_FLAG(bool, kernels, kDefaults.kernels,
-          "Measure the kernels of the wire formats, with one thread of rank 0 or on its GPU.");
-ABSL_FLAG(bool, check, kDefaults.check,
-          "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
-ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/reference/bench.md.");
-ABSL_FLAG(std::string, report, "", "Page (NAME.html) for the results as charts and tables, replaced if it is there.");
-ABSL_FLAG(bool, list_hooks, false, "Print the hooks that can be measured, one per line, and end.");
+          "Measure the kernels of the wire formats, on one thread of rank 0 or on its GPU.");
+ABSL_FLAG(bool, check, kDefaults.check, "Compare each hook's mean with the exact mean, once per size.");
+ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it exists; see docs/reference/bench.md.");
+ABSL_FLAG(std::string, report, "", "Page (NAME.html) with the results as charts and tables, replaced if it exists.");
+ABSL_FLAG(bool, list_hooks, false, "Print all hooks that can be measured, one per line, and end.");
 
 namespace {
 
 using narrowcast::program::CommandLine;
 
-// What the command line says that other programs of workers say, too.
+// The options, which other programs of workers partly share.
 struct Arguments {
   BenchOptions options = {.device = "auto"};
   narrowcast::options::WorkerPlace place = {};
@@ -97,7 +95,7 @@ narrowcast::program::Description description(Arguments& arguments) {
   return {
       .name = "narrowcast-bench",
       .version = NARROWCAST_VERSION,
-      .summary = "measures the network, the kernels and the communication hooks, and says which hook pays.",
+      .summary = "measures the network, the kernels and the communication hooks, and recommends a hook.",
       .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
       .flags = worker_flags(arguments),
       .groups = {{"What is measured",
@@ -106,7 +104,7 @@ narrowcast::program::Description description(Arguments& arguments) {
                  {"How",
                   {"device", "levels", "node_size", "json", "report", "threads", "timeout_seconds", "silence_seconds"}},
                  {"Place in the job", place_flags()}},
-      .examples = {{"every hook, between four processes that a simulated network of 1 Gbit/s connects",
+      .examples = {{"all hooks, on four processes and a simulated network of 1 Gbit/s",
                     "narrowcast-run --nproc_per_node=4 --simulate_gbit=1 narrowcast-bench"},
                    {"one of eight machines, under torchrun",
                     "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
@@ -116,14 +114,14 @@ narrowcast::program::Description description(Arguments& arguments) {
                    {"some hooks, smaller buckets, on a simulated network of 10 Gbit/s",
                     "narrowcast-run --nproc_per_node=2 --simulate_gbit=10 narrowcast-bench "
                     "--hooks=bf16_compress,quantize_per_channel --bucket_mib=1,25 --buckets=1"},
-                   {"sizes from 64 KiB to 64 MiB, each four times the one before",
+                   {"sizes from 64 KiB to 64 MiB, each four times the previous one",
                     "narrowcast-run --nproc_per_node=2 narrowcast-bench --min_bytes=64K --max_bytes=64M --factor=4 "
                     "--buckets=1"}},
       .exit_codes = narrowcast::program::common_exit_codes(),
       .exit_note = ""};
 }
 
-// The flag's value if the command line has it.
+// The flag's value if it is given.
 template <class Flag>
 auto given(const CommandLine& line, const char* name, const Flag& flag) {
   return line.given(name) ? std::optional(absl::GetFlag(flag)) : std::nullopt;
@@ -151,7 +149,7 @@ BenchOptions read_options(const CommandLine& line, BenchOptions options) {
   return options;
 }
 
-// Beside waits that nothing ends.
+// Ends the process at once: other threads may wait for ever.
 void end_for_silence(const std::string& why) {
   std::_Exit(
       narrowcast::program::report_failure("narrowcast-bench", {narrowcast::program::kPeerFailed, why},
@@ -163,7 +161,7 @@ int run(const CommandLine& line, const Arguments& arguments) {
     std::cout << absl::StrJoin(narrowcast::bench::measurable_hooks(), "\n") << std::endl;
     return narrowcast::program::kSuccess;
   }
-  FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // LibTorch reports what it then throws; one line is enough.
+  FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // LibTorch logs errors before it throws them; one line is enough.
   c10::initLogging();
   return narrowcast::bench::run_bench(read_options(line, arguments.options),
                                       {.env = narrowcast::read_worker_env(arguments.place),

@@ -1,5 +1,5 @@
-// narrowcast-run: starts the ranks of a job on this machine, together with its like on others.
-// docs/reference/launcher.md tells users.
+// narrowcast-run: starts the ranks of a job on this machine, together with the launchers of other machines.
+// docs/reference/launcher.md describes it for users.
 #include <c10/util/Logging.h>
 
 #include <iostream>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Bytes of a line that the launcher says: more than one of a failed worker's last lines.
+// Bytes of a line that the launcher prints. A failed worker's last lines are shorter.
 constexpr size_t kLongestLine = 16384;
 
 }  // namespace
@@ -21,7 +21,7 @@ constexpr size_t kLongestLine = 16384;
 int main(int argc, char** argv) {
   namespace launcher = narrowcast::launcher;
   namespace program = narrowcast::program;
-  FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // LibTorch reports what it then throws; one line is enough.
+  FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // LibTorch logs errors before it throws them; one line is enough.
   const program::Description about = launcher::launch_description();
   const auto say = [&](const std::string& text) {
     std::cerr << about.name + ": " + narrowcast::printable(text, kLongestLine) + "\n" << std::flush;

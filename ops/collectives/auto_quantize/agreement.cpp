@@ -62,8 +62,8 @@ void check_segments_fit(const std::vector<Announcement>& ranks, Collective colle
   }
 }
 
-// Uses only the segments that this rank sends or receives, whose sizes are those of its own tensors. So it does not
-// trust a number that another rank sent. In an all-gather there are no other segments.
+// Uses only the segments that this rank sends or receives, whose sizes are known from its tensors. So it does not trust
+// a number that another rank sent. In an all-gather there are no other segments.
 int64_t longest_segment(const Exchange& exchange) {
   int64_t longest = 0;
   for (const auto* const segments : {&exchange.sends, &exchange.receives}) {

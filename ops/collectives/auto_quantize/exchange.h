@@ -96,7 +96,7 @@ struct InFlight {
   bool is_enqueued = false;  // The work's future is complete as soon as it is enqueued, as on a GPU.
 };
 
-// Steps 2 and 3. Waits for the ranks to agree, but not for the data. c10::ValueError if ranks disagree,
+// Steps 2 and 3. Waits for the agreement of the ranks, without waiting for the data. c10::ValueError if ranks disagree,
 // c10::DistBackendError if a peer or the network fails.
 InFlight start(Exchange exchange);
 

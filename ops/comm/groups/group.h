@@ -22,7 +22,7 @@
 
 namespace narrowcast::collectives {
 
-// The group that is registered as `name`. c10::ValueError if there is none.
+// The group that is registered as `name`. c10::ValueError if no such group exists.
 inline c10::intrusive_ptr<c10d::ProcessGroup> find_group(std::string_view name) {
   try {
     return c10d::resolve_process_group(std::string(name));

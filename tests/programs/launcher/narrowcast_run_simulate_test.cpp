@@ -21,7 +21,7 @@ using ::testing::UnorderedElementsAre;
 
 using NarrowcastRunSimulateTest = NarrowcastRunFixture;
 
-// Why this machine cannot have a simulated network; empty if it can.
+// The reason why this machine cannot have a simulated network; empty if it can.
 std::string why_impossible() {
   const ProgramEnd end = run(1, "true", {"--simulate_gbit=1"});
   if (end.exit_code == 0) return "";

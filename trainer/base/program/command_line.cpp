@@ -15,11 +15,11 @@
 
 namespace narrowcast::program {
 
-// One argument that begins with a dash, taken apart.
+// The parts of an argument that begins with a dash.
 struct CommandLine::Token {
   std::string written;               // as the user wrote the name, e.g. "--nproc-per-node"
-  std::string name;                  // as ABSL_FLAG has it, e.g. "nproc_per_node"
-  std::optional<std::string> value;  // what follows "="
+  std::string name;                  // with underscores, e.g. "nproc_per_node"
+  std::optional<std::string> value;  // the text after "="
 
   explicit Token(const std::string& argument) : written(argument.substr(0, argument.find('='))), name(written) {
     if (written.size() < argument.size()) {
@@ -32,7 +32,7 @@ struct CommandLine::Token {
 
 namespace {
 
-// Levenshtein's distance, one row of the table at a time.
+// The Levenshtein distance, computed row by row.
 size_t edits_between(std::string_view from, std::string_view to) {
   std::vector<size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -146,8 +146,7 @@ CommandLine::CommandLine(const Description& description, const std::vector<std::
                     shown(rest_.front()), "\": flags are written --flag=value (--help lists them)");
 }
 
-// Does what one flag says; `next` is the argument after it, if any. Returns whether
-// `next` was its value.
+// Applies one flag. `next` is the argument after it, if any. Returns whether `next` was its value.
 bool CommandLine::apply(const Description& description, const Token& token, const std::string* next) {
   if (token.name == "help" || token.name == "h") {
     answer_ = token.value == "markdown" ? reference_page(description) : help_text(description);

@@ -1,18 +1,17 @@
-// The one way every program of the project reads its command line.
+// Reads the command line of every program of the project.
 //
-// A main describes the program with its flags and hands the description over. Flags set variables (flag.h), or are
-// Abseil's, which it finds by itself:
+// A main passes a description of the program with its flags. These flags set variables (flag.h). Abseil's flags are
+// found without a description:
 //
 //     int main(int argc, char** argv) {
 //       return narrowcast::program::run_main(description(), argc, argv, [](const CommandLine& line) { ... });
 //     }
 //
-// Accepted: --flag=value, --flag value, --bool_flag, --nobool_flag, dashes for
-// underscores in names, one dash for two, --flagfile=FILE, --help, --help=markdown, --version.
-// The last of several values of a flag counts. Abseil's own parser is not used: it
-// ends the process by itself, with other codes than ours.
+// Accepted: --flag=value, --flag value, --bool_flag, --nobool_flag, dashes for underscores in names, one dash for two,
+// --flagfile=FILE, --help, --help=markdown, --version. The last of several values of a flag counts. Abseil's parser is
+// not used, because it ends the process with other codes than ours.
 //
-// description.cpp prints the text of --help, reference_page.cpp the same flags as a page of documentation.
+// description.cpp makes the text of --help, reference_page.cpp a documentation page of the same flags.
 #pragma once
 
 #include <functional>
@@ -44,10 +43,10 @@ struct ExitMeaning {
   std::string meaning;
 };
 
-// What a program does with arguments that are not flags.
+// How a program treats arguments that are not flags.
 enum class Positionals {
   kNone,         // the first one is an error
-  kEndTheFlags,  // the first one ends the flags: it and all that follow are kept, untouched, for the program
+  kEndTheFlags,  // the first one ends the flags: the program gets it and all that follow, unchanged
 };
 
 struct Description {
@@ -59,44 +58,43 @@ struct Description {
   std::vector<FlagGroup> groups;
   std::vector<Example> examples;
   std::vector<ExitMeaning> exit_codes;
-  std::string exit_note;  // what follows the exit codes, if there is more to say
+  std::string exit_note;  // text after the exit codes; may be empty
   Positionals positionals = Positionals::kNone;
 };
 
 // The codes of failure.h that all programs share, in ascending order.
 std::vector<ExitMeaning> common_exit_codes();
 
-// Throws c10::Error unless every flag linked into the program is in exactly one
-// group and every flag of a group exists: a flag that --help hides is a bug.
+// Throws c10::Error unless every flag linked into the program is in exactly one group and every flag of a group exists.
+// A flag that --help hides is a bug.
 void check_flag_groups(const Description& description);
 
-// The text of --help: usage, flags by group with type and default, examples and
-// exit codes, in lines of at most 80 columns where words allow.
+// The text of --help: usage, flags by group with type and default, examples and exit codes. Lines have at most 80
+// columns, unless a single word is longer.
 std::string help_text(const Description& description);
 
-// A page for docs/ in Markdown: a table of the flags of each group, with what a training that resumes makes of another
-// value if the flags say that.
+// A page for docs/ in Markdown: one table of flags per group. If flags have Flag::at_resume, a column says whether a
+// resumed training may have another value.
 std::string reference_page(const Description& description);
 
 // The flags of one command line, already set.
 class CommandLine {
  public:
-  // Sets the flags that `arguments` (without the program's name) and the flag
-  // files in them name. Reading ends early at --help or --version: see answer().
-  // Throws c10::ValueError naming flag and value for an unknown flag, a bad or missing
-  // value, a flag file that cannot be opened or is no regular file, or an argument that
-  // Positionals::kNone forbids; CorruptInputError for a flag file that cannot be read to
-  // its end or has more than 1 MiB.
+  // Sets the flags in `arguments` (without the program's name) and in their flag files. Reading ends early at --help or
+  // --version: see answer(). Throws:
+  //   - c10::ValueError naming flag and value for an unknown flag, a bad or missing value, a flag file that cannot be
+  //     opened or is not a regular file, or an argument that Positionals::kNone forbids,
+  //   - CorruptInputError for a flag file that cannot be read to its end or has more than 1 MiB.
   CommandLine(const Description& description, const std::vector<std::string>& arguments);
 
   // Whether the command line or a flag file set `flag`, even to its default.
   bool given(const std::string& flag) const { return given_.count(flag) != 0; }
 
-  // Positionals::kEndTheFlags: the first argument that is no flag and all after it, or
-  // all after "--". Empty otherwise.
+  // With Positionals::kEndTheFlags: the first argument that is not a flag and all after it, or all after "--". Empty
+  // otherwise.
   const std::vector<std::string>& rest() const { return rest_; }
 
-  // The text to print instead of running, when --help or --version was asked for.
+  // The text to print instead of running, if --help or --version was given.
   const std::optional<std::string>& answer() const { return answer_; }
 
  private:
@@ -114,14 +112,14 @@ class CommandLine {
   int files_open_ = 0;
 };
 
-// Reads the command line and returns what `body` returns; --help and --version print
-// on standard output and return 0; errors end as run_program says.
+// Reads the command line and returns the result of `body`. With --help or --version it prints the text on standard
+// output and returns 0. Errors are treated as in run_program.
 int run_main(const Description& description, int argc, char** argv, const std::function<int(const CommandLine&)>& body,
              const FailureListener& on_failure = {});
 
-// "Did you mean": the name among `known` that `wanted` most likely stands for: one that begins with it, else the one
-// fewest single-letter edits away, if those are at most a third of its letters. Empty if none is that near. Ties go to
-// the first in `known`.
+// For "Did you mean": the name among `known` that the user most likely meant by `wanted`. That is a name that begins
+// with it, else the name with the fewest single-letter edits, if they are at most a third of its letters. Empty if no
+// name is that close. If several names are equally close, it returns the first in `known`.
 std::string closest_name(std::string_view wanted, const std::vector<std::string>& known);
 
 }  // namespace narrowcast::program

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kColumns = 80;
 
-// Every program has these; they are not among its flags.
+// Every program has these flags. They are not in its description.
 constexpr const char* kCommonFlags =
     "  --help\n      Shows this text; --help=markdown prints the flags as a page in Markdown.\n"
     "  --version\n      Shows the program's version.\n"

@@ -196,7 +196,7 @@ bool write_error_file(const std::filesystem::path& file, const WorkerError& writ
   }
   std::filesystem::path unfinished = file;
   unfinished += ".tmp";
-  std::filesystem::remove(unfinished, error);  // What is there is none of ours: another process, or a pipe to wait for.
+  std::filesystem::remove(unfinished, error);  // A file there is not ours, and might be a pipe, which would block.
   bool is_written = write_new(unfinished, content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   if (is_written) {
     std::filesystem::rename(unfinished, file, error);

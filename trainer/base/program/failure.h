@@ -54,8 +54,8 @@ struct WorkerError {
   bool is_final = false;  // as in Failure
 };
 
-// Reads a worker's error file. Returns nothing if the file does not exist, is a link or not a regular file, or has
-// other content. The failure is reported without it then.
+// Reads a worker's error file. The message is empty if the file does not exist, is a link or not a regular file, or has
+// other content. The failure is then reported without it.
 WorkerError read_error_file(const std::filesystem::path& file);
 
 // Writes an error with the time `seconds` since 1970, completely or not at all. Returns false if it cannot be written,

@@ -1,4 +1,4 @@
-// The flags of a program: those that its description brings, which set variables, and Abseil's.
+// The flags of a program: the flags of its description, which set variables, and Abseil's.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace narrowcast::program {
 
 struct Flag {
   std::string name;                // with underscores
-  Variable variable;               // that it sets
-  std::string default_value = {};  // as --help prints it; empty: it prints none
+  Variable variable;               // set by the flag
+  std::string default_value = {};  // as --help prints it; empty: not printed
   std::string help = {};           // sentences
-  std::string values = {};     // unit and range: "seconds, at least 1"; empty: there is no more to say than the type
-  std::string at_resume = {};  // of a program that resumes: what another value means then
+  std::string values = {};         // unit and range: "seconds, at least 1"; empty: every value of the type
+  std::string at_resume = {};      // whether a resumed training may have another value; may be empty
 
   // Throws c10::ValueError "--NAME=TEXT: REASON" for a text that is not a value.
   void set(const std::string& text) const;

@@ -1,4 +1,4 @@
-// The variable that a flag sets, of whatever type: which texts are its values, and what it holds.
+// The variable that a flag sets, of any type: how to set it from a text, and its value.
 #pragma once
 
 #include <absl/flags/marshalling.h>
@@ -21,14 +21,14 @@ namespace narrowcast::program {
 
 // A handle on a variable, which must outlive it.
 struct Variable {
-  std::string type;       // in a word for users: "yes/no", "integer", "number", "text", "list", "duration" or "value"
-  std::string text = {};  // what it held when the handle was made, as a command line writes it; empty: nothing
+  std::string type;       // one word for users: "yes/no", "integer", "number", "text", "list", "duration" or "value"
+  std::string text = {};  // the value when the handle was made, as in a command line; empty: no value
 
-  // Sets the variable. Returns false for a text that is not a value of its type; `reason` may then say why. A parser of
-  // names throws c10::ValueError itself.
+  // Sets the variable. Returns false for a text that is not a value of its type, and may then set `reason`. A parser of
+  // names throws c10::ValueError instead.
   std::function<bool(const std::string& text, std::string& reason)> set = nullptr;
 
-  // What it holds; null for an optional without a value.
+  // The variable's value; null for an optional without a value.
   std::function<nlohmann::json()> value = nullptr;
 };
 
@@ -83,7 +83,7 @@ Variable variable(std::optional<T>& target) {
           .value = [&target] { return target ? nlohmann::json(*target) : nlohmann::json(); }};
 }
 
-// An optional for which a command line writes 0 where it has no value.
+// An optional. In a command line, 0 means no value.
 template <PlainType T>
 Variable variable_or_zero(std::optional<T>& target) {
   Variable made = variable(target);
@@ -123,13 +123,13 @@ requires std::is_enum_v<Enum> Variable variable(std::optional<Enum>& target, Par
           .value = [&target, text] { return target ? nlohmann::json(text()) : nlohmann::json(); }};
 }
 
-// Paths, as a PathList writes them.
+// Paths, in the syntax of PathList.
 Variable variable(std::vector<std::string>& target);
 
 // Whole seconds.
 Variable variable(std::chrono::milliseconds& target);
 
-// The value of a key, which is absent until it is set.
+// The value of a key. The map has no such key until the variable is set.
 Variable variable(std::map<std::string, int64_t>& target, const std::string& key);
 
 }  // namespace narrowcast::program

@@ -18,7 +18,7 @@
 namespace narrowcast {
 namespace {
 
-constexpr int64_t kLongestText = int64_t{64} << 20;  // bytes that are taken from a rank
+constexpr int64_t kLongestText = int64_t{64} << 20;  // bytes accepted from a rank
 constexpr size_t kLongestFailure = 2000;             // bytes
 
 std::vector<double> all_reduce(const ProcessGroupPtr& group, const std::vector<double>& values,
@@ -59,7 +59,7 @@ std::string failure_of(const std::function<void()>& body) {
 }  // namespace
 
 void barrier(const ProcessGroupPtr& group, const std::string& step) {
-  // An all-reduce is a barrier on every backend, and needs no device of its own choice as NCCL's barrier does.
+  // An all-reduce is a barrier on every backend. Unlike NCCL's barrier, it does not have to choose a device.
   with_network_errors(group->getRank(), step, [&] {
     std::vector<at::Tensor> token{at::zeros({1}, collectives::any_device(group))};
     group->allreduce(token)->wait();
@@ -91,7 +91,7 @@ std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std
   return texts;
 }
 
-// As collectives::agree, but lists are as long as a model's, so that only their hashes travel where all are equal.
+// As collectives::agree, but lists may be as long as a model's parameters. So only hashes are sent if all are equal.
 void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values) {
   collectives::Announcement own;
   for (const NamedValue& value : values) {
@@ -109,7 +109,7 @@ std::string first_failure(const ProcessGroupPtr& group, const std::function<void
   const std::vector<std::string> failures = all_gather_text(group, failure_of(body));
   for (size_t rank = 0; rank < failures.size(); ++rank) {
     if (!failures[rank].empty()) {
-      const std::string failure = printable(failures[rank], kLongestFailure);  // Of a peer, which may send anything.
+      const std::string failure = printable(failures[rank], kLongestFailure);  // From a peer, which may send anything.
       return failures.size() == 1 ? failure : c10::str("rank ", rank, ": ", failure);
     }
   }

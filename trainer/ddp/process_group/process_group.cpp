@@ -19,9 +19,9 @@
 namespace narrowcast {
 namespace {
 
-constexpr std::chrono::seconds kLeastSilence{3};  // Ranks give a sign each second.
+constexpr std::chrono::seconds kLeastSilence{3};  // Ranks send a heartbeat each second.
 
-// None where the time-out comes as soon.
+// The heartbeat timeout; 0 (never) if it or the time-out of collectives is shorter than kLeastSilence.
 std::chrono::milliseconds silence_of(const ProcessGroupOptions& options) {
   const std::chrono::milliseconds silence = std::min(options.silence, options.timeout);
   return silence < kLeastSilence ? std::chrono::milliseconds(0) : silence;
@@ -37,11 +37,14 @@ void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
 }
 
-// How many files a rank opens, about, as counted in training jobs of 1 to 6 ranks. Every one: the connection to the
-// store and another of its RankWatch; Gloo's listening socket, epoll and pipe; a connection to each other rank; two
-// files of the job's own at a time; one more connection to the store when a time-out is explained; the memory of its
-// node and a connection to each other rank there. The one that serves: 10 for the server and its event loop, and its
-// ends of each rank's three connections. What NCCL opens is not counted.
+// About how many files a rank opens, as counted in training jobs of 1 to 6 ranks:
+//  - every rank: the connection to the store and another connection of its RankWatch; Gloo's listening socket, epoll
+//    and pipe; a connection to each other rank;
+//  - every rank: two files of the job at a time; one more connection to the store when a time-out is explained;
+//  - every rank: the memory of its node, and a connection to each other rank of the node;
+//  - the rank that serves the store: 10 for the server and its event loop, and its ends of each rank's three
+//    connections.
+// Files of NCCL are not counted.
 int64_t open_files_needed(const WorkerEnv& env) {
   const int64_t for_its_node = env.local_world_size > 1 ? env.local_world_size : 0;
   const int64_t for_every_rank = 8 + env.world_size + for_its_node;
@@ -49,7 +52,7 @@ int64_t open_files_needed(const WorkerEnv& env) {
   return for_every_rank + (serves ? 10 + 3 * env.world_size : 0);
 }
 
-// A library that runs out of them halfway names something else, or ends the process (Gloo does so in its own thread).
+// A library that runs out of files halfway gives another reason, or ends the process (Gloo does so in its own thread).
 void check_open_files(const WorkerEnv& env) {
   const int64_t needed = open_files_needed(env);
   const int64_t left = network::open_files_left(needed);
@@ -71,11 +74,11 @@ void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const Worker
 void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
   const auto gpu = created.backend->getBoundDeviceId();
   group->setBackend(created.device, created.type, created.backend);
-  created.backend->setBoundDeviceId(gpu);  // Which the group has replaced by its own, none.
+  created.backend->setBoundDeviceId(gpu);  // setBackend has replaced it by the group's, which is empty.
   group->setDefaultBackend(created.type);
 }
 
-// Null for a group whose last reference is gone: c10d's registry holds groups weakly, and then has only the name left.
+// Null for a group whose last reference is gone. c10d's registry holds groups weakly, and then contains only the name.
 ProcessGroupPtr registered_group(const std::string& name) {
   try {
     return c10d::resolve_process_group(name);
@@ -142,19 +145,19 @@ ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOpt
   }
 }
 
-// A rank that has failed cannot wait for collectives that the others will never join: those of NCCL are broken off,
-// here and, since this rank is gone, everywhere.
+// A rank that has failed cannot wait for collectives that the others will never join. Collectives of NCCL are broken
+// off on this rank and, because this rank is gone, on all others.
 ProcessGroupScope::~ProcessGroupScope() {
   watch_.reset();
   try {
     if (std::uncaught_exceptions() > 0) {
-      collectives::break_off(group_, "this rank has failed");  // If that was not done for a rank that is lost.
+      collectives::break_off(group_, "this rank has failed");  // Unless it was done for a lost rank.
       c10d::unregister_process_group(group_->getGroupName());
     } else {
       shutdown_process_group(group_->getGroupName());
     }
   } catch (const c10::Error&) {
-    // Shut down by hand before. Nothing is left to do, and a destructor has nobody to tell.
+    // The program has shut the group down itself. A destructor cannot report errors.
   }
 }
 

@@ -33,11 +33,11 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr const char* kAttempt = "attempt";          // the name of the newest attempt
 constexpr milliseconds kLookAgain{500};              // for a newer attempt, and for ranks that ended
-constexpr milliseconds kPause{20};                   // between two looks
+constexpr milliseconds kPause{20};                   // between two checks
 constexpr milliseconds kPatienceWithAnAnswer{1000};  // of the store, at least
 
 std::string drawn_name() {
-  std::random_device device;  // Not a seeded generator: equal seeds are what restarts have.
+  std::random_device device;  // Not a seeded generator: restarts have equal seeds.
   return c10::str(std::hex, std::setfill('0'), std::setw(8), device(), std::setw(8), device());
 }
 
@@ -48,7 +48,7 @@ milliseconds left_until(Clock::time_point deadline) {
   return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
 }
 
-// Whether all of `keys` are there before `limit` has passed. A lost connection is an error of another class.
+// Whether all of `keys` exist before `limit` has passed. A lost connection is an error of another class.
 bool arrive(const StorePtr& store, const std::vector<std::string>& keys, milliseconds limit) {
   try {
     store->wait(keys, limit);
@@ -58,8 +58,8 @@ bool arrive(const StorePtr& store, const std::vector<std::string>& keys, millise
   }
 }
 
-// Throws if a launcher has seen a rank end, with success, that is waited for: one of this world, which may be smaller
-// than the launcher's.
+// Throws if a launcher has seen that a rank that is waited for ended with success. Only ranks of this world count,
+// which may be smaller than the launcher's.
 void check_none_ended(const StorePtr& store, int64_t world_size) {
   if (!store->check({kEndedRank})) {
     return;
@@ -72,21 +72,21 @@ void check_none_ended(const StorePtr& store, int64_t world_size) {
   }
 }
 
-// An entry that this rank has written, for the others.
+// An entry that this rank has written for the others.
 struct OwnEntry {
   std::string key;
   std::string value;
 };
 
-// Throws if somebody has written another one there: nobody would meet this rank.
+// Throws if somebody has overwritten the entry: then no rank would meet this one.
 void check_intact(const StorePtr& store, const RollCall& call, const OwnEntry& own) {
   const bool is_intact = store->check({own.key}) && store->get_to_str(own.key) == own.value;
   TORCH_CHECK_WITH(DistStoreError, is_intact, "somebody else has written the entry of rank ", call.rank,
-                   " in the store: another process has the same rank, or is none of this job");
+                   " in the store: another process has the same rank, or does not belong to this job");
 }
 
-// Whether all of `keys` are there before the deadline. Throws c10::DistStoreError if a rank ended instead, or the own
-// entry is not what it was.
+// Whether all of `keys` exist before the deadline. Throws c10::DistStoreError if a rank ended instead, or if this
+// rank's own entry has changed.
 bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, const RollCall& call,
                     const std::optional<OwnEntry>& own = std::nullopt) {
   while (!arrive(store, keys, std::min(kLookAgain, left_until(call.deadline)))) {
@@ -115,7 +115,7 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
   TORCH_CHECK_WITH(DistStoreError, false, "no sign of ", describe_ranks(ranks), " within the time-out");
 }
 
-// What rank 0 does. Returns the attempt's name.
+// The role of rank 0. Returns the attempt's name.
 std::string lead(const StorePtr& store, const RollCall& call) {
   std::string attempt = drawn_name();
   store->set(presence_key(attempt, 0), attempt);
@@ -134,7 +134,7 @@ std::string lead(const StorePtr& store, const RollCall& call) {
   return attempt;
 }
 
-// What any other rank does.
+// The role of all other ranks.
 class Follower {
  public:
   Follower(const StorePtr& store, const RollCall& call) : store_(store), call_(call) {}
@@ -153,7 +153,7 @@ class Follower {
   }
 
  private:
-  // Waits a while for the attempt of which this rank is a part.
+  // Waits for a limited time for the attempt that includes this rank.
   bool is_complete() {
     if (!arrive_in_time(store_, {kAttempt}, call_)) {
       return false;
@@ -168,7 +168,7 @@ class Follower {
     return has_ended_ && counts_this_rank(store_->get_to_str(complete_key(attempt_)));
   }
 
-  // If nobody else is missing, rank 0 did not go on.
+  // If no other rank is missing, rank 0 did not continue.
   std::vector<int64_t> absentees() const {
     const bool rank_zero_came = !attempt_.empty() && !has_ended_;
     const auto missing = rank_zero_came ? missing_ranks(store_, attempt_, call_.world_size) : std::vector<int64_t>{};
@@ -183,11 +183,11 @@ class Follower {
   const StorePtr& store_;
   const RollCall& call_;
   const std::string number_ = drawn_name();
-  std::string attempt_;     // that this rank has joined
-  bool has_ended_ = false;  // its roll was called, perhaps before this process began
+  std::string attempt_;     // the attempt that this rank has joined
+  bool has_ended_ = false;  // the attempt is complete, perhaps since before this process began
 };
 
-// Addresses of MASTER_ADDR. A name may be published only moments after its machine started.
+// Addresses of MASTER_ADDR. A name may be published some moments after its machine has started.
 std::vector<std::string> addresses_of_master(const WorkerEnv& env, Clock::time_point deadline) {
   std::vector<std::string> addresses = network::addresses_of_host(env.master_addr);
   while (addresses.empty() && Clock::now() < deadline) {
@@ -198,7 +198,7 @@ std::vector<std::string> addresses_of_master(const WorkerEnv& env, Clock::time_p
   return addresses;
 }
 
-// Where rank 0 listens for ranks of other nodes.
+// The address at which rank 0 listens for ranks of other nodes.
 std::string serving_address(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
   const std::vector<std::string> addresses = addresses_of_master(env, deadline);
   for (const std::string& address : addresses) {
@@ -253,7 +253,7 @@ StorePtr join_job_store(const WorkerEnv& env, const JobStoreOptions& options) {
   const auto deadline = Clock::now() + options.timeout;
   const bool serves = env.rank == 0 && !env.use_agent_store;
   const std::string place = network::host_and_port(env.master_addr, env.master_port);
-  AnsweringStorePtr reached;  // The own one answers as long as this process lives.
+  AnsweringStorePtr reached;  // This rank's own store answers as long as this process lives.
   const StorePtr everything = with_network_errors(
       env.rank, c10::str(serves ? "serving the store at " : "reaching the store at ", place), [&]() -> StorePtr {
         if (serves) {

@@ -38,7 +38,7 @@ DdpOptions checked_options(const DdpOptions& options) {
   return options;
 }
 
-// The options, with what they leave to the hook filled in.
+// The options, with the values that the hook chooses filled in.
 std::vector<NamedValue> describe(const DdpOptions& options) {
   const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
   std::vector<NamedValue> values = {{"narrowcast version", version()}, {"hook", options.hook()}};
@@ -139,8 +139,8 @@ void GradientReducer::before_forward() {
   }
 }
 
-// Ranks that average in smaller groups, or not at all, must not wait for all others to hear why this one fails. The
-// others must hear it before they wait for this one in a collective of c10d, as the Reducer's rebuilding is.
+// Ranks that average in smaller groups, or not at all, must not wait for all others to learn why this rank fails. The
+// others must learn it before they wait for this rank in a collective of c10d, such as the rebuilding of the Reducer.
 void GradientReducer::begin_pass() {
   passes_->count();
   const std::string difference = synchronise_ ? parameters_->difference() : "";
@@ -175,8 +175,8 @@ void GradientReducer::prepare_for_forward() {
   reducer_->prepare_for_forward();
 }
 
-// A static graph's Reducer has not used its own buckets yet when it rebuilds them, so that it can be given others. No
-// other is due then.
+// When a static graph's Reducer rebuilds its buckets, it has not used them yet, so it can get other buckets. No other
+// rebuild is due then.
 void GradientReducer::rebuild() {
   const bool rebuilt = rebuild_reducer();
   if (rebuilt && first_pass_ != nullptr) {
@@ -190,8 +190,8 @@ void GradientReducer::rebuild() {
   }
 }
 
-// The Reducer does not tell its order before it has used it. A forward pass without gradients may have been between the
-// pass that was watched and this.
+// The Reducer does not report its order before it has used it. A forward pass without gradients may have come between
+// the watched pass and this one.
 void GradientReducer::align_rebuilt_buckets() {
   const std::vector<at::Tensor> parameters = tensors_of(trainable_);
   first_pass_->end_pass();
@@ -201,8 +201,8 @@ void GradientReducer::align_rebuilt_buckets() {
   first_pass_.reset();
 }
 
-// A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would tell the hook so. So
-// there is a new one, to which the hook goes with all that it has.
+// A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would pass them to the hook.
+// So a new Reducer replaces it, and gets the hook with all its state.
 void GradientReducer::choose_buckets() {
   BucketChooser::Result result = chooser_->choose(hook_.get());
   chooser_.reset();
@@ -218,7 +218,7 @@ void GradientReducer::choose_buckets() {
   }
 }
 
-// The Reducer notices here that it still waits for gradients, and complains in terms of PyTorch's Python interface.
+// The Reducer notices here that it still waits for gradients, and reports it in terms of PyTorch's Python interface.
 bool GradientReducer::rebuild_reducer() {
   try {
     return reducer_->rebuild_buckets();
@@ -273,7 +273,7 @@ void GradientReducer::load_state(const ReducerState& saved) {
   }
   backward_->set_count(saved.reductions);
   if (chooser_ != nullptr && saved.hook.world_size != group_->getSize()) {
-    return;  // What was chosen for another world may not be right for this one.
+    return;  // The size chosen for another world may not suit this one.
   }
   chooser_.reset();
   first_pass_.reset();
@@ -303,7 +303,7 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
   if (first_pass_ != nullptr) {
     first_pass_->begin_pass();
   }
-  std::vector<at::Tensor> roots;  // From which the Reducer looks for unused parameters.
+  std::vector<at::Tensor> roots;  // The Reducer searches for unused parameters from here.
   if (options_.find_unused_parameters()) {
     std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(roots),
                  [](const at::Tensor& output) { return output.defined(); });
@@ -315,8 +315,8 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
   return pass_through_sink(outputs, is_first_static_step() ? static_reduction() : nullptr);
 }
 
-// The Reducer learns a static graph by watching the first backward pass, and so can reduce only when that has ended. A
-// graph that outlives this object keeps none of it.
+// The Reducer learns a static graph by watching the first backward pass, so it can reduce only when that pass has
+// ended. A graph that outlives this object does not keep any part of it alive.
 std::function<void()> GradientReducer::static_reduction() const {
   return [graph = static_graph_, weak_reducer = std::weak_ptr<c10d::Reducer>(reducer_),
           weak_exchanges = std::weak_ptr<BucketExchanges>(exchanges_),
@@ -340,11 +340,11 @@ std::function<void()> GradientReducer::static_reduction() const {
 void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) {
   TORCH_CHECK_VALUE(hook != nullptr, "hook must not be null");
   TORCH_CHECK_VALUE(options_.bucket_cap_mb().has_value(), "bucket_cap_mb: auto cannot measure hook ", hook->name(),
-                    ", which is one of your own; give the size of buckets");
+                    ", which is a custom hook; give the size of buckets");
   use_hook(std::move(hook), timeout_of(*group_->getBackend(trainable_[0].tensor.device().type())));
 }
 
-// The hooks of the library end every exchange at the time-out of the group, and need no limit.
+// The library's hooks end every all-reduce at the group's time-out, and need no limit.
 void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit) {
   auto exchanges =
       std::make_shared<BucketExchanges>(passes_->checked(hook), BucketExchanges::Options{group_->getRank(), limit});

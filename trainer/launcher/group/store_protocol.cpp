@@ -84,7 +84,7 @@ bool StoreMember::join(const NodeDescription& node) {
   }
   const bool is_let_in = knows_session();
   if (!is_let_in || (entries_.has_secret() && !entries_.get(key("decision"), kMostBytesOfADecision))) {
-    return false;  // Until a valid decision was read: later reads then fall back on it.
+    return false;  // Until a valid decision has been read; later reads return that one.
   }
   introduce(node);
   return true;

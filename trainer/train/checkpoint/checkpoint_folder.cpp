@@ -34,7 +34,7 @@ constexpr size_t kPrefixLength = 5;
 constexpr const char* kUnfinished = ".unfinished";
 constexpr const char* kProbeName = "/.shared-folder-probe";
 
-// Returns N for "step-N" and "step-N.unfinished", if it is digits.
+// Returns N for "step-N" and "step-N.unfinished", if N consists of digits.
 std::optional<int64_t> step_of(const std::string& name) {
   int64_t step = 0;
   const std::string digits = name.substr(0, name.find('.'));
@@ -68,8 +68,7 @@ TensorMap read_checked(const std::string& path, const ManifestFile& file) {
   return files::read_safetensors(path + "/" + file.name, file.digest).tensors;
 }
 
-// "DIR/step-N" must be of step N: a folder that was renamed is not the newest because of its name. One that is named
-// otherwise says nothing.
+// "DIR/step-N" must contain step N: renaming a folder does not make it the newest. Other names are not checked.
 void check_name(const std::string& path, const Manifest& manifest) {
   const fs::path normal = fs::path(path + "/").lexically_normal().parent_path();  // without slashes at its end
   const auto step = step_of(normal.filename().string());
@@ -77,16 +76,16 @@ void check_name(const std::string& path, const Manifest& manifest) {
                          manifest.step, ", but its folder is named as that of step ", step.value_or(0));
 }
 
-// Not from LibTorch's generators, whose state is the training's.
+// Not from LibTorch's generators, whose state belongs to the training.
 std::string random_text() {
   std::random_device device;
   return std::to_string(device()) + "-" + std::to_string(device());
 }
 
-// What is left of the probes of processes that were killed while they wrote one.
+// Removes probes of processes that were killed while they wrote one.
 void remove_probes(const std::string& folder) {
   const std::string begin = fs::path(kProbeName).filename();
-  std::error_code ignored;  // What stays is hidden, and some bytes.
+  std::error_code ignored;  // A file that stays is hidden and small.
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.path().filename().string().starts_with(begin)) {
       fs::remove(entry.path(), ignored);
@@ -94,7 +93,7 @@ void remove_probes(const std::string& folder) {
   }
 }
 
-// Nothing is touched before it is ours: what is unfinished may be another job's, which is writing it.
+// Nothing is changed before this job owns the folder: an unfinished checkpoint may be one that another job is writing.
 std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const std::string& job) {
   const std::string reason = files::try_to_make_folder(folder);
   TORCH_CHECK_VALUE(reason.empty(), "cannot be made: ", reason);
@@ -142,7 +141,7 @@ std::vector<int64_t> agreed_steps(const ProcessGroupPtr& group, const std::strin
   return steps;
 }
 
-// Returns nothing, or why no rank can resume from this checkpoint; the same on all ranks.
+// Returns an empty text, or the reason why no rank can resume from this checkpoint. The same on all ranks.
 std::string try_to_read(const ProcessGroupPtr& group, const std::string& path, std::optional<ReadCheckpoint>& read) {
   const std::string failure =
       first_failure(group, [&] { read = read_checkpoint(path, group->getRank(), group->getSize()); });
@@ -215,7 +214,7 @@ bool has_checkpoint_of(const std::string& folder, const std::string& run_id) {
     try {
       return parse_manifest(files::read_file(path, {.most_bytes = kLargestManifest}), path).run_id == run_id;
     } catch (const c10::Error&) {
-      return false;  // Who resumes tells what is wrong with it.
+      return false;  // A job that resumes reports the problem.
     }
   });
 }

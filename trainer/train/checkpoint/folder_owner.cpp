@@ -34,10 +34,10 @@ namespace {
 
 using nlohmann::json;
 
-// Every record is as long, so that one replaces another in place and needs no room on a full disk.
+// All records have the same length, so that a record replaces another in place and needs no room on a full disk.
 constexpr size_t kRecordBytes = 4096;
 constexpr size_t kLongestName = 500;
-constexpr std::chrono::milliseconds kMoment{20};  // until a file is looked at again
+constexpr std::chrono::milliseconds kMoment{20};  // until a file is read again
 
 std::string owner_path(const std::string& folder) { return folder + "/" + FolderOwner::kFileName; }
 
@@ -71,7 +71,7 @@ std::string describe(const Writer& writer) {
                     "; give each job a folder of its own");
 }
 
-// Others may have put anything there: a pipe, opened without O_NONBLOCK, would wait for its other end for ever.
+// Somebody may have put anything there: a pipe, opened without O_NONBLOCK, would wait for its other end for ever.
 constexpr int kFlagsOfAnOwnerFile = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
 constexpr const char* kNoRegularFile = "it is not a regular file";
 
@@ -105,18 +105,20 @@ bool is_at(const FileDescriptor& file, const std::string& path) {
          opened.st_ino == named.st_ino;
 }
 
-// Returns false, with errno set. As other machines must see it, it waits for the disk or the server.
+// Returns false, with errno set, if it fails. Other machines must see the record, so it waits for the disk or the
+// server.
 bool write_record(const FileDescriptor& file, const OwnerRecord& record) {
   const std::string text = to_text(record);
   return ::pwrite(file.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
          ::ftruncate(file.get(), kRecordBytes) == 0 && ::fdatasync(file.get()) == 0;
 }
 
-// What the file shows. Of a file that cannot be read now nothing follows, least of all that nobody owns it.
+// The result of reading the file. If it cannot be read at present, nothing follows, in particular not that nobody owns
+// it.
 struct Look {
-  std::string failure = {};                // why it cannot be read; empty if it can, or is not there
+  std::string failure = {};                // why it cannot be read; empty if it can be, or does not exist
   std::string text = {};                   // empty also if there is no such file
-  std::optional<OwnerRecord> record = {};  // what the text says, if an owner wrote it
+  std::optional<OwnerRecord> record = {};  // parsed text, if an owner wrote it
 };
 
 Look look_at(const std::string& folder) {
@@ -131,8 +133,8 @@ Look look_at(const std::string& folder) {
   return {.text = text, .record = parse(text)};
 }
 
-// As look_at, but a file that cannot be read, or is no owner's, is looked at again for so long: a server may answer
-// again, and a record may become whole where there are no locks. In the end that is a failure.
+// As look_at, but reads the file again until `patience` has passed if it cannot be read, or if its text is not an
+// owner's. A server may answer again, and without locks a record may become complete. After that it is a failure.
 Look look_patiently(const std::string& folder, std::chrono::milliseconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   const auto is_clear = [](const Look& look) { return look.failure.empty() && (look.text.empty() || look.record); };
@@ -141,14 +143,14 @@ Look look_patiently(const std::string& folder, std::chrono::milliseconds patienc
     std::this_thread::sleep_for(kMoment);
     look = look_at(folder);
   }
-  if (!is_clear(look) && look.failure.empty()) look.failure = "it holds something else";
+  if (!is_clear(look) && look.failure.empty()) look.failure = "it has other content";
   return look;
 }
 
-// What was seen of an owner for as long as others are patient with it.
-enum class Sign { kLives, kUnclear, kSilent };  // kUnclear: it has gone, or its file could not be read in the end.
+// The state of an owner, as observed for as long as others wait for it.
+enum class Sign { kLives, kUnclear, kSilent };  // kUnclear: its file is gone, or could not be read at the end.
 
-// Looks often enough to tell soon.
+// Reads the file often, so that a change is noticed soon.
 Sign watch(const std::string& folder, const std::string& before, std::chrono::milliseconds silence) {
   constexpr int kLooks = 40;
   Look now;
@@ -162,7 +164,7 @@ Sign watch(const std::string& folder, const std::string& before, std::chrono::mi
   return now.failure.empty() ? Sign::kSilent : Sign::kUnclear;
 }
 
-// The file with this writer's record in it, locked if the file system has locks.
+// Takes the file: writes this writer's record to it, and locks it if the file system has locks.
 class Taking {
  public:
   Taking(const std::string& folder, const Writer& self, const OwnerTimes& times)
@@ -181,7 +183,7 @@ class Taking {
         file = state == Lock::kTheirs ? replaced() : std::move(file);
         pass(Failpoint::kOwnerFileLocked);
         files::check_written(write_record(file, {.writer = self_}), path_);
-        if (!is_at(file, path_)) continue;  // An owner whose lock this machine does not see has ended just now.
+        if (!is_at(file, path_)) continue;  // An owner whose lock this machine does not see has just ended.
         pass(Failpoint::kOwnerRecorded);
         return file;
       }
@@ -189,9 +191,9 @@ class Taking {
   }
 
  private:
-  // With the lock in our hands, or none to be had: a record is of somebody who was killed, or of another machine's
-  // owner whose lock this one does not see. Whoever shares this kernel has no lock, so it is dead. What no owner wrote
-  // may be half of a record where there are no locks.
+  // For a file that this writer has locked, or that cannot be locked. A record there is from a process that was killed,
+  // or from another machine's owner whose lock this machine does not see. A process on this kernel would hold the lock,
+  // so it is dead. Without locks, other text may be an incomplete record.
   bool may_have(Lock state) {
     const Look look = look_at(folder_);
     if (!look.failure.empty()) return wait_or_give_up(look.failure);
@@ -199,8 +201,8 @@ class Taking {
     return look.text.empty() || (state == Lock::kOurs && has_no_lock) || is_silent(look);
   }
 
-  // Somebody else has the lock: it lives if it shares this kernel. The lock of another machine's process may outlive
-  // that machine on the server.
+  // For a file that another process has locked. On this kernel that process is alive. The lock of another machine's
+  // process may outlive that machine on the server.
   bool may_replace() {
     const Look look = look_at(folder_);
     if (!look.failure.empty()) return wait_or_give_up(look.failure);
@@ -208,7 +210,7 @@ class Taking {
     return is_silent(look);
   }
 
-  // False if that cannot be told: then all begins anew.
+  // False if that is unclear: then the caller starts again.
   bool is_silent(const Look& look) {
     const Sign sign = watch(folder_, look.text, times_.silence);
     if (sign == Sign::kLives) {
@@ -218,15 +220,15 @@ class Taking {
     return sign == Sign::kSilent;
   }
 
-  // False after a moment in which a server may answer again.
+  // Returns false after a moment in which a server may answer again.
   bool wait_or_give_up(const std::string& failure) const {
     TORCH_CHECK_VALUE(std::chrono::steady_clock::now() < patient_until_, path_, ": cannot be read: ", failure);
     std::this_thread::sleep_for(kMoment);
     return false;
   }
 
-  // False after a moment in which the owner, an earlier rank 0 of this job, may have ended: then all begins anew. A
-  // launcher that was given no name calls every job "none".
+  // Returns false after a moment in which the owner, an earlier rank 0 of this job, may have ended: then the caller
+  // starts again. A launcher without a job name calls every job "none".
   bool wait_or_refuse(const std::optional<OwnerRecord>& owner) const {
     const bool is_own = owner && owner->writer.job == self_.job && !self_.job.empty() && self_.job != "none";
     if (!is_own || std::chrono::steady_clock::now() >= patient_until_) refuse(owner);
@@ -234,9 +236,9 @@ class Taking {
     return false;
   }
 
-  // A file of our own in the place of one that somebody else has locked.
+  // Replaces the file that another process has locked with a new file.
   FileDescriptor replaced() {
-    // Other machines and containers have processes of the same number.
+    // Processes of other machines and containers may have the same number.
     const std::string aside = absl::StrCat(path_, ".", absl::Hex(hash_of_content(to_text({.writer = self_}))));
     FileDescriptor file = open_owner_file(aside, O_TRUNC);
     lock(file);
@@ -255,7 +257,7 @@ class Taking {
   const std::chrono::steady_clock::time_point patient_until_;
 };
 
-// So that it fits into the record, and comes out of it as it went in.
+// The text in a form that fits into the record and is read back unchanged.
 std::string name_of(const std::string& text) { return printable(text, kLongestName); }
 
 }  // namespace
@@ -274,7 +276,7 @@ Writer this_writer(const std::string& job) {
 
 std::optional<OwnerRecord> read_owner(const std::string& folder) { return look_at(folder).record; }
 
-// Counts on, on a thread of its own, as long as the file is this writer's.
+// Increments the counter in the file, on a separate thread, as long as the file is this writer's.
 class FolderOwner::Beat {
  public:
   Beat(std::string folder, Writer self, std::chrono::milliseconds every, FileDescriptor file)
@@ -283,7 +285,7 @@ class FolderOwner::Beat {
         file_(std::move(file)),
         thread_([this, every](const std::stop_token& stop) { run(stop, every); }) {}
 
-  // The lock goes with the file.
+  // The lock ends with the file.
   ~Beat() {
     thread_.request_stop();
     thread_.join();
@@ -300,8 +302,8 @@ class FolderOwner::Beat {
       stopped_.wait_for(lock, stop, every, [] { return false; });
       if (stop.stop_requested()) return;
       const std::optional<OwnerRecord> owner = read_owner(folder_);
-      if (owner.has_value() && owner->writer != self_) return;  // check() says so before the next checkpoint.
-      // One that cannot be written looks to others like silence, as it should.
+      if (owner.has_value() && owner->writer != self_) return;  // check() reports it before the next checkpoint.
+      // If the record cannot be written, others must see a missing heartbeat.
       static_cast<void>(write_record(file_, {.writer = self_, .beat = beat}));
     }
   }
@@ -311,7 +313,7 @@ class FolderOwner::Beat {
   const FileDescriptor file_;
   std::mutex mutex_;
   std::condition_variable_any stopped_;
-  std::jthread thread_;  // The last: it uses all that is above.
+  std::jthread thread_;  // Last: the thread uses the members above.
 };
 
 FolderOwner::FolderOwner(const std::string& folder, Writer self, const OwnerTimes& times)

@@ -89,7 +89,7 @@ std::vector<ManifestFile> parse_files(const json& object, int64_t world_size, co
 // A name whose values differ.
 struct Difference {
   std::string name;
-  const json* saved;  // null: it is not there
+  const json* saved;  // null: no value
   const json* current;
 };
 
@@ -98,7 +98,7 @@ const json* find(const json& object, const std::string& name) {
   return found == object.end() ? nullptr : &*found;
 }
 
-// What a manifest says may be any text.
+// Values in a manifest may be any text, so the result is made printable.
 std::string text_of(const json& value) {
   const std::string text =
       value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -109,7 +109,7 @@ bool differ(const json* saved, const json* current) {
   return saved == nullptr || current == nullptr ? saved != current : *saved != *current;
 }
 
-// The names in either, those in `first` in that order and then the others alphabetically.
+// The names in either object: first the names in `first`, in that order, then the others alphabetically.
 std::vector<std::string> names_in(const json& saved, const json& current, const std::vector<std::string>& first) {
   std::set<std::string> left;
   for (const json* const object : {&saved, &current}) {
@@ -125,7 +125,7 @@ std::vector<std::string> names_in(const json& saved, const json& current, const 
   return names;
 }
 
-// First those that both have: another hook, say, has other options, too.
+// Names that both have come first, because for example another hook also has other options.
 std::vector<Difference> differences(const json& saved, const json& current,
                                     const std::vector<std::string>& by_cause = {}) {
   std::vector<Difference> found;

@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Patterns = std::vector<std::string>;  // as of the shell
+using Patterns = std::vector<std::string>;  // as in the shell
 
-// How the files of a format are called.
+// The file names of a format.
 struct FormatRow {
   DataFormat format;
   const char* description;
@@ -53,7 +53,8 @@ bool has_file(const FormatRow& row, const std::string& name) {
   return matches(row.training, name) || matches(row.validation, name);
 }
 
-// Sorted, without hidden ones, which other systems leave beside files ("._train.bin"); none if it cannot be opened.
+// The sorted names of a folder's files, without hidden ones, which other systems leave beside files ("._train.bin").
+// Empty if the folder cannot be opened.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -69,9 +70,9 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// One file of several that belong together is no text, whatever it holds.
+// Throws for one file of several that belong together: it is not a text, whatever it contains.
 void check_no_part(const std::string& path) {
-  std::error_code ignored;  // What cannot be looked up cannot be read either, and that says why.
+  std::error_code ignored;  // A path that cannot be looked up cannot be read either; reading reports it.
   if (!fs::exists(path, ignored) || fs::is_directory(path, ignored)) {
     return;
   }

@@ -29,8 +29,8 @@ bool has_text_suffix(const fs::path& path) {
   return std::find(text_suffixes().begin(), text_suffixes().end(), suffix) != text_suffixes().end();
 }
 
-// Goes to the next entry. What ++entry throws does not say which folder could not be read: the one that `entry` is, or
-// the one that it is in.
+// Goes to the next entry. The exception of ++entry does not name the folder that could not be read: `entry` itself or
+// its parent.
 void step(fs::recursive_directory_iterator& entry) {
   const bool enters = entry.recursion_pending() && !entry->is_symlink() && entry->is_directory();
   const fs::path read = enters ? entry->path() : entry->path().parent_path();
@@ -172,7 +172,7 @@ TextCorpus::TextCorpus(std::u32string_view text, std::string name)
 TextCorpus TextCorpus::from_paths(const std::vector<std::string>& paths) {
   TORCH_CHECK_VALUE(!paths.empty(), "data: no file or folder is given");
   std::u32string text;
-  list_text_files(paths);  // Names what is not there before anything is read.
+  list_text_files(paths);  // Reports missing paths before anything is read.
   for (const std::string& path : paths) {
     std::error_code ignored;
     const bool is_folder = std::filesystem::is_directory(path, ignored);

@@ -47,7 +47,7 @@ const at::Tensor& matrix(const std::string& path, const models::StateDict& tenso
   return found->second;
 }
 
-// How many blocks have names. Where one between them is missing, so is a tensor of the last.
+// The number of blocks in the names. If a block between them is missing, so is a tensor of the last one.
 int64_t count_blocks(const models::StateDict& tensors) {
   std::set<std::string_view> numbers;
   for (const auto& [name, tensor] : tensors) {

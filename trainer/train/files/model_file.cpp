@@ -29,9 +29,9 @@ namespace narrowcast::files {
 namespace {
 
 constexpr const char* kFormatVersion = "1";
-constexpr size_t kLongestReason = 1000;  // of what a model says about options that the file chose
+constexpr size_t kLongestReason = 1000;  // of a model's error about options from the file
 
-// The row of that name; of a model that is not bundled one that says nothing of it.
+// The row of the model `name`; an empty row for a model that is not bundled.
 const models::ModelRow& model_row(const std::string& name) {
   static const models::ModelRow other = {};
   const std::vector<std::string> bundled = models::model_names();
@@ -40,10 +40,10 @@ const models::ModelRow& model_row(const std::string& name) {
 
 bool is_gpt2(const std::string& name) { return model_row(name).is_gpt2; }
 
-// Quantised weights have no place in the layout of GPT-2.
+// The layout of GPT-2 has no quantised weights.
 bool is_written_as_gpt2(const SavedModel& saved) { return is_gpt2(saved.name) && saved.quantization.empty(); }
 
-// Does the vocabulary have as many entries as the model may have with its tokens?
+// Whether the vocabulary has an allowed number of entries for the model's tokens.
 bool vocabulary_fits(const SavedModel& saved) {
   const models::ModelOptions options = saved.model->options();
   const auto size = options.find("vocabulary_size");
@@ -92,7 +92,7 @@ int64_t count_elements(const models::StateDict& tensors) {
   return count;
 }
 
-// Throws c10::ValueError naming the model and the option that is no int64.
+// Throws c10::ValueError naming the model and the option that is not an int64.
 models::ModelOptions to_options(const std::string& model, const nlohmann::json& values) {
   TORCH_CHECK_VALUE(values.is_object(), model, ": options must be a JSON object, but are ", values.dump());
   models::ModelOptions options;
@@ -106,8 +106,8 @@ models::ModelOptions to_options(const std::string& model, const nlohmann::json& 
   return options;
 }
 
-// A few bytes of options can ask for more memory than there is: a model out of all proportion to the file is not made.
-// What exactly is missing is said later, tensor by tensor.
+// A few bytes of options can require more memory than there is. So a model that is much larger than its file is not
+// created. The missing tensors are reported later, one by one.
 constexpr int64_t kHarmlessParameters = int64_t{1} << 20;
 
 void check_proportion(const std::string& path, int64_t elements, const std::string& name,
@@ -117,7 +117,7 @@ void check_proportion(const std::string& path, int64_t elements, const std::stri
                          " numbers, but a ", name, " with its options has ", parameters, " parameters");
 }
 
-// Calls `make`. What a model says of options that the file chose is wrong with the file.
+// Calls `make`. A model's error about options from the file is an error of the file.
 template <class Make>
 auto with_options_of(const std::string& path, const Make& make) {
   try {
@@ -142,7 +142,7 @@ void check_version(const std::string& path, const Safetensors& content) {
                          ", but this program reads version ", kFormatVersion);
 }
 
-// Makes the model one of the layers that the file's metadata says.
+// Converts the model to the kinds of layers in the file's metadata.
 void convert(const std::string& path, const Safetensors& content, SavedModel& saved) {
   const auto entry = content.metadata.find("quantization");
   if (entry == content.metadata.end()) {
@@ -178,13 +178,13 @@ void copy_state(const std::string& path, const models::StateDict& from, const mo
   }
 }
 
-// at::equal knows only some dtypes, and no NaN that is equal to itself.
+// at::equal supports only some dtypes, and for it NaN is not equal to itself.
 bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
          a.flatten().view(at::kByte).equal(b.flatten().view(at::kByte));
 }
 
-// A tensor may be there under any of its names, or several.
+// A tensor may be in the file under any of its names, or under several.
 models::StateDict without_aliases(const std::string& path, models::StateDict tensors,
                                   const std::map<std::string, std::string>& aliases) {
   for (const auto& [alias, first] : aliases) {
@@ -198,7 +198,7 @@ models::StateDict without_aliases(const std::string& path, models::StateDict ten
   return tensors;
 }
 
-// Puts what the metadata of a model file say into `initial`, for a training of that model.
+// Stores the metadata of a model file in `initial`, for a training of that model.
 void read_metadata(const Safetensors& content, const models::ModelRow& row, InitialState& initial) {
   const std::string& path = initial.path;
   check_version(path, content);
@@ -222,7 +222,7 @@ std::vector<std::string> take_missing_buffers(const models::StateDict& tensors, 
   return missing;
 }
 
-// What can be float32 in the model becomes that.
+// Tensors that the model can hold in float32 become float32.
 models::StateDict widened(models::StateDict from, const models::StateDict& to) {
   for (auto& [name, tensor] : from) {
     const auto found = to.find(name);

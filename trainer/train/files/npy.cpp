@@ -21,7 +21,7 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kVersionAt = 6;
 constexpr size_t kLengthAt = 8;
 
-// As numpy writes them: those of one byte without an order.
+// As numpy writes them: dtypes of one byte have no byte order.
 constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 11> kDescriptions = {{
     {"<f8", c10::ScalarType::Double},
     {"<f4", c10::ScalarType::Float},
@@ -36,7 +36,7 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 11> kDescript
     {"|b1", c10::ScalarType::Bool},
 }};
 
-// The little-endian number of so many bytes.
+// The little-endian number in the `width` bytes at `offset`.
 size_t number_at(std::string_view bytes, size_t offset, size_t width) {
   size_t number = 0;
   for (size_t i = width; i > 0; --i) {
@@ -45,7 +45,7 @@ size_t number_at(std::string_view bytes, size_t offset, size_t width) {
   return number;
 }
 
-// Where the header's literal lies in the file.
+// The position of the header's literal in the file.
 struct HeaderPlace {
   size_t begin;
   size_t end;
@@ -71,8 +71,8 @@ HeaderPlace find_header(const MappedFile& file) {
   return {.begin = begin, .end = begin + length};
 }
 
-// Reads {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } with any white space between, and before and behind
-// it. Keys may come in any order, each once.
+// Reads {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } with any white space before, between and after the
+// items. Keys may come in any order, each once.
 class NpyHeaderReader {
  public:
   NpyHeaderReader(const MappedFile& file, const HeaderPlace& place)

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "numbers are copied as
 
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
-// Hands out a file from its beginning on, and sums what it hands out, if there is a sum.
+// Reads a file from its beginning, and computes a sum of the bytes read if a sum is expected.
 class SequentialFile {
  public:
   explicit SequentialFile(const std::string& path, Sha256* sum = nullptr) : file_(path), sum_(sum) {}
@@ -29,7 +29,7 @@ class SequentialFile {
   const std::string& path() const { return file_.path(); }
   int64_t size() const { return file_.size(); }
   const InputFile& file() const { return file_; }
-  // Bytes that were handed out.
+  // Bytes read so far.
   int64_t position() const { return position_; }
 
   void read(void* destination, int64_t bytes) {
@@ -40,7 +40,7 @@ class SequentialFile {
     position_ += bytes;
   }
 
-  // What has not been handed out yet.
+  // Reads the rest of the file.
   void skip_rest() {
     std::string rest(static_cast<size_t>(std::min(size() - position_, kChunkBytes)), '\0');
     while (position_ < size()) {
@@ -141,7 +141,7 @@ Safetensors read_safetensors(const std::string& path, const FileDigest& expected
     check_sum();
     return content;
   } catch (const CorruptInputError&) {
-    check_sum();  // That it is another file says more than what it lacks.
+    check_sum();  // A wrong sum explains more than a missing part.
     throw;
   }
 }

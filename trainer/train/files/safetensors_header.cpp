@@ -41,7 +41,7 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 16> kDtypes =
     {"BOOL", c10::ScalarType::Bool},
 }};
 
-// Text that says how far it was read.
+// A text that counts how far it was read.
 struct CountedBytes {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -58,16 +58,16 @@ struct CountedBytes {
   bool operator==(const CountedBytes& other) const { return at == other.at; }
 
   const char* at;
-  int64_t* read;  // bytes behind which it was stepped
+  int64_t* read;  // number of bytes read
 };
 
-// Takes the parser's events. What may come next follows from where in the header it is:
+// Handles the parser's events. The position in the header decides which events are allowed:
 //   header { name: tensor { "dtype": string, "shape": [..], "data_offsets": [begin, end] } ..., "__metadata__": {..} }
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
 
-  // Reads the header, which this is told of as far as it is read.
+  // Parses the header. This object gets its parts as they are read.
   void read(std::string_view json) {
     Json::sax_parse(CountedBytes{json.data(), &read_}, CountedBytes{json.data() + json.size(), &read_}, this);
   }
@@ -175,7 +175,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
  private:
   enum class Place { kStart, kHeader, kMetadata, kTensor, kShape, kOffsets, kEnd };
 
-  // How a message begins about what was read last.
+  // The beginning of a message about the part that was read last.
   std::string here() const { return at_byte(kLengthBytes + read_ - 1, path_); }
 
   bool fail(const char* what) const {
@@ -185,7 +185,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   const std::string& path_;
-  int64_t read_ = 0;  // bytes of the header; behind a number one more
+  int64_t read_ = 0;  // bytes of the header; after a number one more
   SafetensorsHeader header_;
   Place place_ = Place::kStart;
   std::string name_;              // the current key of the header itself
@@ -196,14 +196,14 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   std::vector<int64_t> offsets_;
 };
 
-// In the order of their bytes; by name where several are at one place, as empty ones may be.
+// Sorts by the position of the bytes. Tensors at the same position, as empty ones may be, are sorted by name.
 void sort_by_range(SafetensorsHeader& header) {
   std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return std::tie(a.second.begin, a.second.end, a.first) < std::tie(b.second.begin, b.second.end, b.first);
   });
 }
 
-// What follows the header in a file.
+// The data that follow the header in a file.
 struct DataPlace {
   int64_t begin;  // a byte of the file
   int64_t bytes;
@@ -260,7 +260,7 @@ std::optional<int64_t> dense_bytes(c10::ScalarType dtype, const std::vector<int6
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& path) {
-  // The JSON library skips a byte order mark and takes a zero byte for the end of the text.
+  // The JSON library skips a byte order mark, and treats a zero byte as the end of the text.
   NARROWCAST_CHECK_INPUT(json.substr(0, 1) == "{", at_byte(kLengthBytes, path), "the header does not begin with '{'");
   const size_t zero = json.find('\0');
   NARROWCAST_CHECK_INPUT(zero == std::string_view::npos, at_byte(kLengthBytes + static_cast<int64_t>(zero), path),

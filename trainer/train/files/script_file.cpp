@@ -22,9 +22,9 @@ namespace {
 
 constexpr std::string_view kExtraFolder = "extra/";     // in the archive
 constexpr const char* kVocabulary = "vocabulary.json";  // the extra file of a text model
-constexpr const char* kLoss = "narrowcast_loss.txt";    // that of one whose forward gives predictions
+constexpr const char* kLoss = "narrowcast_loss.txt";    // the extra file of a model whose forward returns predictions
 
-// Names alone: the module's reader fills in what is asked for.
+// The names only; the module's reader fills in the contents.
 std::unordered_map<std::string, std::string> extra_file_names(const std::string& path) {
   std::unordered_map<std::string, std::string> names;
   caffe2::serialize::PyTorchStreamReader reader(path);

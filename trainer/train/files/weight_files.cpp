@@ -29,10 +29,10 @@ constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr const char* kFileInFolder = "model.safetensors";
 constexpr const char* kIndexInFolder = "model.safetensors.index.json";
 
-// The tensors' names by the name of their part.
+// The names of the tensors of each part, by the part's name.
 using NamesByPart = std::map<std::string, std::vector<std::string>>;
 
-// N of "model-00001-of-0000N.safetensors"; nothing for other names.
+// N of "model-00001-of-0000N.safetensors"; empty for other names.
 std::optional<int64_t> count_of_parts(const std::string& name) {
   const std::vector<std::string> words = absl::StrSplit(name.substr(0, name.size() - kFileSuffix.size()), '-');
   int64_t number = 0;
@@ -44,7 +44,7 @@ std::optional<int64_t> count_of_parts(const std::string& name) {
 
 // The file or index in the folder.
 std::string find_in_folder(const std::string& option, const std::string& folder) {
-  std::error_code ignored;  // What cannot be looked up is not there.
+  std::error_code ignored;  // A path that cannot be looked up does not exist.
   const std::string file = fs::path(folder) / kFileInFolder;
   const std::string index = fs::path(folder) / kIndexInFolder;
   const bool has_file = fs::exists(file, ignored);
@@ -83,7 +83,7 @@ NamesByPart read_index(const std::string& path) {
   return names;
 }
 
-// Moves the tensors of a part to those that were read before. `names` are sorted.
+// Moves the tensors of a part to the tensors that were read before. `names` are sorted.
 void take_part(const std::string& path, const std::string& index, const std::vector<std::string>& names,
                std::map<std::string, at::Tensor>& tensors) {
   Safetensors part = read_safetensors(path);
@@ -101,7 +101,7 @@ void take_part(const std::string& path, const std::string& index, const std::vec
 }  // namespace
 
 Weights read_weights(const std::string& option, const std::string& path) {
-  std::error_code ignored;  // What cannot be looked up cannot be read either, and that says why.
+  std::error_code ignored;  // A path that cannot be looked up cannot be read either; reading reports it.
   const std::string found = fs::is_directory(path, ignored) ? find_in_folder(option, path) : path;
   check_suffix(option, found);
   Weights weights = {.content = {}, .files = {found}};

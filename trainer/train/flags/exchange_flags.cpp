@@ -14,7 +14,7 @@
 namespace narrowcast {
 namespace {
 
-// The options of gradients' exchanges. Random rounding has the training's seed.
+// The options of averaging gradients. Random rounding has the training's seed.
 hooks::WireOptions read_wire(const Given& given) {
   hooks::WireOptions wire = given.arguments.job.ddp.wire();
   if (given.arguments.stochastic_rounding) {
@@ -23,8 +23,8 @@ hooks::WireOptions read_wire(const Given& given) {
   return wire;
 }
 
-// Whether the flag of an option of gradients has a meaning for exchanges of parameters, too. Others have flags of their
-// own there: --outer_format, --outer_error_feedback.
+// Whether the flag of an option of gradients also applies to averages of parameters. Other options have separate flags
+// for parameters: --outer_format, --outer_error_feedback.
 bool outer_takes(const hooks::NamedOption& option) {
   const std::vector<hooks::NamedOption> taken = OuterOptions().named();
   return std::ranges::find(taken, option.name, &hooks::NamedOption::name) != taken.end();
@@ -61,7 +61,7 @@ void refuse_other_hooks_options(const Given& given, const std::string& hook) {
   }
   for (const hooks::NamedOption& option : hooks::named_options({})) {
     if (!row.takes(option.kind) && !(is_local && outer_takes(option))) {
-      refuse(given, {option.name}, with_hook + (is_local ? "; --outer_format says how parameters travel" : ""));
+      refuse(given, {option.name}, with_hook + (is_local ? "; --outer_format sets the format of parameters" : ""));
     }
   }
   const hooks::LocalOptions& local = given.arguments.job.ddp.local();
@@ -86,7 +86,7 @@ DdpOptions read_ddp(const Given& given, const std::string& hook) {
   DdpOptions ddp = given.arguments.job.ddp;
   hooks::LocalOptions local = ddp.local();
   if (!local.group_size) {
-    local.group_size = ddp.wire().node_size;  // Consecutive ranks that are taken for a node are a group, too.
+    local.group_size = ddp.wire().node_size;  // Consecutive ranks that count as a node are also a group.
   }
   const bool is_local = hooks::hook_row(hook).averages_in_groups;
   return ddp.hook(hook)

@@ -20,7 +20,7 @@
 namespace narrowcast {
 namespace {
 
-// Those of an evaluation alone, and those that it shares with a training.
+// The flags of an evaluation: its own, and the ones that it shares with a training.
 std::vector<std::string> used_by_evaluation() {
   std::vector<std::string> flags = options::flags_of(options::Group::kTrainedModel);
   flags.insert(flags.end(), {"data", "seed", "model", "loss", "context", "batch_size", "backend", "timeout_seconds",
@@ -37,7 +37,7 @@ bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
 void refuse_useless_flags(const Given& given, const std::string& file) {
   refuse_all_but(given, used_by_evaluation(), "with --evaluate");
   if (!file.ends_with(files::kScriptSuffix)) {
-    refuse(given, {"model", "context", "loss", "vocabulary"}, "with --evaluate=" + file + ", which says it itself");
+    refuse(given, {"model", "context", "loss", "vocabulary"}, "with --evaluate=" + file + ", which determines it");
   } else if (!data::holds_tokens(given.arguments.job.data)) {
     refuse(given, {"vocabulary"}, "without token files");
   }
@@ -49,7 +49,8 @@ void refuse_useless_flags(const Given& given, const std::string& file) {
   }
 }
 
-// What the file is: what --model says or, of a TorchScript module, the data do.
+// The kind of model in the file: --model or, for a TorchScript module without it, the file itself, so that the data
+// decide.
 std::string evaluated_model(const Given& given, const std::string& file) {
   if (!given.has("model") && models::is_script(file)) {
     return file;
@@ -63,7 +64,7 @@ std::string evaluated_model(const Given& given, const std::string& file) {
 
 void refuse_other_datas_flags(const Given& given, const models::ModelRow& model) {
   if (data::holds_tokens(given.arguments.job.data)) {
-    refuse(given, {"sample_length"}, "with token files, which say nothing of characters");
+    refuse(given, {"sample_length"}, "with token files, which contain no characters");
   } else if (!model.is_gpt2) {
     refuse(given, {"vocabulary"}, "without token files");
   }
@@ -89,7 +90,7 @@ void refuse_all_but(const Given& given, const std::vector<std::string>& used, co
 
 const models::ModelRow& given_model(const Given& given) {
   const std::string& name = given.arguments.job.model;
-  std::error_code ignored;  // What cannot be looked up is not there.
+  std::error_code ignored;  // A file that cannot be looked up counts as missing.
   if (!models::is_script(name) && !is_in(models::model_names(), name) &&
       std::filesystem::is_regular_file(name, ignored)) {
     const std::string foreign = files::describe_foreign_model(name);

@@ -20,8 +20,8 @@ using options::Group;
 
 constexpr const char* kCheckpointDir = "checkpoint_dir";
 
-// The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
-// id may start the job again with more processes, which resume with the same hook.
+// The hook of the job. The default for a single process is no hook, unless the launcher has a run id: such a launcher
+// may restart the job with more processes, which resume with the same hook.
 std::string hook_of(const Given& given, const WorkerEnv& env) {
   const std::string& named = given.arguments.job.ddp.hook();
   const bool is_alone = env.world_size == 1 && env.run_id.empty();
@@ -51,7 +51,7 @@ void refuse_with_verification(const Given& given, const std::string& hook) {
   const std::vector<std::string> verified = verification::verified_power_sgd_options();
   for (const hooks::NamedOption& option : hooks::named_options({})) {
     if (is_of_power_sgd(option) && std::ranges::find(verified, option.name) == verified.end()) {
-      refuse(given, {option.name}, "with --verify_gradients, which compresses to the rank that gives the mean itself");
+      refuse(given, {option.name}, "with --verify_gradients, which chooses the rank at which the mean is exact");
     }
   }
   if (!given.has("hook")) {
@@ -68,11 +68,11 @@ void refuse_useless_job_flags(const Given& given, const std::string& hook) {
   } else {
     refuse(given, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
     TORCH_CHECK_VALUE(model.learns(), "--model: ", model.name,
-                      " is there for --verify_gradients only; it has nothing to learn");
+                      " is only for --verify_gradients; it has nothing to learn");
   }
   if (given.has("hook") && hooks::hook_row(hook).averages_in_groups && !given.arguments.verify_gradients) {
-    TORCH_CHECK_VALUE(given.has("sync_every"), "--hook=", hook, ": needs --sync_every, after how many steps the ",
-                      "parameters of all ranks meet");
+    TORCH_CHECK_VALUE(given.has("sync_every"), "--hook=", hook, ": needs --sync_every, the number of steps ",
+                      "between averages of all ranks' parameters");
   }
   if (asked.training.optimizer.kind == training::OptimizerKind::kAdamW) {
     refuse(given, {"momentum"}, "with --optimizer=adamw");
@@ -96,7 +96,7 @@ void refuse_useless_job_flags(const Given& given, const std::string& hook) {
   }
 }
 
-// Defaults that depend on the optimizer: sgd has a learning rate of its own, and adamw no momentum.
+// Sets defaults that depend on the optimizer: sgd has another learning rate, and adamw has no momentum.
 void fit_to_optimizer(const Given& given, training::TrainingOptions& options) {
   if (options.optimizer.kind != training::OptimizerKind::kSgd) {
     options.optimizer.momentum = 0;
@@ -116,7 +116,7 @@ void check_output_flags(const Given& given) {
   check_file(given.line, "report", output.report);
 }
 
-// There are no signals to catch without a folder for the checkpoint that they ask for.
+// Without a folder for checkpoints no signals are caught, because each of them requests a checkpoint.
 job::CheckpointOptions read_checkpoints(const Given& given) {
   job::CheckpointOptions options = given.arguments.job.checkpoints;
   check_folder(given, kCheckpointDir, options.folder);
@@ -126,7 +126,7 @@ job::CheckpointOptions read_checkpoints(const Given& given) {
     options.preemption_signals.clear();
   }
   if (options.resume) {
-    refuse(given, {"overwrite"}, "with --resume, which resumes from what is there");
+    refuse(given, {"overwrite"}, "with --resume, which keeps existing checkpoints");
   }
   return options;
 }
@@ -141,7 +141,7 @@ std::optional<verification::VerificationOptions> read_verification(const Given& 
   return options;
 }
 
-// A verification looks at two layouts of buckets, both of a size that is known.
+// A verification uses two bucket layouts, both of a known size.
 void give_bucket_size(const Given& given, DdpOptions& ddp) {
   if (!ddp.bucket_cap_mb().has_value()) {
     refuse(given, {"bucket_cap_mb"}, "as auto with --verify_gradients; give a number");
@@ -167,21 +167,21 @@ program::Description train_description(options::Arguments& arguments) {
           .examples = {{"train on two processes with 8-bit gradients, over a simulated network of 1 Gbit/s",
                         "narrowcast-run --nproc_per_node=2 --simulate_gbit=1 narrowcast-train --model=char_gpt "
                         "--data=book.txt --hook=int8 --output_dir=runs/book"},
-                       {"train a TorchScript module of your own (docs/guide/your-model.md)",
+                       {"train your own TorchScript module (docs/guide/your-model.md)",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=net.pt --loss=cross_entropy "
                         "--data=digits --output_dir=runs/net"},
-                       {"fine-tune GPT-2, whose weights are a file of Hugging Face's",
+                       {"fine-tune GPT-2 with weights from Hugging Face",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=gpt --init_from=gpt2.safetensors "
                         "--data=tokens --learning_rate=3e-5 --output_dir=runs/gpt2"},
-                       {"resume after an interruption: the same line again",
+                       {"resume after an interruption: the same command again",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
                         "--checkpoint_dir=runs/book/checkpoints --resume"},
-                       {"see what a trained model is worth, and what it writes",
+                       {"evaluate a trained model, and generate text",
                         "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},
-                       {"look at two trainings beside each other in a browser",
+                       {"compare two trainings in a browser",
                         "narrowcast-train --compare=runs/book,runs/net --report=trainings.html"},
-                       {"see what would be done", "narrowcast-train --data=book.txt --dry_run"},
-                       {"verify every hook's gradients on the task of PyTorch's own test",
+                       {"print the plan without training", "narrowcast-train --data=book.txt --dry_run"},
+                       {"verify every hook's gradients on the task of PyTorch's test",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=ddp_comm_hook_task "
                         "--verify_gradients"}},
           .exit_codes = program::common_exit_codes(),

@@ -1,5 +1,4 @@
-// The place in the job that a command line and the environment say, and what command lines of several programs have in
-// common.
+// The process's place in the job, from the command line and the environment, and checks that several programs share.
 #pragma once
 
 #include <string>
@@ -11,15 +10,15 @@
 
 namespace narrowcast {
 
-// The process's place, from its environment and from the command line, which wins. Throws as WorkerEnv::from_variables
-// does, and c10::ValueError for an interface where there is nobody to talk to.
+// The process's place, from its environment and the command line. The command line takes precedence. Throws as
+// WorkerEnv::from_variables does, and c10::ValueError for an interface if the process is the only one.
 WorkerEnv read_worker_env(const options::WorkerPlace& place);
 
-// Throws c10::ValueError for a silence (--silence_seconds) that is too short for ranks to give a sign, or that is given
-// and longer than the time-out, so that it has no effect.
+// Throws c10::ValueError if the heartbeat timeout (--silence_seconds) is too short for ranks to send a heartbeat, or if
+// it is given and longer than the time-out, so that it has no effect.
 void check_patience(const program::CommandLine& line, const ProcessGroupOptions& group);
 
-// Throws c10::ValueError naming the flag of a file that is given without a name.
+// Throws c10::ValueError naming the flag if it was given, but its `value`, a file name, is empty.
 void check_file(const program::CommandLine& line, const std::string& flag, const std::string& value);
 
 }  // namespace narrowcast

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kLongestName = 200;  // bytes of a layer's name in the table
 
-// The layer whose `tensor` the entry `name` is; nothing if it is another entry.
+// The name of the layer if the entry `name` is its `tensor`; empty for another entry.
 std::optional<std::string> layer_of(const std::string& name, const std::string& tensor) {
   const size_t dot = name.rfind('.');
   const std::string layer = dot == std::string::npos ? "" : name.substr(0, dot);

@@ -15,9 +15,9 @@
 namespace narrowcast::job {
 namespace {
 
-constexpr int kOfSignals = 128;  // Exit codes, as shells have them.
+constexpr int kOfSignals = 128;  // Added to a signal's number for the exit code, as in shells.
 
-// They cannot be caught, tell of a fault of the process, or stop it and start it again.
+// Signals that cannot be caught, report a fault of the process, or stop and continue it.
 const std::vector<int> kReserved = {SIGKILL, SIGSTOP, SIGCHLD, SIGPIPE, SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,
                                     SIGABRT, SIGTRAP, SIGSYS,  SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ};
 

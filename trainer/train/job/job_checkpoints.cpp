@@ -29,21 +29,20 @@ using checkpoint::Existing;
 using checkpoint::ReadCheckpoint;
 using nlohmann::json;
 
-// Older checkpoints lack them.
+// Settings that older checkpoints lack.
 constexpr const char* kAddedLater[] = {"data_hash"};
 
-// The size of a channel before it could be chosen. It stays what it was if the default becomes another.
+// The channel size of checkpoints from before it was an option. It must not follow a new default.
 constexpr int64_t kFirstChannelSize = 512;
 
-// What only the decay of a schedule "wsd" depends on.
+// The settings on which only the decay of a schedule "wsd" depends.
 constexpr const char* kOfDecay[] = {"steps", "decay_steps", "min_learning_rate"};
 
-// Stands for the size of buckets where the first steps choose it.
+// The bucket size of a job whose first steps choose it.
 constexpr const char* kAuto = "auto";
 
-// `settings` of a job without those that checkpoints did not hold from the beginning and that `saved`, an older one's,
-// therefore lacks: what is not there cannot be compared. Buckets of any size will do for a job that leaves their size
-// open.
+// A job's `settings` for a comparison with `saved`. A setting that was added later cannot be compared with an older
+// checkpoint, which lacks it. A job that leaves the bucket size open takes the checkpoint's.
 json comparable_settings(json settings, const json& saved) {
   if (settings.at("bucket_cap_mb") == kAuto && saved.contains("bucket_cap_mb")) {
     settings["bucket_cap_mb"] = saved["bucket_cap_mb"];
@@ -56,7 +55,7 @@ json comparable_settings(json settings, const json& saved) {
   return settings;
 }
 
-// The settings `saved` of a checkpoint with those that older ones do not name because there was no choice.
+// The settings `saved` of a checkpoint, completed by settings that had only one value when it was written.
 json complete_settings(json saved) {
   if (saved.value("hook", json()) == "quantize_per_channel" && !saved.contains("channel_size")) {
     saved["channel_size"] = kFirstChannelSize;
@@ -64,7 +63,7 @@ json complete_settings(json saved) {
   return saved;
 }
 
-// Whether a decay of these settings has touched none of the first `step` steps, so that it may still become another.
+// Whether the decay of these settings begins after the first `step` steps, so that it may still be changed.
 bool decays_later(const json& settings, int64_t step) {
   const json steps = settings.value("steps", json());
   const json decay = settings.value("decay_steps", json());
@@ -85,7 +84,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return !error && parent == fs::weakly_canonical(folder, error);
 }
 
-// Whether a warm-up of these settings is over after `step` steps, and no later step depends on how long it was.
+// Whether the warm-up of these settings is over after `step` steps, and no later step depends on its length.
 bool warmed_up_for_good(const json& settings, int64_t step) {
   const json warmup = settings.value("warmup_steps", json());
   const json schedule = settings.value("schedule", json());
@@ -134,7 +133,7 @@ void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   out << std::flush;
 }
 
-// The newest in the job's own folder, else the one that --resume_from names.
+// The newest checkpoint in the job's own folder, else the one that --resume_from names.
 std::optional<ReadCheckpoint> find(const AgreedJob& agreed, JobCheckpoints& checkpoints,
                                    std::vector<int64_t>& invalid_steps) {
   const CheckpointOptions& options = agreed.job.checkpoints;
@@ -151,7 +150,7 @@ std::optional<ReadCheckpoint> find(const AgreedJob& agreed, JobCheckpoints& chec
                                      : std::optional(checkpoint::read_on_all_ranks(agreed.group, options.resume_from));
 }
 
-// The newest valid one, as one process sees it.
+// The newest valid checkpoint, as one process sees it.
 std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::ostream& warnings) {
   const auto steps = options.resume ? checkpoint::checkpoint_steps(options.folder) : std::vector<int64_t>{};
   for (const int64_t step : steps) {
@@ -232,7 +231,7 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
     checkpoints.changes = checkpoint::describe_changes(read->manifest.circumstances, description.circumstances);
     checkpoints.restored = std::move(read->restored);
   }
-  if (!options.resume) {  // What it replaces stays until there is what it resumes from.
+  if (!options.resume) {  // Old checkpoints are removed only after the one to resume from was read.
     prepare();
   }
   if (!options.folder.empty()) {

@@ -1,4 +1,4 @@
-// Which of a job's values its checkpoints bind, from which one it resumes, and who writes the next.
+// The checkpoints of a job: the values that they bind, the one from which it resumes, and the writer of the next.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,32 @@
 
 namespace narrowcast::job {
 
-// What a checkpoint binds, from the plan of a job (plan.h). The settings: model, data, optimizer, seed, hook,
-// buckets. How often to look, report and save is free, and so is the number of steps with a constant schedule;
-// with "wsd" it is until its decay begins, and so is that decay. The circumstances may change, but with them bits do:
-// ranks, threads, accumulation, versions, the processor's instructions.
+// The values that a checkpoint binds, from the plan of a job (plan.h):
+//   - Settings must be the same: model, data, optimizer, seed, hook, buckets.
+//   - Circumstances may change, but then bits do, too: ranks, threads, accumulation, versions, the processor's
+//     instructions.
+//   - Free are the intervals of evaluations, reports and checkpoints. The number of steps is free with a constant
+//     schedule. With "wsd", the number of steps and the decay are free until the decay begins.
 checkpoint::Description describe_job(const TrainJob& job, const nlohmann::json& plan);
 
-// What a job has of checkpoints.
+// The checkpoints of a job.
 struct JobCheckpoints {
-  std::unique_ptr<checkpoint::CheckpointWriter> writer;  // none: the job writes no checkpoints
-  std::optional<checkpoint::Restored> restored;          // from which the training resumes; none: a new training
-  bool same_training = false;                            // that is one of this job's own: so are files in output_dir
-  std::string changes;  // since it was written: bits will differ (checkpoint::describe_changes)
+  std::unique_ptr<checkpoint::CheckpointWriter> writer;  // null: the job writes no checkpoints
+  std::optional<checkpoint::Restored> restored;          // from which the training resumes; empty: a new training
+  bool same_training = false;                            // `restored` is this job's own, and so are files in output_dir
+  std::string changes;  // since it was written, if bits will differ (checkpoint::describe_changes)
 };
 
-// What a rank can check before it joins the others. Throws c10::ValueError naming the flag or the folder.
+// The checks that a rank can make before it joins the others. Throws c10::ValueError naming the flag or the folder.
 void check_checkpoint_options(const TrainJob& job);
 
-// A collective. Says on rank 0 from which one it resumes, and which it skips. Throws c10::ValueError naming the flag
-// and both values if the checkpoint is of another training, CorruptInputError if there are checkpoints but no valid
-// one; both on all ranks alike.
+// A collective. Prints on rank 0 from which checkpoint the job resumes, and which ones it skips. Throws, the same on
+// all ranks: c10::ValueError naming the flag and both values if the checkpoint is from another training,
+// CorruptInputError if there are checkpoints but no valid one.
 JobCheckpoints open_checkpoints(const AgreedJob& agreed);
 
-// For a dry run, which joins nobody: the checkpoint from which the job would resume, all of it read and compared, or
-// "nothing". Throws as open_checkpoints does.
+// For a dry run, which does not join other ranks: the checkpoint from which the job would resume, or "nothing". Reads
+// the whole checkpoint and compares it with its manifest. Throws as open_checkpoints does.
 std::string resume_text(const TrainJob& job, const nlohmann::json& plan, std::ostream& warnings);
 
 }  // namespace narrowcast::job

@@ -68,7 +68,7 @@ void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   }
 }
 
-// Adds those that have a value and are taken, under the names of their flags.
+// Adds the options that have a value and are accepted, under the names of their flags.
 template <class Predicate>
 void add_options(nlohmann::json& plan, const std::vector<hooks::NamedOption>& options, const Predicate& is_taken) {
   for (const hooks::NamedOption& option : options) {
@@ -84,7 +84,7 @@ void add_options(nlohmann::json& plan, const std::vector<hooks::NamedOption>& op
   }
 }
 
-// What goes between the groups, without its bytes.
+// Adds the synchronisation between groups, except its bytes.
 void add_outer(nlohmann::json& plan, const OuterOptions& outer) {
   add_options(plan, outer.named(), [](hooks::OptionKind) { return true; });
   plan["replicas"] = c10::str("equal at the end", outer.warmup_steps() > 0 ? " and in the warm-up" : "",
@@ -92,7 +92,7 @@ void add_outer(nlohmann::json& plan, const OuterOptions& outer) {
                               "; else equal within a local group");
 }
 
-// Over which nodes exchanges in levels go, of gradients or of parameters; none where there are none.
+// The options of hierarchical averaging, of gradients or of parameters. Null if the hook does not support it.
 const hooks::WireOptions* wire_of(const TrainJob& job) {
   if (job.outer.has_value()) {
     return &job.outer->wire();
@@ -111,7 +111,7 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
   }
 }
 
-// Gbit/s of a node's card or, within a node, of a rank.
+// In Gbit/s of a node's NIC or, within a node, of a rank.
 nlohmann::json link_json(const collectives::LinkCost& link, int64_t sharers) {
   return {{"gbit_per_second", link.gbit(sharers)}, {"us_per_hop", 1e6 * link.seconds_per_hop}};
 }
@@ -129,7 +129,7 @@ void add_link(nlohmann::json& plan, const collectives::Link& link, const node::N
 }
 
 void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
-  const bool on_cpu = inputs.device.is_cpu();  // The model may not be there yet.
+  const bool on_cpu = inputs.device.is_cpu();  // The model may not be on the GPU yet.
   const DdpOptions first =
       with_first_bucket_size(job.ddp, training::trained_parameters(*inputs.model), on_cpu ? world_size : 1);
   if (first.bucket_cap_mb().has_value()) {
@@ -139,15 +139,15 @@ void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs&
   }
 }
 
-// Over which nodes gradients are averaged: with an outer optimizer in each of them, while the layout between them is
-// that of its exchanges.
+// The layouts over which ranks average. With an outer optimizer, gradients are averaged within each node of
+// `gradients`, and `exchange` is the layout of the outer synchronisation. Else both are equal.
 struct Layouts {
   node::NodeLayout exchange;
   node::NodeLayout gradients;
   std::optional<collectives::LinkCost> link = {};  // Between the nodes of `exchange`, once it is measured.
 };
 
-// A hook that compresses whole buckets sends more where there are several than it would of all gradients in one.
+// A hook that compresses whole buckets sends more with several buckets than with all gradients in one.
 const char* payload_name(const std::string& hook) {
   return hooks::hook_row(hook).compresses_buckets() ? "least_payload_bytes_per_step_and_rank"
                                                     : "payload_bytes_per_step_and_rank";
@@ -171,7 +171,7 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
   plan[payload_name(job.ddp.hook())] = bytes;
 }
 
-// A collective. Nothing is known of it where nothing depends on it.
+// A collective. Returns an empty link if nothing depends on it.
 collectives::Link link_of_job(const TrainJob& job, const hooks::HookOptions& options, const node::NodeLayout& layout) {
   if (!job.outer.has_value() && !hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kLink)) {
     return {};
@@ -190,7 +190,7 @@ void add_layout(nlohmann::json& plan, const node::NodeLayout& layout) {
   plan["node_of_rank"] = layout.node_of_rank();
 }
 
-// For a hook that knows of no nodes: which ranks share one all the same.
+// For a hook that does not use nodes: adds which ranks share one.
 void add_neighbours(nlohmann::json& plan, const ProcessGroupPtr& group) {
   if (group->getSize() > 1) {
     add_layout(plan, found_nodes({group})->neighbours);
@@ -198,9 +198,12 @@ void add_neighbours(nlohmann::json& plan, const ProcessGroupPtr& group) {
   }
 }
 
-// The most that a rank has in its node's memory. Of fragments one is in flight. Of buckets two are, but before they are
-// laid out all gradients are one; the parameter that fills a bucket goes into it whole, and exempt ones are an array of
-// their own beside. What a hook makes of buckets may be anything up to what it makes of all.
+// The most bytes that a rank has in its node's shared memory:
+//   - With an outer optimizer, one fragment is in flight.
+//   - With other hooks, two buckets are in flight. In a first step all gradients are one bucket, so that these are all
+//     gradients and a bucket. A bucket may exceed its cap by its last parameter.
+//   - Exempt parameters are a separate array.
+//   - A hook with staged_numel() may need as much for a bucket as for all gradients, so twice that is assumed.
 int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::GradientSizes& gradients) {
   const auto in_floats = static_cast<int64_t>(sizeof(float));
   if (job.outer.has_value()) {
@@ -215,7 +218,7 @@ int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::
   return all_and_a_bucket(gradients.numel * in_floats) + all_and_a_bucket(exempt * in_floats);
 }
 
-// The options of exchanges in levels, with `ranks_per_node` as the node size where they leave it open.
+// The options of hierarchical averaging, with `ranks_per_node` as the node size if they leave it open.
 hooks::WireOptions expected_wire(const TrainJob& job, std::optional<int64_t> ranks_per_node) {
   const hooks::WireOptions* const wire = wire_of(job);
   if (wire == nullptr) {
@@ -228,7 +231,8 @@ hooks::WireOptions expected_wire(const TrainJob& job, std::optional<int64_t> ran
   return expected;
 }
 
-// What one rank knows of the nodes over which exchanges in levels go: all, if the options have a node size.
+// Adds the nodes of hierarchical averaging, as far as one rank knows them. With a node size in the options, it knows
+// all.
 void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs,
                         const hooks::WireOptions& wire) {
   const auto world_size = plan["ranks"].get<int64_t>();
@@ -252,7 +256,7 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
   }
 }
 
-// The parts of a batch. A module says only by its data whether it takes tokens.
+// Adds the parts of a batch. Only the data show whether a module uses tokens.
 void add_batch(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const int64_t batch = job.training.batch_size;
   plan["batch_size_per_rank"] = data::samples_per_rank({.global_batch = batch, .world_size = world_size});
@@ -289,7 +293,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   options::add_options(plan, job);
   add_model(plan, job, inputs);
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
-  plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Which GPU differs between ranks.
+  plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Without the GPU's number, which differs between ranks.
   add_data(plan, inputs);
   if (inputs.dataset != nullptr) {
     add_batch(plan, job, inputs, world_size);
@@ -309,7 +313,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     add_payload(plan, job, gradients, {.exchange = layout, .gradients = job.outer.has_value() ? nodes : layout});
     add_expected_nodes(plan, job, inputs, wire);
   }
-  return files::with_utf8_strings(std::move(plan));  // Paths may be anything.
+  return files::with_utf8_strings(std::move(plan));  // Paths may have any bytes.
 }
 
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {

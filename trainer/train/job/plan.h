@@ -1,4 +1,4 @@
-// The plan of a job: everything that it is going to do, as JSON.
+// The plan of a job as JSON.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,19 @@
 
 namespace narrowcast::job {
 
-// What a job is going to do: a JSON object, the same on all ranks of a job that fits together.
-// docs/reference/training.md lists its keys. Which ranks share a node is known only after they have met. A plan for one
-// rank alone, as of a dry run, can take every `ranks_per_node` consecutive ranks for a node. A plan that must be equal
-// on all ranks leaves it out: nodes may have different numbers of ranks. Then each rank is a node in the numbers of
-// bytes.
+// Makes the plan, a JSON object. It is the same on all ranks of a job whose options match. docs/reference/training.md
+// lists its keys.
+//
+// Node membership is known only after rendezvous. A plan for one rank alone, as in a dry run, can treat every
+// `ranks_per_node` consecutive ranks as a node. A plan that must be equal on all ranks omits it, because nodes may have
+// different numbers of ranks. Byte counts then treat each rank as a node.
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
                          std::optional<int64_t> ranks_per_node = std::nullopt);
 
-// A collective: adds what is known once the ranks have met, over which nodes the gradients are averaged and what
-// sending between them costs; with a hook that knows of no nodes, which of several ranks share one. Nothing for a
-// verification, which chooses nodes itself. The ranks of nodes of different sizes differ in "node_memory_bytes".
+// A collective: adds the entries that are known only after rendezvous. These are the nodes over which gradients or
+// parameters are averaged, and the communication cost between them. With a hook that does not use nodes, it adds only
+// which ranks share one. A verification gets no entries, because it chooses nodes itself. "node_memory_bytes" differs
+// between ranks whose nodes have different sizes.
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group);
 
 // The value of "data_hash" in a plan: 16 hexadecimal digits.

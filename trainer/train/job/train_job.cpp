@@ -41,7 +41,7 @@ std::optional<files::InitialState> read_initial_state(const TrainJob& job) {
   return job.init_from.empty() ? std::nullopt : std::optional(files::read_initial_state(job.init_from, job.model));
 }
 
-// Gives the model what the data need; what it has by other decisions must do for them.
+// Sets the options that the data determine. An option that is already set must fit the data.
 void fit_to_data(const TrainJob& job, const models::ModelOptions& size_of_data, models::ModelOptions& options) {
   const models::ModelRow& model = models::model_row(job.model);
   for (const auto& [name, size] : size_of_data) {
@@ -50,7 +50,7 @@ void fit_to_data(const TrainJob& job, const models::ModelOptions& size_of_data, 
   }
 }
 
-// The model over data of that size.
+// The model for data of that size.
 std::shared_ptr<models::Model> make_model(const TrainJob& job, const std::optional<files::InitialState>& initial,
                                           const models::ModelOptions& size_of_data) {
   models::ModelOptions options = initial ? files::options_with(*initial, job.model_options) : job.model_options;
@@ -62,7 +62,7 @@ std::shared_ptr<models::Model> make_model(const TrainJob& job, const std::option
   return models::create_model(job.model, options);
 }
 
-// Puts the module into `inputs`, in training mode whatever mode it was saved in.
+// Puts the module into `inputs`, in training mode. The mode in which it was saved does not matter.
 void load_module(const TrainJob& job, JobInputs& inputs) {
   models::ScriptOptions options = {.name = job.model};
   if (!job.loss.empty()) {
@@ -79,14 +79,14 @@ void load_module(const TrainJob& job, JobInputs& inputs) {
   }
 }
 
-// The length of a text's samples. A module does not say it.
+// The length of a text's samples. A module does not contain it.
 int64_t context_of(const TrainJob& job, const JobInputs& inputs) {
   const models::ModelOptions options = inputs.script != nullptr ? job.model_options : inputs.model->options();
   const auto given = options.find("context");
   return given != options.end() ? given->second : models::CharGptOptions().context;
 }
 
-// The vocabulary that comes with a module, or with the first parameters; empty if there is none.
+// The vocabulary of the module or of the first parameters' file; empty if neither has one.
 std::vector<std::string> given_vocabulary(const TrainJob& job, const JobInputs& inputs,
                                           const std::optional<files::InitialState>& initial) {
   std::vector<std::string> of_module;
@@ -101,7 +101,8 @@ std::vector<std::string> given_vocabulary(const TrainJob& job, const JobInputs& 
   return initial->vocabulary;
 }
 
-// That of token files, as far as it is known without them: of a model that begins with a file the file says it.
+// The vocabulary size for token files, if it is known without reading them: from the option, else from the file of the
+// first parameters.
 std::optional<int64_t> vocabulary_size_of(const TrainJob& job, const std::optional<files::InitialState>& initial) {
   if (job.vocabulary_size || !initial) {
     return job.vocabulary_size;
@@ -119,7 +120,7 @@ std::optional<int64_t> longer_context(const files::InitialState& initial, const 
   return are_known && of_file->second > of_model->second ? std::optional(of_file->second) : std::nullopt;
 }
 
-// Of a module that learns classes: it must have logits for all that the data has, as the first pass shows.
+// A module that learns classes must have logits for all classes of the data. Its first pass checks this.
 void expect_classes(const JobInputs& inputs) {
   if (inputs.script_model == nullptr || inputs.script_model->loss() != models::Loss::kCrossEntropy) {
     return;
@@ -146,7 +147,7 @@ void warn_of_kept_buffers(const TrainJob& job, const std::vector<std::string>& n
                                          " ", describe_names(names), ": the values in ", job.model, " are kept"));
 }
 
-// Puts into `inputs` what was read, and the model that fits it.
+// Reads the data into `inputs`, and makes the model that fits them.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
   const std::optional<files::InitialState> initial = read_initial_state(job);
@@ -178,7 +179,7 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   }
 }
 
-// Whatever a rank can find wrong without the others.
+// The checks that a rank can make without the others.
 void check_alone(const TrainJob& job, const WorkerEnv& env) {
   job.ddp.validate();
   options::check_ranges_of(job);
@@ -187,8 +188,8 @@ void check_alone(const TrainJob& job, const WorkerEnv& env) {
     return;
   }
   check_training_job(job, env.world_size);
-  // Other ranks, who may be on machines without these folders, would wait for one that ends here: where there are any,
-  // prepare_places tells them all.
+  // Other ranks, perhaps on machines without these folders, would wait for a rank that ends here. With several ranks,
+  // prepare_places throws on all.
   if (job.dry_run || env.world_size == 1) {
     check_places(job.output);
   }
@@ -201,7 +202,7 @@ void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& cont
   context.results << reporting::plan_text(plan) << std::flush;
 }
 
-// Nodes x ranks, and what that means for an exchange.
+// Nodes x ranks, and the consequence for averaging.
 std::string nodes_text(const nlohmann::json& plan) {
   const std::string nodes = plan["nodes"].get<std::string>();
   if (plan["exchange_levels"] == 1) {
@@ -219,7 +220,7 @@ void print_warnings(const JobInputs& inputs, const JobContext& context) {
   }
 }
 
-// Which of several ranks share nodes, and what sending costs.
+// Prints which of several ranks share nodes, and the communication cost.
 void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   if (context.env.rank != 0) {
     return;
@@ -236,7 +237,7 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   }
 }
 
-// Of a TorchScript module: whether it can be trained on this rank's first batch, in forward and backward passes.
+// Tries forward and backward passes of a TorchScript module on this rank's first batch. Throws if it cannot be trained.
 void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& env) {
   const auto& model = inputs.script_model;
   if (model == nullptr) {
@@ -256,12 +257,12 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
                     ": if the module is meant to leave parameters unused, set --find_unused_parameters");
 }
 
-// As far as one rank knows, from its launcher.
+// As one rank knows it from its launcher.
 int64_t ranks_of_a_node(const WorkerEnv& env) {
   return network::is_simulated(process_environment()) ? 1 : env.local_world_size;
 }
 
-// What a model draws in training, for dropout, each rank draws for itself.
+// Each rank draws separate random numbers for dropout.
 void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
   if (inputs.script != nullptr || job.regularization.dropout > 0) {
     at::manual_seed(static_cast<uint64_t>(job.seed) + static_cast<uint64_t>(rank));
@@ -291,7 +292,7 @@ models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t 
 }
 
 ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options, const JobContext& context) {
-  program::JobSecret::of_environment(process_environment());  // If it is wrong, it is so before anybody is met.
+  program::JobSecret::of_environment(process_environment());  // Throws before the ranks meet.
   options.on_silence = context.on_silence;
   options.backend = training::choose_backend(options.backend, device);
   if (device.is_cuda()) {
@@ -305,7 +306,7 @@ void set_threads(int64_t threads, const JobContext& context) {
   if (threads == 0 && context.session.omp_num_threads_set) {
     return;
   }
-  // All ranks of a node on all its cores would wait for each other.
+  // If each rank of a node used all its cores, they would slow each other down.
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const int64_t share = std::max<int64_t>(1, cores / context.env.local_world_size);
   at::set_num_threads(static_cast<int>(threads > 0 ? threads : share));
@@ -339,7 +340,7 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
     nlohmann::json agreed_plan = plan;
     add_nodes(agreed_plan, job, inputs, scope.group());
     print_nodes(agreed_plan, context);
-    inputs.model->to(device);  // It was initialised on the CPU: alike wherever it computes.
+    inputs.model->to(device);  // It was initialised on the CPU, so that every device begins with the same bits.
     seed_draws(job, inputs, context.env.rank);
     const AgreedJob agreed = {job, inputs, agreed_plan, scope.group(), context};
     return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);

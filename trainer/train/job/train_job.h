@@ -1,5 +1,5 @@
-// One job of narrowcast-train, from what it is asked to do to the last line of its results. plan.h has its plan,
-// job_checkpoints.h its checkpoints, training_job.h and verification_job.h what it does.
+// One job of narrowcast-train, from its options to the last line of its results. Its plan is in plan.h, its
+// checkpoints are in job_checkpoints.h. The two kinds of jobs are in training_job.h and verification_job.h.
 #pragma once
 
 #include <cstdint>
@@ -27,39 +27,39 @@ namespace narrowcast::job {
 
 // The data and the model of a job, made to fit each other.
 struct JobInputs {
-  std::unique_ptr<data::Dataset> dataset;  // none for the reference task, whose batch is fixed
+  std::unique_ptr<data::Dataset> dataset;  // null for the reference task, whose batch is fixed
   std::shared_ptr<models::Model> model;
-  std::shared_ptr<const files::SavedScript> script;   // that the model shares; null: a bundled one
+  std::shared_ptr<const files::SavedScript> script;   // shared with the model; null: a bundled model
   std::shared_ptr<models::ScriptModel> script_model;  // the model, if it is a TorchScript module; else null
   std::optional<uint64_t> script_hash;                // of its file
-  std::optional<uint64_t> init_hash;                  // of the file of the first parameters; none: they are random
-  std::optional<int64_t> init_context;                // of that file, if the model takes its first positions only
+  std::optional<uint64_t> init_hash;                  // of the file of the first parameters; empty: random parameters
+  std::optional<int64_t> init_context;                // of that file, if the model uses only its first positions
   at::Device device = at::kCPU;                       // where the model is trained
-  std::string data_name;                              // what was read, for people
-  std::optional<uint64_t> data_hash;                  // of the content of what was read
+  std::string data_name;                              // of the data that were read, for people
+  std::optional<uint64_t> data_hash;                  // of their content
   std::vector<std::string> vocabulary;                // of a text, else empty
   std::optional<double> bigram_entropy;               // of a text, in nats
-  std::string unit = "samples";                       // what a training is measured in: tokens or samples
+  std::string unit = "samples";                       // in which a training is measured: tokens or samples
   int64_t units_per_sample = 1;
-  std::vector<std::string> warnings;  // a line each: what is allowed, but may not be meant
+  std::vector<std::string> warnings;  // one line each: options that are allowed, but may be a mistake
 };
 
-// Reads the data and makes the model, freshly initialised from the seed, or loads the TorchScript module, and gives it
-// the parameters of job.init_from: the same on all ranks. Throws as data::read_data, files::load_script,
-// files::read_initial_state and models::ScriptModel do, and c10::ValueError naming what is wrong with an option.
+// Reads the data. Makes the model, initialised from the seed, or loads the TorchScript module, and gives it the
+// parameters of job.init_from. The result is the same on all ranks. Throws as data::read_data, files::load_script,
+// files::read_initial_state and models::ScriptModel do, and c10::ValueError naming an option and what is wrong with it.
 JobInputs make_inputs(const TrainJob& job);
 
-// What that rank computes with first, on the CPU.
+// The first batch of that rank, on the CPU.
 models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size);
 
-// Where a job writes and what it knows of its surroundings.
+// A job's output streams and environment.
 struct JobContext {
   WorkerEnv env;
   SessionEnv session;
   std::ostream& results;      // written on rank 0
   std::ostream& progress;     // written on rank 0
   bool progress_is_terminal;  // one updated line instead of plain ones
-  // ProcessGroupOptions::on_silence, which ends the process. Null: silent ranks are noticed by the time-out.
+  // ProcessGroupOptions::on_silence, which ends the process. Null: only time-outs detect lost ranks.
   std::function<void(const std::string& why)> on_silence = {};
   // Ends the process at a second signal of CheckpointOptions::preemption_signals, with the code of the first
   // (CaughtSignals). Null: the second signal's default action does.
@@ -75,18 +75,20 @@ struct AgreedJob {
   const JobContext& context;
 };
 
-// The options of a job's group that moves tensors on `device`: its backend may be "auto" before (choose_backend), its
-// GPU is that one, and on_silence is the context's. Throws as choose_backend does.
+// The options of a job's group for tensors on `device`. Replaces a backend "auto" (choose_backend), and sets the GPU
+// and the context's on_silence. Throws as choose_backend does.
 ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options, const JobContext& context);
 
 // Sets the number of threads of this rank: `threads`, or for 0 OMP_NUM_THREADS if it is set, else the node's cores
 // shared by its ranks. Throws c10::ValueError for another value than 0..4096.
 void set_threads(int64_t threads, const JobContext& context);
 
-// Checks and reads all that one rank can by itself, joins the other ranks, compares the plans, and trains or verifies.
-// Returns kSuccess, or kCheckFailed if gradients are not as they should be, the loss is not finite or the replicas
-// differ at the end, or 128 plus the signal that ended the training with a checkpoint. Throws the classes of errors
-// that docs/reference/errors.md tells apart.
+// Makes all checks that one rank can make alone, reads the inputs, joins the other ranks, compares the plans, and
+// trains or verifies. Returns:
+//   - kSuccess,
+//   - kCheckFailed if gradients fail their verification, the loss is not finite or the replicas differ at the end,
+//   - 128 plus the signal that ended the training with a checkpoint.
+// Throws the classes of errors in docs/reference/errors.md.
 int run_job(const TrainJob& job, const JobContext& context);
 
 }  // namespace narrowcast::job

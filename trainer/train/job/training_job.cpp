@@ -52,7 +52,7 @@ void check_models_absent(const TrainJob& job) {
   }
 }
 
-// A job that is started again before its first checkpoint finds what it wrote itself until then.
+// A job that restarts before its first checkpoint finds its own files, which are unfinished.
 void check_unfinished(const TrainJob& job) {
   check_models_absent(job);
   const OutputOptions& output = job.output;
@@ -61,7 +61,7 @@ void check_unfinished(const TrainJob& job) {
   }
 }
 
-// On rank 0, where check_places found nothing.
+// On rank 0, after check_places found no error.
 void make_places(const TrainJob& job) {
   const OutputOptions& output = job.output;
   if (!output.folder.empty()) {
@@ -77,7 +77,7 @@ void make_places(const TrainJob& job) {
   }
 }
 
-// Once the folders are made, of which nothing can be told before that will be in them.
+// Checks a path after the folders were made. Before, a path inside a folder that does not exist yet cannot be checked.
 void check_replaceable_after_creation(const OutputOptions& output, const std::string& option, const std::string& path) {
   const std::string made[] = {output.folder, output.tensorboard_dir};
   const bool will_be_there = std::ranges::any_of(
@@ -88,7 +88,7 @@ void check_replaceable_after_creation(const OutputOptions& output, const std::st
   }
 }
 
-// On rank 0. Null if there are to be none.
+// On rank 0. Null if the job writes none.
 std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const OutputOptions& output = agreed.job.output;
   if (output.folder.empty()) {
@@ -115,7 +115,8 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
   return metrics;
 }
 
-// Those for people and for other programs. metrics.jsonl, if there is one, is told first: the page is made of it.
+// The observers for people and for other programs. metrics.jsonl, if there is one, is written before the page, which is
+// made from it.
 void add_observers(reporting::Observers& observers, const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const JobContext& context = agreed.context;
   const OutputOptions& output = agreed.job.output;
@@ -246,7 +247,7 @@ void print_sample(const AgreedJob& agreed) {
   agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
 }
 
-// For inference, with the extra files that it came with.
+// In evaluation mode, with the module's own extra files.
 void save_module(const AgreedJob& agreed) {
   files::SavedScript saved = *agreed.inputs.script;
   files::put_loss(saved, agreed.inputs.script_model->loss());
@@ -265,10 +266,11 @@ void save(const AgreedJob& agreed) {
                                                     .vocabulary = agreed.inputs.vocabulary});
 }
 
-// With an outer optimizer they meet at the end.
+// With an outer optimizer, replicas become equal at the end.
 bool replicas_must_match(const TrainJob& job) { return job.outer.has_value() || keeps_replicas_equal(job); }
 
-// Steps after the last exchange would be lost in the outer parameters, and a training without any has none.
+// Steps after the last synchronisation would be lost in the outer parameters. A training without one has no outer
+// parameters.
 void check_outer(const TrainJob& job) {
   const bool is_local = hooks::hook_row(job.ddp.hook()).averages_in_groups;
   TORCH_CHECK_VALUE(job.outer.has_value() == is_local, "sync_every: must be given with the hook ",
@@ -288,11 +290,11 @@ void check_outer(const TrainJob& job) {
                     "early_stop: needs eval_every and outer_warmup that are multiples of sync_every (",
                     outer.sync_every(), "), or the steps after an exchange would be lost, but they are ",
                     job.training.eval_every, " and ", outer.warmup_steps());
-  TORCH_CHECK_VALUE(!job.ddp.find_unused_parameters(), "find_unused_parameters: has all ranks exchange in every step, ",
-                    "which the hook ", job.ddp.hook(), " is there to avoid");
+  TORCH_CHECK_VALUE(!job.ddp.find_unused_parameters(), "find_unused_parameters: makes all ranks communicate in every ",
+                    "step, which the hook ", job.ddp.hook(), " avoids");
 }
 
-// The page of what is in metrics.jsonl, if one is asked for.
+// Writes the page of metrics.jsonl, if it is requested.
 void write_page(const AgreedJob& agreed) {
   const OutputOptions& output = agreed.job.output;
   if (agreed.context.env.rank == 0 && !output.report.empty()) {
@@ -384,14 +386,14 @@ int run_training_job(const AgreedJob& agreed) {
     if (!diverged) {
       save(agreed);
     }
-    metrics->on_end(results_of(ended));  // Who finds the end also finds the model.
+    metrics->on_end(results_of(ended));  // After the model: a reader that finds the end also finds the model.
   }
   if (diverged) {
     report_divergence(agreed, ended.result);
     write_page(agreed);
     return program::kCheckFailed;
   }
-  write_page(agreed);  // It can be made again, by --compare; what the training is for is saved by now.
+  write_page(agreed);  // Last: the model is saved, and --compare can write the page again.
   if (agreed.context.env.rank == 0) {
     print_results(agreed, ended);
     print_sample(agreed);

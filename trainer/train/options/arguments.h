@@ -1,4 +1,4 @@
-// What the command line of narrowcast-train says.
+// The values of narrowcast-train's command line.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace narrowcast::options {
 
-// The learning rate of sgd where none is given.
+// The learning rate of sgd if none is given.
 inline constexpr double kSgdLearningRate = 0.1;
 
-// The members that options set. Made anew it holds the defaults of the program.
+// The members that options set. The default constructor sets the program's defaults.
 struct Arguments {
   Arguments();
 
-  // Those of a job that is already made: all that its plan depends on.
+  // The values of an existing job: all values on which its plan depends.
   explicit Arguments(const job::TrainJob& of_job);
 
-  job::TrainJob job;                 // without `outer` and `verification`
-  bool stochastic_rounding = false;  // by the job's seed
-  OuterOptions outer;                // with --sync_every; --outer_warmup and options of the route are among the hook's
+  job::TrainJob job;                 // its `outer` and `verification` are not used
+  bool stochastic_rounding = false;  // with the job's seed
+  OuterOptions outer;                // for --sync_every; --outer_warmup and the route options are in the hook's
 
   bool verify_gradients = false;
   verification::VerificationOptions verification;

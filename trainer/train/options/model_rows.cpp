@@ -1,4 +1,4 @@
-// The options of models, new and trained ones, and of the data.
+// The options of new and trained models, and of the data.
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
@@ -22,15 +22,15 @@ const models::CharGptOptions kCharGpt;
 const models::GptOptions kGpt;
 const models::MlpOptions kMlp;
 
-std::string if_not_given(int64_t value) { return absl::StrCat(" (", value, " if not given)"); }
+std::string if_not_given(int64_t value) { return absl::StrCat(" (default ", value, ")"); }
 
 std::string model_help() {
-  return absl::StrCat("The model: ", absl::StrJoin(models::learning_models(), ", "), ", ",
-                      absl::StrJoin(models::fixed_models(), ", "), " (to verify gradients only), or the path of a ",
-                      "TorchScript module (*.pt), whose code is run: see docs/guide/your-model.md.");
+  return absl::StrCat("Model: ", absl::StrJoin(models::learning_models(), ", "), ", ",
+                      absl::StrJoin(models::fixed_models(), ", "),
+                      " (to verify gradients only), or a TorchScript module's ", "path (*.pt), whose code is run.");
 }
 
-// A size of the model, all of which are one entry of the plan, "model_options".
+// A size of the model. All sizes together are one entry of the plan, "model_options".
 Option size_row(Arguments& arguments, const std::string& name, int64_t usual, const std::string& help) {
   return {.flag = name,
           .variable = variable(arguments.job.model_options, name),
@@ -41,18 +41,18 @@ Option size_row(Arguments& arguments, const std::string& name, int64_t usual, co
 }
 
 std::vector<Option> size_rows(Arguments& arguments) {
-  return {size_row(arguments, "layers", kCharGpt.layers,
-                   absl::StrCat("Transformer blocks of char_gpt, and gpt", if_not_given(kGpt.layers),
-                                "; hidden layers of mlp", if_not_given(kMlp.layers), ".")),
-          size_row(arguments, "heads", kCharGpt.heads,
-                   absl::StrCat("Attention heads of char_gpt, and gpt (one for every ", kGpt.width / kGpt.heads,
-                                " of --width if not given); must divide --width.")),
-          size_row(arguments, "width", kCharGpt.width,
-                   absl::StrCat("Elements of the hidden state of a token in char_gpt, and gpt",
-                                if_not_given(kGpt.width), ".")),
-          size_row(arguments, "context", kCharGpt.context,
-                   absl::StrCat("Tokens that char_gpt, gpt", if_not_given(kGpt.context),
-                                ", or a TorchScript module sees at once, the length of a sequence."))};
+  return {
+      size_row(arguments, "layers", kCharGpt.layers,
+               absl::StrCat("Transformer blocks of char_gpt and gpt", if_not_given(kGpt.layers),
+                            ", or hidden layers of mlp", if_not_given(kMlp.layers), ".")),
+      size_row(arguments, "heads", kCharGpt.heads,
+               absl::StrCat("Attention heads of char_gpt and gpt (default of gpt: --width / ", kGpt.width / kGpt.heads,
+                            "). They must divide --width.")),
+      size_row(arguments, "width", kCharGpt.width,
+               absl::StrCat("Elements of a token's hidden state in char_gpt and gpt", if_not_given(kGpt.width), ".")),
+      size_row(arguments, "context", kCharGpt.context,
+               absl::StrCat("Tokens of a sequence in char_gpt, gpt", if_not_given(kGpt.context),
+                            " or a TorchScript module."))};
 }
 
 }  // namespace
@@ -69,15 +69,15 @@ std::vector<Option> model_rows(Arguments& arguments) {
        .verified = true},
       {.flag = "loss",
        .variable = variable(job.loss),
-       .help = absl::StrCat("Of a TorchScript module that returns predictions: ", models::loss_names(),
-                            ". One that takes targets, too, returns its loss itself."),
+       .help = absl::StrCat("Loss of a TorchScript module that returns predictions: ", models::loss_names(),
+                            ". A module with targets as input returns its loss."),
        .in_plan = InPlan::kComputed,
        .role = Role::kSetting,
        .verified = true},
       {.flag = "label_smoothing",
        .variable = variable(regularization.label_smoothing),
-       .help = "The share of a target's probability that cross entropy spreads over all classes in "
-               "training; with a TorchScript module it needs --loss=cross_entropy.",
+       .help = "Share of the target's probability that cross entropy spreads over all classes in training. A "
+               "TorchScript module needs --loss=cross_entropy.",
        .range = share_below_one(),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting,
@@ -86,27 +86,25 @@ std::vector<Option> model_rows(Arguments& arguments) {
   const std::vector<Option> beginning = {
       {.flag = "vocabulary",
        .variable = variable(job.vocabulary_size),
-       .help = "How many different tokens there are: all in token files must be below it, and gpt may have more than a "
-               "text needs. If not given --init_from says it, or the data, for which token files are read once. A "
-               "TorchScript module, which does not say it, needs the flag for token files.",
+       .help = "Vocabulary size; token files must contain smaller tokens. Default: from --init_from, else the data. "
+               "Required for a TorchScript module with token files.",
        .usual = "0",
        .role = Role::kSetting,
        .verified = true},
       {.flag = "dropout",
        .variable = variable(regularization.dropout),
-       .help = "The share of embeddings, of attention and of what blocks add that char_gpt and gpt leave "
-               "out in training. Each rank draws for itself.",
+       .help = "Share of embeddings, attention and block outputs that char_gpt and gpt drop in training. Each rank "
+               "draws separately.",
        .range = share_below_one(),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting,
        .planned = [&regularization] { return if_above_zero(regularization.dropout); },
        .verified = true},
-      size_row(arguments, "hidden", kMlp.hidden, "Outputs of each of mlp's hidden layers."),
+      size_row(arguments, "hidden", kMlp.hidden, "Outputs of each hidden layer of mlp."),
       {.flag = "init_from",
        .variable = variable(job.init_from),
-       .help = "A file of the first parameters (*.safetensors): what a training wrote, for gpt also Hugging Face's "
-               "GPT-2; or several, by their index (*.safetensors.index.json) or folder. It says what shape the model "
-               "has; without it parameters are random.",
+       .help = "Initial parameters: a *.safetensors file of a training or Hugging Face's GPT-2, or its index or "
+               "folder. It determines the model's shape. Default: random.",
        .in_plan = InPlan::kValue,
        .verified = true,
        .resume_note = "may lie elsewhere; the same content"}};
@@ -115,47 +113,43 @@ std::vector<Option> model_rows(Arguments& arguments) {
 
 std::vector<Option> data_rows(Arguments& arguments) {
   job::TrainJob& job = arguments.job;
-  return {
-      {.flag = "data",
-       .variable = variable(job.data),
-       .help = "char_gpt, gpt: text files or folders of them, separated by commas (\\, is a comma in a path), or a "
-               "folder of token files (train.bin, val.bin). mlp: a folder of MNIST-style IDX files, or of inputs and "
-               "targets (train*.safetensors, train_inputs.npy). A TorchScript module: any. Without it the text is "
-               "Tiny Shakespeare, which comes with narrowcast.",
-       .in_plan = InPlan::kComputed,
-       .verified = true,
-       .resume_note = "may lie elsewhere; the same content"},
-      {.flag = "seed",
-       .variable = variable(job.seed),
-       .help = "Seed of the initial parameters, the order of the data, dropout and the sample.",
-       .range = at_least(0),
-       .in_plan = InPlan::kValue,
-       .role = Role::kSetting,
-       .verified = true}};
+  return {{.flag = "data",
+           .variable = variable(job.data),
+           .help = "Paths, separated by commas (\\, in a path). char_gpt, gpt: text or token files; mlp: IDX files or "
+                   "tensors. Default: Tiny Shakespeare.",
+           .in_plan = InPlan::kComputed,
+           .verified = true,
+           .resume_note = "may lie elsewhere; the same content"},
+          {.flag = "seed",
+           .variable = variable(job.seed),
+           .help = "Seed of the initial parameters, the order of the data, dropout and the sample.",
+           .range = at_least(0),
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting,
+           .verified = true}};
 }
 
 std::vector<Option> trained_model_rows(Arguments& arguments) {
   models::GenerateOptions& generation = arguments.generation;
-  return {
-      {.flag = "evaluate",
-       .variable = variable(arguments.evaluate),
-       .help = "Instead of training, print the loss of a trained model on the held-out part of --data: a model file "
-               "(*.safetensors), also a quantised one, or a TorchScript module (*.pt), whose code is run."},
-      {.flag = "generate",
-       .variable = variable(generation.count),
-       .help = "With --evaluate: characters that a text model writes.",
-       .range = at_least(0)},
-      {.flag = "prompt",
-       .variable = variable(arguments.prompt),
-       .help = "With --generate: the text to go on from; a line's beginning if there is none."},
-      {.flag = "temperature",
-       .variable = variable(generation.temperature),
-       .help = "With --generate: divides the logits; 0 takes the likeliest character.",
-       .range = at_least(0)},
-      {.flag = "top_k",
-       .variable = variable(generation.top_k),
-       .help = "With --generate: chooses among so many likeliest characters only; 0: among all.",
-       .range = at_least(0)}};
+  return {{.flag = "evaluate",
+           .variable = variable(arguments.evaluate),
+           .help = "Print a trained model's loss on held-out --data instead of training. File: *.safetensors, also "
+                   "quantised, or a TorchScript module (*.pt), whose code is run."},
+          {.flag = "generate",
+           .variable = variable(generation.count),
+           .help = "With --evaluate: number of characters that a text model generates.",
+           .range = at_least(0)},
+          {.flag = "prompt",
+           .variable = variable(arguments.prompt),
+           .help = "With --generate: text to continue. Default: the beginning of a line."},
+          {.flag = "temperature",
+           .variable = variable(generation.temperature),
+           .help = "With --generate: divisor of the logits; 0 always chooses the likeliest character.",
+           .range = at_least(0)},
+          {.flag = "top_k",
+           .variable = variable(generation.top_k),
+           .help = "With --generate: choose only among this number of likeliest characters; 0: among all.",
+           .range = at_least(0)}};
 }
 
 }  // namespace narrowcast::options

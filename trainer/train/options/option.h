@@ -1,5 +1,5 @@
-// What the trainer knows of an option: its row. The flag, the entry of the plan, the comparison between ranks, the
-// comparison with a checkpoint, --help and docs/reference/flags.md follow from it.
+// The row of an option. The flag, the entry of the plan, the comparison between ranks, the comparison with a
+// checkpoint, --help and docs/reference/flags.md are derived from it.
 #pragma once
 
 #include <functional>
@@ -28,21 +28,21 @@ enum class Group {
   kChecks,
 };
 
-// What a value is for a training that resumes from a checkpoint.
+// The meaning of a value for a training that resumes from a checkpoint.
 enum class Role {
-  kSetting,       // With another value it would be another training: a resumed one must have the same.
-  kCircumstance,  // A resumed training may have another value, but not the same bits then.
-  kFree,          // It means nothing for the parameters, or follows from others.
+  kSetting,       // Another value would make it another training: a resumed one must have the same.
+  kCircumstance,  // A resumed training may have another value, but then its bits differ.
+  kFree,          // It has no influence on the parameters, or follows from others.
 };
 
 // Whether an option is an entry of the plan, under the name of its flag.
 enum class InPlan {
-  kNo,        // It is not, or is a part of the entry of another name.
-  kValue,     // Its value, or what Option::planned says.
-  kComputed,  // What make_plan (plan.h) makes of it and of what it has read.
+  kNo,        // It is not an entry, or is part of an entry with another name.
+  kValue,     // Its value, or the result of Option::planned.
+  kComputed,  // make_plan (plan.h) computes the entry from it and from the data and files that were read.
 };
 
-// The values that a number may have. Numbers that are not finite are out of every range.
+// The values that a number may have. Inf and NaN are in no range, even in one without bounds.
 struct Range {
   std::optional<double> least = std::nullopt;
   std::optional<double> most = std::nullopt;
@@ -64,28 +64,28 @@ inline Range share() { return {.least = 0, .most = 1}; }
 inline Range share_below_one() { return {.least = 0, .most = 1, .without_most = true}; }
 
 struct Option {
-  std::string flag;            // its name, also of the entry of the plan and in messages
+  std::string flag;            // its name, also in the plan and in messages
   program::Variable variable;  // the member that it sets
   std::string help;            // sentences
 
-  // The default as --help prints it, where that is not what the member holds.
+  // The default as --help prints it, if it differs from the member's value.
   std::optional<std::string> usual = std::nullopt;
 
-  std::string unit = {};  // or which values there are, where `range` cannot say it; for people
+  std::string unit = {};  // or the allowed values, if `range` cannot express them; for people
   Range range = {};       // check_ranges refuses other values
   InPlan in_plan = InPlan::kNo;
   Role role = Role::kFree;
 
-  // With InPlan::kValue: the entry, where that is not the member's value; null: there is none.
+  // With InPlan::kValue: returns the entry, if it differs from the member's value; a null entry is left out.
   std::function<nlohmann::json()> planned = nullptr;
 
-  // Whether a verification of gradients takes it, too, and with InPlan::kValue has it in its plan.
+  // Whether a verification of gradients accepts the option. With InPlan::kValue its plan then has the entry.
   bool verified = false;
 
-  std::string resume_note = {};  // for docs/reference/flags.md, where the role does not say all
+  std::string resume_note = {};  // for docs/reference/flags.md, if the role is not enough
 };
 
-// The rows of all parts, one after the other.
+// The concatenated rows of all parts.
 std::vector<Option> joined(std::initializer_list<std::vector<Option>> parts);
 
 // For Option::planned: no entry for 0.
@@ -98,10 +98,10 @@ nlohmann::json if_above_zero(Number value) {
 // Options without a value are in range.
 void check_ranges(const std::vector<Option>& options);
 
-// The entry of the plan of an option with InPlan::kValue; null: it has none. A text that is empty is none.
+// The entry of the plan of an option with InPlan::kValue; null: no entry. An empty text makes no entry.
 nlohmann::json planned_value(const Option& option);
 
-// The flags that set the options' members. `resumes`: whether they are flags of a training, which may resume.
+// The flag that sets the option's member. `resumes`: whether it is a flag of a training, which may resume.
 program::Flag flag_of(const Option& option, bool resumes);
 
 }  // namespace narrowcast::options

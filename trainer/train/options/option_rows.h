@@ -1,4 +1,4 @@
-// The rows, by group. option_table.h has all of them.
+// The rows by group. option_table.h combines them.
 #pragma once
 
 #include <vector>

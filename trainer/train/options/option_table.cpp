@@ -14,7 +14,7 @@ struct GroupRow {
   Group group;
   const char* title;
   std::vector<Option> (*rows)(Arguments&);
-  bool is_of_training = true;  // which may resume
+  bool is_of_training = true;  // of a training, which may resume
 };
 
 // In the order of the enum.

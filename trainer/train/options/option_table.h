@@ -1,5 +1,5 @@
-// All options of narrowcast-train: one row each, which the flags, the plan, the comparisons and the documentation
-// follow from. A new option is its member (job_options.h or a struct in it, arguments.h for others) and its row.
+// All options of narrowcast-train, one row each. The flags, the plan, the comparisons and the documentation are derived
+// from the rows. A new option needs a member (in job_options.h or a struct in it, else in arguments.h) and a row.
 #pragma once
 
 #include <string>
@@ -14,24 +14,24 @@ namespace narrowcast::options {
 // In the order of --help.
 std::vector<Group> all_groups();
 
-// The rows of a group, in the order of --help: an option that another one's default depends on comes after it. They
-// set the members of `arguments`, which must outlive them.
+// The rows of a group, in the order of --help. An option comes after the options on which its default depends. The
+// rows set the members of `arguments`, which must outlive them.
 std::vector<Option> options_of(Group group, Arguments& arguments);
 
-// Those of all groups.
+// The rows of all groups.
 std::vector<Option> all_options(Arguments& arguments);
 
 // The names of a group's flags.
 std::vector<std::string> flags_of(Group group);
 
-// The names of a group's flags that a verification of gradients does not take.
+// The names of a group's flags that a verification of gradients does not accept.
 std::vector<std::string> unverified_flags_of(Group group);
 
 // The flags of all options, and the groups of --help.
 std::vector<program::Flag> all_flags(Arguments& arguments);
 std::vector<program::FlagGroup> flag_groups();
 
-// Throws as check_ranges does for a value of the job that is out of its option's range.
+// Throws as check_ranges does if a value of the job is out of its option's range.
 void check_ranges_of(const job::TrainJob& job);
 
 }  // namespace narrowcast::options

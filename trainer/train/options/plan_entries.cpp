@@ -15,10 +15,10 @@ namespace {
 // An entry that is not an option.
 struct ComputedEntry {
   const char* name;
-  Group group;  // of the options that it is computed from
+  Group group;  // of the options from which it is computed
   Role role = Role::kSetting;
   bool is_compared = true;            // between ranks
-  bool is_of_sums_in_levels = false;  // Which ranks sum first decides how sums in levels are rounded.
+  bool is_of_sums_in_levels = false;  // It affects the rounding of hierarchical sums.
 };
 
 constexpr ComputedEntry kComputedEntries[] = {
@@ -61,22 +61,22 @@ constexpr ComputedEntry kComputedEntries[] = {
     {.name = "node_memory_bytes", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
     {.name = "group_of_rank",
      .group = Group::kPlace,
-     .role = Role::kCircumstance},  // Who resumes from whose parameters.
+     .role = Role::kCircumstance},  // It determines from whose parameters a rank resumes.
     {.name = "rounding", .group = Group::kPlace, .role = Role::kFree},
     {.name = "link", .group = Group::kPlace, .role = Role::kFree},
     {.name = "why_one_level", .group = Group::kPlace, .role = Role::kFree},
 };
 
-// The entries that are named first, wherever else the order would have them.
+// These entries come first, independent of their groups.
 constexpr const char* kFirst[] = {"data", "data_hash", "version"};
 
-// Null for an entry that is not among them.
+// Null for an entry that is not computed.
 const ComputedEntry* computed_entry(const std::string& name) {
   const auto* const found = std::ranges::find(kComputedEntries, name, &ComputedEntry::name);
   return found == std::end(kComputedEntries) ? nullptr : found;
 }
 
-// The role of each option that is an entry.
+// The role of each option that is an entry of the plan.
 const std::map<std::string, Role>& option_roles() {
   static const std::map<std::string, Role> roles = [] {
     Arguments arguments;

@@ -1,4 +1,4 @@
-// The options of optimizer steps, and of the processors that take them.
+// The options of optimizer steps, and of the processors that compute them.
 #include <absl/strings/str_cat.h>
 
 #include <string>
@@ -33,8 +33,8 @@ std::vector<Option> batch_rows(job::TrainJob& job) {
        .resume_note = "must be the same; free with --schedule=constant, and with wsd before its decay"},
       {.flag = "batch_size",
        .variable = variable(training.batch_size),
-       .help = "Samples (sequences, images) per optimizer step, over all ranks: the same training for any number of "
-               "ranks. A multiple of ranks * --accumulation_steps.",
+       .help = "Samples (sequences, images) per optimizer step, summed over all ranks. Must be a multiple of ranks * "
+               "--accumulation_steps.",
        .range = at_least(1),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting,
@@ -42,7 +42,7 @@ std::vector<Option> batch_rows(job::TrainJob& job) {
        .verified = true},
       {.flag = "accumulation_steps",
        .variable = variable(training.accumulation_steps),
-       .help = "Backward passes per optimizer step; gradients are exchanged in the last only.",
+       .help = "Backward passes per optimizer step; gradients are averaged over ranks only in the last.",
        .range = at_least(1),
        .in_plan = InPlan::kValue,
        .role = Role::kCircumstance}};
@@ -54,21 +54,22 @@ std::vector<Option> learning_rate_rows(TrainingOptions& training) {
   LearningRateOptions& rate = training.learning_rate;
   return {{.flag = "learning_rate",
            .variable = variable(rate.peak),
-           .help = absl::StrCat("Peak learning rate (sgd: ", kSgdLearningRate, " if not given)."),
+           .help = absl::StrCat("Peak learning rate (default of sgd: ", kSgdLearningRate, ")."),
            .range = positive(),
            .in_plan = InPlan::kValue,
            .role = Role::kSetting},
           {.flag = "schedule",
            .variable = variable(rate.schedule, parse_schedule_kind),
-           .help = absl::StrCat("After the warm-up: ", name_of(ScheduleKind::kCosine), " or ",
-                                name_of(ScheduleKind::kLinear), " (both down to --min_learning_rate), ",
+           .help = absl::StrCat("Learning rate after the warm-up: ", name_of(ScheduleKind::kCosine), " or ",
+                                name_of(ScheduleKind::kLinear), " (down to --min_learning_rate), ",
                                 name_of(ScheduleKind::kConstant), ", or ", name_of(ScheduleKind::kWsd),
-                                " (--decay_steps)."),
+                                " (constant, then linear over --decay_steps)."),
            .in_plan = InPlan::kValue,
            .role = Role::kSetting},
           {.flag = "min_learning_rate",
            .variable = variable(rate.minimum),
-           .help = absl::StrCat("Where the schedule ends; ", kMinimumOfPeak.text, " of --learning_rate if not given."),
+           .help = absl::StrCat("Learning rate at the end of the schedule. Default: ", kMinimumOfPeak.text,
+                                " of --learning_rate."),
            .usual = absl::StrCat(usual.minimum()),
            .unit = "in 0..learning_rate",
            .in_plan = InPlan::kValue,
@@ -77,7 +78,7 @@ std::vector<Option> learning_rate_rows(TrainingOptions& training) {
            .resume_note = "must be the same; free with wsd before its decay"},
           {.flag = "warmup_steps",
            .variable = variable(rate.warmup_steps),
-           .help = absl::StrCat("Steps of linear warm-up; ", kWarmupOfSteps.text, " of --steps if not given."),
+           .help = absl::StrCat("Steps of linear warm-up. Default: ", kWarmupOfSteps.text, " of --steps."),
            .usual = absl::StrCat(usual.warmup_steps()),
            .unit = "in 0..steps",
            .in_plan = InPlan::kValue,
@@ -86,9 +87,9 @@ std::vector<Option> learning_rate_rows(TrainingOptions& training) {
            .resume_note = "must be the same; free after the warm-up with constant and wsd"},
           {.flag = "decay_steps",
            .variable = variable(rate.decay_steps),
-           .help = absl::StrCat("Last steps, in which ", name_of(ScheduleKind::kWsd),
-                                " falls in a line after it was constant; ", kDecayOfSteps.text,
-                                " of --steps if not given."),
+           .help = absl::StrCat("Last steps of ", name_of(ScheduleKind::kWsd),
+                                ", in which the learning rate falls linearly. Default: ", kDecayOfSteps.text,
+                                " of --steps."),
            .usual = absl::StrCat(usual_wsd.decay_steps()),
            .unit = "in 1..steps - warmup_steps",
            .in_plan = InPlan::kValue,
@@ -105,7 +106,7 @@ std::vector<Option> step_rows(TrainingOptions& training) {
   return {
       {.flag = "weight_decay",
        .variable = variable(training.optimizer.weight_decay),
-       .help = "Decay of parameters with two dimensions or more.",
+       .help = "Weight decay of parameters with at least two dimensions.",
        .range = at_least(0),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting},
@@ -123,14 +124,13 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .role = Role::kSetting},
       {.flag = "skip_nonfinite_steps",
        .variable = variable(training.skip_nonfinite_steps),
-       .help = "A step with a gradient that is Inf or NaN leaves parameters and buffers as they were; all ranks do "
-               "alike.",
+       .help = "Skip a step, on all ranks, if a gradient is Inf or NaN: parameters and buffers do not change.",
        .in_plan = InPlan::kValue,
        .role = Role::kSetting},
       {.flag = "max_skipped_steps",
        .variable = variable(training.max_skipped_steps),
-       .help = "So many skipped steps in a row end the training with code 1 at its next report, naming the ranks "
-               "whose gradients were not finite.",
+       .help = "Consecutive skipped steps after which a report ends the training with code 1 and names the ranks with "
+               "non-finite gradients.",
        .range = at_least(1),
        .in_plan = InPlan::kValue,
        .planned = [&training] { return training.skip_nonfinite_steps ? json(training.max_skipped_steps) : json(); }}};
@@ -153,9 +153,9 @@ std::vector<Option> processor_rows(Arguments& arguments) {
   return {device_option(job.device),
           {.flag = "precision",
            .variable = variable(job.training.precision, training::parse_precision),
-           .help = absl::StrCat("Of forward and backward passes: ", to_string(Precision::kFp32), ", ",
+           .help = absl::StrCat("Precision of forward and backward passes: ", to_string(Precision::kFp32), ", ",
                                 to_string(Precision::kBf16), " (autocast) or ", to_string(Precision::kFp16),
-                                " (autocast, with scaled loss). Parameters and gradients stay float32."),
+                                " (autocast, scaled loss). Parameters and gradients stay float32."),
            .in_plan = InPlan::kValue,
            .role = Role::kSetting},
           threads_option(job.threads)};

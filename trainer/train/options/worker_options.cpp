@@ -1,6 +1,8 @@
 #include "trainer/train/options/worker_options.h"
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_replace.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -15,7 +17,23 @@ using program::variable_or_zero;
 
 namespace {
 
-// Null for a name that is not among them.
+// The names of the wire-format hooks, separated by ", ".
+std::string wire_format_hooks() {
+  std::vector<std::string> names;
+  for (const hooks::HookRow& row : hooks::hook_rows()) {
+    if (row.format) names.push_back(row.name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+// The hooks that take options of that kind. docs/reference/hooks.md lists the hooks of each family.
+std::string hooks_that_take(hooks::OptionKind kind) {
+  return absl::StrReplaceAll(hooks::hook_names_that_take(kind),
+                             {{wire_format_hooks(), "wire-format hooks"},
+                              {hooks::hook_names_that_take(hooks::OptionKind::kPowerSgd), "PowerSGD hooks"}});
+}
+
+// Null for an unknown name.
 const hooks::NamedOption* find(const std::vector<hooks::NamedOption>& options, const std::string& name) {
   const auto found = std::ranges::find(options, name, &hooks::NamedOption::name);
   return found == options.end() ? nullptr : &*found;
@@ -23,7 +41,7 @@ const hooks::NamedOption* find(const std::vector<hooks::NamedOption>& options, c
 
 }  // namespace
 
-// By the link ranks choose in how many hops they exchange, and so what is rounded.
+// The link determines the number of hops, and so which values are rounded.
 Role role_of(hooks::OptionKind kind) {
   switch (kind) {
     case hooks::OptionKind::kLevels:
@@ -40,8 +58,8 @@ Option hook_option(Option option) {
   static const std::vector<hooks::NamedOption> of_parameters = OuterOptions().named();
   const hooks::NamedOption* const outer = find(of_parameters, option.flag);
   const hooks::NamedOption* const named = outer != nullptr ? outer : find(of_gradients, option.flag);
-  TORCH_CHECK_VALUE(named != nullptr, "--", option.flag, ": is no option of a hook");
-  option.help = absl::StrCat("With ", hooks::hook_names_that_take(named->kind), ": ", option.help);
+  TORCH_CHECK_VALUE(named != nullptr, "--", option.flag, ": is not an option of a hook");
+  option.help = absl::StrCat("With ", hooks_that_take(named->kind), ": ", option.help);
   option.in_plan = InPlan::kComputed;
   option.role = role_of(named->kind);
   option.verified = outer == nullptr || outer->kind != hooks::OptionKind::kLocal;  // No parameters are exchanged.
@@ -53,7 +71,7 @@ std::vector<Option> place_options(WorkerPlace& place) {
   return {
       {.flag = "rank",
        .variable = variable(flags.rank),
-       .help = "This process's rank, from 0; from the launcher if not given, as the next five.",
+       .help = "This process's rank, from 0. Default of this flag and the next five: from the launcher.",
        .usual = "0"},
       {.flag = "world_size",
        .variable = variable(flags.world_size),
@@ -62,28 +80,28 @@ std::vector<Option> place_options(WorkerPlace& place) {
        .role = Role::kCircumstance},
       {.flag = "local_rank",
        .variable = variable(flags.local_rank),
-       .help = "This process's number among those of its node.",
+       .help = "This process's number on its node, from 0.",
        .usual = "0"},
       {.flag = "local_world_size",
        .variable = variable(flags.local_world_size),
-       .help = "Number of processes of its node.",
+       .help = "Number of processes on this node.",
        .usual = "1"},
       {.flag = "master_addr",
        .variable = variable(flags.master_addr),
-       .help = "Address of rank 0's machine, where the job's store is."},
+       .help = "Address of rank 0's machine, which has the job's store."},
       {.flag = "master_port", .variable = variable(flags.master_port), .help = "TCP port of the store.", .usual = "0"},
       {.flag = "interface",
        .variable = variable(place.interface),
-       .help = "Network interface to reach other processes by, e.g. eth0. If not given: GLOO_SOCKET_IFNAME, else "
-               "loopback for a job on one node, else the one that reaches rank 0."}};
+       .help = "Network interface for connections to other processes, e.g. eth0. Default: GLOO_SOCKET_IFNAME, else "
+               "loopback for one node, else the interface that reaches rank 0."}};
 }
 
 Option device_option(std::string& device) {
   return {.flag = "device",
           .variable = variable(device),
           .help =
-              "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the "
-              "GPUs of this node if there is one for each of its ranks, else the CPU.",
+              "cpu, cuda (the local rank's GPU), cuda:N (GPU N for every rank), or auto: GPUs if the node has one per "
+              "rank, else cpu.",
           .in_plan = InPlan::kComputed,
           .role = Role::kCircumstance,
           .verified = true};
@@ -92,7 +110,7 @@ Option device_option(std::string& device) {
 Option threads_option(int64_t& threads) {
   return {.flag = "threads",
           .variable = variable(threads),
-          .help = "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.",
+          .help = "Threads per rank; 0: OMP_NUM_THREADS, else the node's cores divided by its ranks.",
           .unit = "in 0..4096",
           .role = Role::kCircumstance,
           .verified = true};
@@ -101,13 +119,13 @@ Option threads_option(int64_t& threads) {
 std::vector<Option> patience_options(ProcessGroupOptions& group) {
   return {{.flag = "timeout_seconds",
            .variable = variable(group.timeout),
-           .help = "Limit for joining the other ranks and for every collective.",
+           .help = "Time limit for joining the other ranks and for every collective.",
            .unit = "seconds",
            .verified = true},
           {.flag = "silence_seconds",
            .variable = variable(group.silence),
-           .help = "Time without a sign of its process after which a rank is lost and the job ends; 0: only "
-                   "--timeout_seconds counts.",
+           .help = "Heartbeat timeout: the job ends if a rank sends no heartbeat for this time; 0: only "
+                   "--timeout_seconds applies.",
            .unit = "seconds, 0 or at least 3",
            .verified = true}};
 }
@@ -116,22 +134,19 @@ std::vector<Option> route_options(hooks::WireOptions& wire) {
   return {
       hook_option({.flag = "levels",
                    .variable = variable(wire.levels, hooks::parse_levels),
-                   .help = "where ranks share a node: two lets them sum in its memory first, so that each byte crosses "
-                           "the node's card once, one lets each rank exchange with every other, auto takes two where "
-                           "it can."}),
+                   .help = "two sums within nodes first, which sends less; one does not; auto uses two if possible."}),
       hook_option({.flag = "node_size",
                    .variable = variable_or_zero(wire.node_size),
-                   .help = "take so many consecutive ranks for a node, instead of finding out which share one; with 1 "
-                           "every rank is one. 0: find out.",
+                   .help = "treat every N consecutive ranks as a node; 1: each rank is a node; 0: detect nodes.",
                    .unit = "ranks"}),
       hook_option({.flag = "link_gbit",
                    .variable = variable_or_zero(wire.link_gbit),
-                   .help = "Gbit/s of a node's network card, which its ranks share. 0: measure it. Rates of "
-                           "narrowcast-bench are shares of it, too.",
+                   .help = "bandwidth of a node's NIC, which its ranks share; 0: measure it. Rates of narrowcast-bench "
+                           "are shares of it.",
                    .unit = "Gbit/s"}),
       hook_option({.flag = "link_us",
                    .variable = variable_or_zero(wire.link_us),
-                   .help = "microseconds until a small message has arrived at another node. 0: measure them.",
+                   .help = "latency of a small message to another node, in microseconds; 0: measure it.",
                    .unit = "us"})};
 }
 

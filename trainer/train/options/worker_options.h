@@ -14,10 +14,10 @@
 
 namespace narrowcast::options {
 
-// What a command line says of the process's place in the job.
+// The process's place in the job, from the command line.
 struct WorkerPlace {
   WorkerFlags flags = {};
-  std::optional<std::string> interface = {};  // to reach other processes by
+  std::optional<std::string> interface = {};  // over which to reach other processes
 };
 
 std::vector<Option> place_options(WorkerPlace& place);
@@ -28,15 +28,15 @@ Option threads_option(int64_t& threads);
 // --timeout_seconds and --silence_seconds.
 std::vector<Option> patience_options(ProcessGroupOptions& group);
 
-// The ways between ranks: --levels, --node_size, --link_gbit and --link_us.
+// The options of the route between ranks: --levels, --node_size, --link_gbit and --link_us.
 std::vector<Option> route_options(hooks::WireOptions& wire);
 
-// The row of a hook's option, whose name the hooks have (hooks::named_options, OuterOptions::named). It completes the
-// help, "With" the hooks that take it, and the role, which follows from the kind of option. Throws c10::ValueError for
-// a name that is not an option of hooks.
+// The row of a hook's option. Its name is among hooks::named_options or OuterOptions::named. The function puts "With"
+// and the hooks that accept the option before the help, and sets the role, which follows from the kind of option.
+// Throws c10::ValueError for a name that is not an option of hooks.
 Option hook_option(Option option);
 
-// Whether an option of that kind binds a training that resumes.
+// The role of options of that kind in a training that resumes.
 Role role_of(hooks::OptionKind kind);
 
 }  // namespace narrowcast::options

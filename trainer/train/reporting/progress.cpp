@@ -15,7 +15,7 @@ namespace narrowcast::reporting {
 namespace {
 
 constexpr const char* kEraseLine = "\r\x1b[K";
-constexpr const char* kCutLines = "\x1b[?7l";  // What is wider than the screen would be a second line, which stays.
+constexpr const char* kCutLines = "\x1b[?7l";  // A wider text would wrap to a second line, which would stay.
 constexpr const char* kWrapLines = "\x1b[?7h";
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kNormal = "\x1b[0m";
@@ -37,7 +37,7 @@ std::string exchange_text(const ExchangeReport& exchange) {
                   format_percent(exchange.waiting_share));
 }
 
-// `ranks`: whose gradients were not finite.
+// `ranks` had gradients that were not finite.
 std::string skipped_text(int64_t steps, const std::set<int64_t>& ranks) {
   return c10::str(steps, " skipped", ranks.empty() ? "" : " (" + describe_ranks({ranks.begin(), ranks.end()}) + ")");
 }

@@ -32,7 +32,7 @@ bool all_equal(const std::vector<std::string>& hashes) {
   return std::ranges::all_of(hashes, [&](const std::string& hash) { return hash == hashes[0]; });
 }
 
-// The ranks by what they have, most of them first, and those with lower ranks before others of as many.
+// The ranks grouped by hash, the largest group first. Groups of the same size are in the order of their ranks.
 std::vector<std::vector<int64_t>> ranks_that_agree(const std::vector<std::string>& hashes) {
   std::map<std::string, std::vector<int64_t>> by_hash;
   for (size_t rank = 0; rank < hashes.size(); ++rank) by_hash[hashes[rank]].push_back(static_cast<int64_t>(rank));
@@ -44,7 +44,7 @@ std::vector<std::vector<int64_t>> ranks_that_agree(const std::vector<std::string
   return groups;
 }
 
-// Who differs from whom; where most agree, the others are to blame.
+// Describes which ranks differ. If most ranks agree, it names the others.
 std::string blame(const std::vector<std::string>& hashes) {
   const std::vector<std::vector<int64_t>> groups = ranks_that_agree(hashes);
   if (2 * groups[0].size() <= hashes.size()) {
@@ -59,7 +59,7 @@ std::string blame(const std::vector<std::string>& hashes) {
   return absl::StrCat(describe_ranks(others), " from ", describe_ranks(groups[0]));
 }
 
-// A collective, among ranks of which some differ: where they do.
+// A collective among ranks of which some differ: describes where they differ.
 std::string describe_difference(const ProcessGroupPtr& group, const checkpoint::TensorMap& replica) {
   std::vector<uint64_t> own;
   for (const auto& [name, tensor] : replica) own.push_back(hash_bits(tensor));

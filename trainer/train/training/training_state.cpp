@@ -36,7 +36,7 @@ constexpr const char* kGroups = "groups";  // in the manifest
 
 std::string counter(const char* name) { return std::string(kCounters) + name; }
 
-// As float64 or int64: text would lose bits, and cannot hold infinities.
+// Values are float64 or int64 tensors: text would lose bits, and cannot hold infinities.
 void put(TensorMap& tensors, const char* name, double value) {
   tensors[counter(name)] = at::full({}, value, at::kDouble);
 }
@@ -73,7 +73,7 @@ void get(const TensorMap& tensors, const char* name, std::optional<Number>& valu
   }
 }
 
-// `field(name, member)` for each counter that all ranks agree on.
+// Calls `field(name, member)` for each counter on which all ranks agree.
 template <class SomeCounters, class Field>
 void each_shared(SomeCounters& counters, const Field& field) {
   field("skipped_steps", counters.skipped_steps);
@@ -87,7 +87,7 @@ void each_shared(SomeCounters& counters, const Field& field) {
   field("window_batches", counters.window_batches);
   field("window_seconds", counters.window_seconds);
   field("best_validation_loss", counters.best_validation_loss);
-  if (counters.best_validation_loss.has_value()) {  // Older checkpoints lack both.
+  if (counters.best_validation_loss.has_value()) {  // Older checkpoints contain neither.
     field("evaluations_since_best", counters.evaluations_since_best);
   }
 }
@@ -98,14 +98,14 @@ void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& ten
   }
 }
 
-// Whether each rank is in the place of the former one with its number: in a world of that size, where ranks average
-// their gradients in the same groups.
+// Whether each rank replaces the former rank with its number. This holds if the world has the former size and ranks
+// average their gradients in the same groups.
 bool have_same_places(const Restored& restored, const TrainingParts& parts) {
   return restored.former.world_size == parts.model.process_group()->getSize() &&
          restored.training.value(kGroups, json::array()) == json(parts.model.hook_groups());
 }
 
-// Without what each rank had of its own where replicas differed: rank 0's is left.
+// Removes the per-rank parts of a training whose replicas differed; rank 0's replica stays.
 Restored with_replica_of_rank_0(Restored restored) {
   const auto drop = [](TensorMap& own) {
     std::erase_if(own, [](const auto& entry) {
@@ -119,13 +119,13 @@ Restored with_replica_of_rank_0(Restored restored) {
   return restored;
 }
 
-// What the former rank in whose place this one is had of its own, where replicas differ; else what all had in common.
+// The state of the former rank that this rank replaces, if replicas differ; else the common state.
 TensorMap replica_part(const Restored& restored, const std::string& prefix) {
   TensorMap own = hooks::part_of(restored.former.own(), prefix);
   return own.empty() ? hooks::part_of(restored.replica, prefix) : own;
 }
 
-// Where in its order of samples the training is.
+// The position of the training in its order of samples.
 json data_position(const TrainingParts& parts, int64_t step) {
   const int64_t position = step * parts.batch_size;
   return {{"samples", parts.order.size()},
@@ -138,7 +138,7 @@ void load_generators(const TensorMap& own, at::Device device) {
   for (auto& [name, generator] : generators_for(device)) {
     const auto found = own.find(name);
     if (found == own.end() && name != "generator.cpu") {
-      continue;  // The checkpoint is of a training on another device, which is said elsewhere.
+      continue;  // A checkpoint of another device is reported elsewhere.
     }
     NARROWCAST_CHECK_INPUT(found != own.end(), "'", name, "' is missing");
     const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -150,9 +150,9 @@ void load_generators(const TensorMap& own, at::Device device) {
   }
 }
 
-// For a rank that was not there before, whose generators are rank 0's: that began with the training's seed, and each
-// other rank with one that is greater by its number. This one is greater than theirs, and than those of ranks that came
-// at earlier steps.
+// For a rank without a former rank, whose generators are rank 0's. Rank 0 began with the training's seed, and each
+// other rank with that seed plus its rank. The new seed is greater than all of these, and than the seeds of ranks that
+// came at earlier steps.
 void draw_alone(int64_t rank, int64_t step, at::Device device) {
   for (auto& [name, generator] : generators_for(device)) {
     const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -209,8 +209,8 @@ ReducerState reducer_state_of(const Restored& restored) {
   return saved;
 }
 
-// With an outer optimizer ranks meet in its parameters where their places are others. Each with an optimizer of its
-// own, those of one group would drift apart.
+// With an outer optimizer, ranks whose places differ start from its parameters. With separate optimizers, the ranks of
+// one group would drift apart.
 Counters load_parts(const Restored& all, const TrainingParts& parts) {
   const bool same_places = have_same_places(all, parts);
   const Restored restored = parts.outer == nullptr || same_places ? all : with_replica_of_rank_0(all);
@@ -247,7 +247,7 @@ Counters load_counters(const Restored& restored, int64_t world_size) {
   counters.step = restored.step;
   TensorMap shared = restored.replica;
   for (const auto& [name, tensor] : restored.former.own()) {
-    shared.insert_or_assign(name, tensor);  // Where replicas differ, ranks count for themselves.
+    shared.insert_or_assign(name, tensor);  // If replicas differ, each rank has separate counters.
   }
   each_shared(counters, [&](const char* name, auto& value) { get(shared, name, value); });
   for (const TensorMap& former : restored.former.states) {

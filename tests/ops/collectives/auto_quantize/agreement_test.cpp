@@ -1,4 +1,4 @@
-// Ranks whose calls do not fit together: all of them are told, none waits, no output changes.
+// Ranks whose calls do not fit together: all of them get the error, no rank waits, and no output changes.
 #include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 using testing::run_ranks;
 using ::testing::StartsWith;
 
-// What each rank is told when all make `body`'s call. Afterwards the group must still work.
+// The error of each rank when all make `body`'s call. After it the group must still work.
 template <class Body>
 std::vector<std::string> messages_of(int64_t ranks, const Body& body) {
   std::vector<std::string> messages(static_cast<size_t>(ranks));
@@ -65,7 +65,7 @@ TEST_P(Disagreement, OnTheSizeOfAnInputToGather) {
   EXPECT_EQ(messages, std::vector<std::string>(3, expected));
 }
 
-// Only ranks 0 and 2 are concerned, but rank 1 must not wait for them.
+// Only ranks 0 and 2 differ, but rank 1 must not wait for them.
 TEST_P(Disagreement, OnTheSizeOfOneMessage) {
   const auto messages = messages_of(3, [&](int64_t rank, const Group& group) {
     std::vector<at::Tensor> inputs(3, at::ones({2}));
@@ -121,7 +121,7 @@ TEST_P(Disagreement, OnTheCollective) {
                                                "auto_quantize_all_to_all_single, rank 1 has auto_quantize_all_gather"));
 }
 
-// One rank's own arguments are wrong: all ranks are told, in its words.
+// The arguments of one rank are wrong: all ranks get its error text.
 class RefusalOfOneRank : public ::testing::TestWithParam<std::tuple<Way, int64_t>> {
  protected:
   static Call call() { return {.way = std::get<0>(GetParam())}; }
@@ -207,7 +207,7 @@ TEST_P(RefusalOfOneRank, WithALeafThatRequiresAGradientAsOutput) {
              " requires grad is being used in an in-place operation.");
 }
 
-// That it gets values that need a gradient is enough.
+// Inputs that need a gradient are enough for the error.
 TEST_P(RefusalOfOneRank, WithOutputsThatAreViewsOfOneFunction) {
   const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
     const at::Tensor input = at::ones({2}).requires_grad_(rank == 1);
@@ -230,7 +230,7 @@ TEST(RefusalOfOneRankAlone, IsThrownByItselfWhereTheOthersAreGone) {
   run_ranks(2, refused, {.timeout = std::chrono::milliseconds(500)});
 }
 
-// A peer that takes part in another collective of the same size: nothing that it sent is taken for a size.
+// A peer takes part in another collective of the same size. Its numbers must not be used as sizes.
 TEST(Agreement, DoesNotTakeOtherNumbersForSizes) {
   constexpr int64_t kBytes = collectives::kAnnouncementBytes + 2 * 2 * 8;
   const auto sizes = [](const std::vector<int64_t>& numbers) {

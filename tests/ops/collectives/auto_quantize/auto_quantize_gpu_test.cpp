@@ -1,4 +1,4 @@
-// The auto_quantize collectives of CUDA tensors over NCCL: where there is a GPU, which the ranks share.
+// The auto_quantize collectives of CUDA tensors over NCCL. Needs a GPU, which the ranks share.
 #include <narrowcast/auto_quantize.h>
 
 #include <ATen/ATen.h>
@@ -22,12 +22,12 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kGpuWorld = 2;
 
-// What a tensor becomes on its way.
+// The received values of a tensor.
 at::Tensor as_it_arrives(const at::Tensor& x, const Call& call) {
   return dequantize_tensor(quantize_tensor(x, call.qtype), call.qtype, call.quant_loss);
 }
 
-// The values that `sender` has for `receiver`; all ranks can make them.
+// The values that `sender` sends to `receiver`; all ranks can compute them.
 at::Tensor values_on_gpu(int64_t sender, int64_t receiver, at::IntArrayRef shape) {
   const at::Tensor index = at::arange(c10::multiply_integers(shape), at::kFloat).view(shape);
   return (at::sin(index * 0.37 + static_cast<double>(7 * sender + receiver)) * 1000).cuda();
@@ -35,7 +35,7 @@ at::Tensor values_on_gpu(int64_t sender, int64_t receiver, at::IntArrayRef shape
 
 at::Tensor empty_on_gpu(at::IntArrayRef shape) { return at::empty(shape, at::kCUDA); }
 
-// Every way to call, in every format; a body runs on all ranks.
+// Every way to call, in every format. A body runs on all ranks.
 template <class Body>
 void for_each_call(const Body& body) {
   run_nccl_ranks(kGpuWorld, [&](int64_t rank, const Group& group) {
@@ -76,7 +76,7 @@ TEST(CudaAutoQuantize, AllToAllTakesAnyShapesAndNothing) {
   });
 }
 
-// Rank r gets r + 1 rows of each, in place where it has as many.
+// Rank r gets r + 1 rows of each rank, in place if the sizes are equal.
 TEST(CudaAutoQuantize, AllToAllSingleTakesSplits) {
   for_each_call([&](const Call& call, int64_t rank, const Group& group) {
     const at::Tensor input = at::cat({values_on_gpu(rank, 0, {1, 9}), values_on_gpu(rank, 1, {2, 9})});
@@ -152,7 +152,7 @@ TEST(CudaDecodingWork, RunsCallbacksWithTheOutputsWritten) {
   });
 }
 
-// Several at once, waited for in another order than they were started, their works gone.
+// Several transfers at once, waited for in another order than they were started, after their works are destroyed.
 TEST(CudaDecodingWork, OverlapsWithOthers) {
   run_nccl_ranks(kGpuWorld, [](int64_t rank, const Group& group) {
     std::vector<Gathered> gathered(8);

@@ -1,4 +1,4 @@
-// What the auto_quantize collectives deliver: upstream's own cases, and what it does not try.
+// The results of the auto_quantize collectives: upstream's cases, and cases that upstream does not test.
 #include <narrowcast/auto_quantize.h>
 
 #include <ATen/ATen.h>
@@ -32,12 +32,12 @@ INSTANTIATE_TEST_SUITE_P(WorldsAndFormats, AutoQuantize,
                          ::testing::Combine(::testing::Values(2, 3, 4), ::testing::ValuesIn(test::kDQuantTypes),
                                             ::testing::ValuesIn(test::kWays)));
 
-// What a tensor becomes on its way.
+// The received values of a tensor.
 at::Tensor round_trip(const at::Tensor& x, const Call& call) {
   return dequantize_tensor(quantize_tensor(x, call.qtype), call.qtype, call.quant_loss);
 }
 
-// The values that `sender` has for `receiver`; all ranks can make them.
+// The values that `sender` sends to `receiver`; all ranks can compute them.
 at::Tensor values_of(int64_t sender, int64_t receiver, at::IntArrayRef shape) {
   const at::Tensor index = at::arange(c10::multiply_integers(shape), at::kFloat).view(shape);
   return at::sin(index * 0.37 + static_cast<double>(7 * sender + receiver)) * 1000;
@@ -90,7 +90,7 @@ TEST_P(AutoQuantize, AllToAllSingleOfUpstreamsTest) {
   });
 }
 
-// Ranks contribute tensors of their own shapes, one of them nothing.
+// Ranks contribute tensors of different shapes, one of them an empty tensor.
 TEST_P(AutoQuantize, AllGatherTakesInputsOfAnySizes) {
   const std::vector<std::vector<int64_t>> shapes{{}, {300, 7}, {0, 5}, {2, 3, 4}};
   run_ranks(world_size(), [&](int64_t rank, const Group& group) {
@@ -136,7 +136,7 @@ TEST_P(AutoQuantize, AllToAllSingleSplitsEquallyUnlessTold) {
   });
 }
 
-// Rank 0 gives everything to the last rank, and the others nothing to anybody.
+// Rank 0 sends everything to the last rank, and the others send nothing.
 TEST_P(AutoQuantize, AllToAllSingleTakesSplitsOfZero) {
   const int64_t last = world_size() - 1;
   run_ranks(world_size(), [&](int64_t rank, const Group& group) {
@@ -211,7 +211,7 @@ TEST_P(AutoQuantize, WorksInPlace) {
   });
 }
 
-// More than the sockets hold, so that a rank that only sends or only receives would wait forever.
+// More bytes than the sockets buffer, so that a rank that only sends or only receives would wait forever.
 TEST_P(AutoQuantize, MovesMegabytes) {
   constexpr int64_t kColumns = 1 << 19;
   run_ranks(world_size(), [&](int64_t rank, const Group& group) {

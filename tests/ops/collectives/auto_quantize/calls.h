@@ -24,8 +24,8 @@ enum class Way {
 };
 inline const std::vector<Way> kWays{Way::kCall, Way::kAsync, Way::kOperator};
 
-// Registers a rank's group under a name of its own for as long as it lives: the ranks are threads, the registry is
-// one per process.
+// Registers a rank's group under a separate name for the lifetime of this object, because the ranks are threads and
+// each process has one registry.
 class RegisteredGroup {
  public:
   explicit RegisteredGroup(const Group& group) : name_("rank" + std::to_string(group->getRank())) {
@@ -40,7 +40,7 @@ class RegisteredGroup {
   std::string name_;
 };
 
-// Calls an operator of the project with its arguments in order, the last ones left to their defaults.
+// Calls an operator of the project with its arguments in order. The last ones may be left to their defaults.
 template <class... Arguments>
 void call_operator(const std::string& name, Arguments&&... arguments) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("narrowcast::" + name).c_str(), "");
@@ -51,7 +51,7 @@ void call_operator(const std::string& name, Arguments&&... arguments) {
   op.callBoxed(stack);
 }
 
-// How the tensors of a call travel, and which way the call is made.
+// The encoding of a call's tensors, and the way to make the call.
 struct Call {
   Way way = Way::kCall;
   DQuantType qtype = DQuantType::kFp16;

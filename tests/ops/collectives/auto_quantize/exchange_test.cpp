@@ -1,4 +1,4 @@
-// The asynchronous form: what its work and its future do.
+// The asynchronous form: its work and its future.
 #include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/ATen.h>
@@ -35,7 +35,7 @@ TEST(DecodingWork, CompletesItsFutureThoughNobodyWaitsForTheWork) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const std::vector<at::Tensor> outputs{at::zeros({3}), at::zeros({3})};
     const auto future = kAllGather.async(outputs, at::full({3}, rank + 1, at::kFloat), group)->getFuture();
-    future->waitAndThrow();  // The work itself is gone.
+    future->waitAndThrow();  // The work itself is destroyed.
     const auto value = future->value().toTensorVector();
     ASSERT_EQ(value.size(), 2);
     EXPECT_TRUE(value[1].is_same(outputs[1]));
@@ -69,7 +69,7 @@ TEST(DecodingWork, CanBePolledAndWaitedForTwice) {
   });
 }
 
-// NCCL may look for NaN in what it is told are numbers, and ends the process.
+// NCCL can be configured to search floats for NaN, and then ends the process.
 TEST(Exchange, SendsCodesAsBytes) {
   run_ranks(2, [](int64_t, const Group& group) {
     const auto record = std::make_shared<testing::CollectiveRecord>();
@@ -86,7 +86,7 @@ TEST(Exchange, SendsCodesAsBytes) {
   });
 }
 
-// A transfer on a GPU: its future is complete at once, it itself later, or never.
+// A transfer on a GPU: its future is complete at once; the transfer itself completes later, or never.
 class EnqueuedTransfer final : public c10d::Work {
  public:
   EnqueuedTransfer() : Work(0, c10d::OpType::ALLGATHER) { future_->markCompleted(std::vector<at::Tensor>()); }
@@ -130,7 +130,7 @@ TEST(DecodingWork, TellsWhyAnEnqueuedTransferFailed) {
   EXPECT_NE(work->exception(), nullptr);
 }
 
-// Several at once, waited for in another order than they were started.
+// Several transfers at once, waited for in another order than they were started.
 TEST(DecodingWork, OverlapsWithOthers) {
   run_ranks(3, [](int64_t rank, const Group& group) {
     std::vector<std::vector<at::Tensor>> outputs;

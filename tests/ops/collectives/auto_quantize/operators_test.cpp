@@ -1,4 +1,4 @@
-// The auto_quantize operators: arguments that are wrong on one rank alone, the meta device, autograd.
+// The auto_quantize operators: wrong arguments, the meta device, autograd.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ using testing::run_ranks;
 using Tensors = std::vector<at::Tensor>;
 using Rows = std::vector<int64_t>;
 
-// Runs `body` on two ranks, with the name of the group. Both make the same wrong calls; what one rank alone does wrong
-// is in agreement_test.cpp.
+// Runs `body` on two ranks, with the name of the group. Both make the same wrong calls. Calls that are wrong on one
+// rank only are in agreement_test.cpp.
 void both_of_two(const std::function<void(const std::string& group)>& body) {
   run_ranks(2, [&](int64_t, const Group& group) {
     const RegisteredGroup registered(group);
@@ -34,7 +34,7 @@ void both_of_two(const std::function<void(const std::string& group)>& body) {
   });
 }
 
-// What is thrown for a wrong argument of rank 0, without the name of call and rank that it must begin with.
+// The error text for a wrong argument of rank 0, without the name of call and rank at its beginning.
 template <class Error, class... Arguments>
 std::string error_of_rank_0(const std::string& collective, const Arguments&... arguments) {
   const std::string name = "auto_quantize_" + collective;

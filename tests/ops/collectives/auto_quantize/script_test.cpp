@@ -18,7 +18,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kWorld = 3;
 
-// Outputs are read after they were written, and as they were before: neither may be moved past the collective.
+// The scripts read outputs before and after the collective. Neither read may be moved past the collective.
 constexpr const char* kScript = R"(
 def all_gather(self, x, group: str):
     outputs = [torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)]
@@ -37,10 +37,10 @@ def all_to_all_single(self, x, group: str, rank: int):
     return [output, before]
 )";
 
-// Whole numbers, which FP16 and BFP16 carry exactly.
+// Integers, which are exact in FP16 and BFP16.
 at::Tensor input_of(int64_t rank) { return at::arange(24, at::kFloat).view({6, 4}) + 8 * rank; }
 
-// What each method must return, in the order in which a rank's peers are.
+// The expected results of each method, in the order of a rank's peers.
 Tensors gathered() {
   Tensors expected;
   for (int64_t sender = 0; sender < kWorld; ++sender) {

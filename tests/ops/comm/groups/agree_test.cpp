@@ -85,7 +85,7 @@ std::string with_number(std::string message, size_t at, Number number) {
   return message;
 }
 
-// Sizes that would end beyond the message, or in memory that there is not.
+// Sizes that would end beyond the message, or that exceed the machine's memory.
 TEST(Message, IsNoneIfASizeIsTooLarge) {
   const std::string message = to_message(some());
   const auto rest = static_cast<int64_t>(message.size()) - 16;
@@ -109,7 +109,7 @@ TEST(Message, CutsAReasonBetweenCharacters) {
   EXPECT_EQ(read->refusal->reason, std::string(kLongestReason - 1, 'a'));
 }
 
-// What rank 1 is told.
+// The error on rank 1.
 std::string error_of(const std::vector<Announcement>& announcements) {
   std::vector<std::string> messages;
   for (const Announcement& announcement : announcements) messages.push_back(to_message(announcement));
@@ -193,7 +193,7 @@ TEST(CheckAnnouncements, ShowsLongTextsInPart) {
 
 class Agree : public ::testing::TestWithParam<int64_t> {
  protected:
-  // What every rank is told if the last one announces `odd` and the others `usual`. The group is as good as before.
+  // Expects this error on every rank if the last rank announces `odd` and the others `usual`. The group stays usable.
   template <class Error = c10::ValueError>
   void expect_error(const Announcement& usual, const Announcement& odd, const std::string& message) const {
     run_ranks(GetParam(), [&](int64_t rank, const Group& group) {

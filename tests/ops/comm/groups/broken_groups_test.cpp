@@ -32,7 +32,7 @@ TEST(BreakOff, EndsTheGroupAndAllThatWereSplitOffItOnce) {
   EXPECT_EQ(why_broken_off(owners), "rank 1 is lost");
 }
 
-// Each abort returns only when all have begun.
+// Each abort returns only when all aborts have begun.
 TEST(BreakOff, WaitsForNoneBeforeItEndsTheOthers) {
   const auto [group, backend] = breakable_group();
   const auto [node, of_node] = breakable_group();
@@ -71,7 +71,7 @@ TEST(BreakOff, EndsWhatIsSplitOffLater) {
   EXPECT_EQ(of_node->shutdowns(), 0);
 }
 
-// Memory of a group that has ended is used again, also for other groups.
+// Memory of a destroyed group is used again, also for other groups.
 TEST(BreakOff, IsOfNoGroupThatIsMadeLater) {
   for (int i = 0; i < 1000; ++i) {
     const auto [group, backend] = breakable_group();

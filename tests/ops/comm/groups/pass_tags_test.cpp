@@ -29,7 +29,7 @@ Announcement tag_of(int64_t model, int64_t pass, const std::string& reason = "")
           .refusal = reason.empty() ? std::nullopt : std::optional(Refusal{false, reason})};
 }
 
-// Notes that it was started.
+// Records that it was started.
 class StartedJob final : public engine::Job {
  public:
   std::string name() const override { return "a bucket"; }
@@ -91,7 +91,7 @@ TEST_P(PassTagJobTest, FailsWhereOneRankRefuses) {
   });
 }
 
-// An operator that one rank calls while the others are in a backward pass: both sides learn it at once.
+// One rank calls an operator while the others are in a backward pass: both sides get the error at once.
 TEST_P(PassTagJobTest, IsToldFromAnOperatorsCall) {
   run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
     const auto call = [&] {
@@ -109,7 +109,7 @@ TEST_P(PassTagJobTest, IsToldFromAnOperatorsCall) {
   });
 }
 
-// As the models of a group come and go.
+// Models of a group are created and destroyed.
 TEST_P(PassTagJobTest, BucketsAreComparedWhereTwoModelsSendThem) {
   run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
     const PassTags one(group);

@@ -47,7 +47,7 @@ TEST(CheckSplits, AGroupThatFailsIsBrokenOff) {
   EXPECT_EQ(of_node->aborts(), 1) << "it is none of the group's any more";
 }
 
-// Whatever it would send there, a rank is lost.
+// A rank is lost, so the check could not send anything there.
 TEST(CheckSplits, ChecksNothingWhereTheParentIsBrokenOff) {
   const Group group = breakable_group().first;
   const auto [node, of_node] = breakable_group();

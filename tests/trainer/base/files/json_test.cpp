@@ -16,7 +16,7 @@ namespace {
 using narrowcast::testing::error_message;
 using nlohmann::json;
 
-// Objects and arrays in turn, `depth` of them, closed if `closed`.
+// `depth` nested objects and arrays in turn, closed if `closed`.
 std::string nested(int64_t depth, bool closed = true) {
   std::string text;
   std::string end;
@@ -71,7 +71,7 @@ TEST(ParseJson, SizeIsLimited) {
             "has 16777217 bytes of JSON, above the limit of 16777216");
 }
 
-// In no message are the library's own words.
+// The library's own words are in no message.
 TEST(ProblemWith, SaysWhatIsMissingOrOfAnotherType) {
   const auto problem = [](const std::function<void(const json&)>& ask) {
     try {
@@ -102,7 +102,7 @@ TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
   }
 }
 
-// As messages show them; what is UTF-8 stays, control characters too.
+// Invalid strings become the text that messages show. UTF-8 stays unchanged, including control characters.
 TEST(WithUtf8Strings, ReplacesWhatJsonCannotHold) {
   const std::string long_path(5000, '\xe9');
   const json value =

@@ -43,7 +43,7 @@ TEST(Description, NamesTypes) {
   EXPECT_EQ(flags.at("sample_paths").variable.type, "list");
 }
 
-// The message check_flag_groups refuses these groups with.
+// The message with which check_flag_groups rejects these groups.
 std::string fault(const std::vector<FlagGroup>& groups) {
   Description description;
   description.groups = groups;

@@ -31,7 +31,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// What run_program makes of a body that throws: its exit code and standard error.
+// The exit code and standard error of run_program with this body.
 std::pair<int, std::string> outcome(const std::function<int()>& body) {
   ::testing::internal::CaptureStderr();
   const int code = run_program("prog", body);
@@ -78,7 +78,7 @@ TEST(ReportFailure, ComesAfterNoOtherFailure) {
           std::_Exit(kSuccess);
         }).detach();
         begun.get_future().wait();
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // In which nothing may happen.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // Nothing may happen in this time.
         std::_Exit(code);
       },
       ::testing::ExitedWithCode(kInternalError), "^prog: odd\n$");
@@ -88,7 +88,7 @@ TEST(ExitCode, APathThatIsNotThereIsNoBug) {
   const auto [code, line] =
       outcome([]() -> int { return std::filesystem::read_symlink("/no/such/link").empty() ? 0 : 1; });
   EXPECT_EQ(code, kWrongUse);
-  EXPECT_THAT(line, StartsWith("prog: filesystem error: "));  // Its words differ between versions of the library.
+  EXPECT_THAT(line, StartsWith("prog: filesystem error: "));  // The rest differs between versions of the library.
   EXPECT_THAT(line, EndsWith(": No such file or directory [/no/such/link]\n"));
 }
 
@@ -97,7 +97,7 @@ TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
             std::make_pair(int{kWrongUse}, std::string("prog: not enough memory (std::bad_alloc)\n")));
   const std::string limit =
       " (RLIMIT_NOFILE: at most " + std::to_string(network::open_file_limit()) + " files may be open)\n";
-  // Whatever class a library chose for it.
+  // The class of the library's exception does not matter.
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistNetworkError, false, "socket: ", std::strerror(EMFILE)); }),
             std::make_pair(int{kWrongUse}, "prog: socket: Too many open files" + limit));
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "pipe2: ", std::strerror(EMFILE)); }),
@@ -105,17 +105,17 @@ TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
 }
 
 TEST(ExitCode, NamesTheMemoryThatLibTorchLacks) {
-  // More than any machine has addresses for.
+  // More bytes than any machine has addresses for.
   const auto [code, line] = outcome([] { return static_cast<int>(at::empty({int64_t{1} << 60}, at::kByte).numel()); });
   EXPECT_EQ(code, kWrongUse);
-  // AddressSanitizer says so, too, on a line before.
+  // AddressSanitizer prints a line about it before.
   EXPECT_THAT(line, HasSubstr("prog: not enough memory: DefaultCPUAllocator: can't allocate memory: "));
 }
 
 TEST(ExitCode, BlamesItsOwnLimitForNothingElse) {
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "pipe2: ", std::strerror(ENFILE)); }),
             std::make_pair(int{kWrongUse}, std::string("prog: pipe2: Too many open files in system\n")));
-  // Ranks agree on such a text: all of them have the same code and line, whoever it happened to.
+  // Ranks agree on such a text: all of them have the same code and line, whichever rank failed.
   for (const std::string beginning : {"", "checkpoint_dir runs: "}) {
     const std::string text = beginning + "rank 1: runs/step-5: cannot be written: " + std::strerror(EMFILE);
     EXPECT_EQ(outcome([&]() -> int { TORCH_CHECK_VALUE(false, text); }),
@@ -161,7 +161,7 @@ int64_t seconds_now() {
 
 class ErrorFileTest : public ::testing::Test {
  protected:
-  // The file's object "message", when a program has failed so.
+  // The file's object "message", after a program failed with `failure`.
   nlohmann::json written(const Failure& failure) {
     error_file_writer(file)(failure);
     return nlohmann::json::parse(std::ifstream(file)).at("message");
@@ -189,7 +189,7 @@ TEST_F(ErrorFileTest, TellsWhetherARestartWouldFailAlike) {
   }
 }
 
-// A wrong flag stays wrong; memory, files and peers come back.
+// A wrong flag stays wrong after a restart; memory, files and peers may be available again.
 TEST_F(ErrorFileTest, WrongUseIsFinalAndWantOfResourcesIsNot) {
   const auto is_final_after = [&](const std::function<int()>& body) {
     ::testing::internal::CaptureStderr();

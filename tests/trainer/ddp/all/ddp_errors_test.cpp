@@ -1,4 +1,4 @@
-// What is wrong is said on every rank, in the same words, before training starts.
+// Errors are thrown on every rank, with the same text, before training starts.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST(DdpErrorsTest, NamesTheNodesThatDiffer) {
                      Eq("levels differs between ranks: rank 0 has one, rank 1 has auto"));
 }
 
-// A rank of another version, which may write other bytes and lay buckets out in another order, compares other values.
+// A rank of another version may write other bytes and order buckets differently, so it compares other values.
 TEST(DdpErrorsTest, NamesWhatARankOfAnotherVersionDoesOtherwise) {
   const auto beside = [](const NamedValue& other) {
     return [=](int64_t rank, const ProcessGroupPtr& group) {

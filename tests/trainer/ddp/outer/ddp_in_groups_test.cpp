@@ -15,13 +15,13 @@ namespace {
 constexpr int64_t kRanks = 4;
 constexpr int64_t kStart = 3;
 constexpr int64_t kEvery = 4;
-constexpr int64_t kSteps = 11;  // Two exchanges after the start.
+constexpr int64_t kSteps = 11;  // Two outer steps after the start.
 
 DdpOptions local_ddp(int64_t group_size) {
   return DdpOptions().hook("post_local_sgd").local({.start = kStart, .group_size = group_size});
 }
 
-// What a rank must have in common, and with whom: all in the warm-up and after an exchange, else its group.
+// All ranks are equal in the warm-up and after an outer step; else the ranks of a group are equal.
 TEST(PostLocalSgd, GroupsStayEqualAndAllRanksMeet) {
   for (const int64_t group_size : {1, 2, 4}) {
     run_ranks(kRanks, [&](int64_t rank, const auto& group) {
@@ -47,7 +47,7 @@ TEST(PostLocalSgd, GroupsStayEqualAndAllRanksMeet) {
   }
 }
 
-// The steps of the warm-up are those of DistributedDataParallel with the hook inside.
+// The steps of the warm-up equal those of DistributedDataParallel with the inner hook.
 TEST(PostLocalSgd, BeginsAsDistributedDataParallel) {
   run_ranks(2, [&](int64_t rank, const auto& group) {
     SmallNet plain;
@@ -77,7 +77,7 @@ TEST(PostLocalSgd, BuffersAreARanksOwnAfterTheStart) {
     for (int64_t step = 0; step < kStart + 3; ++step) {
       const Sample sample = sample_of(step, rank);
       const at::Tensor output = ddp.forward(sample.x);
-      // Those of the step before were broadcast before this step's own data changed them.
+      // The buffers of the previous step were broadcast before this step's own data changed them.
       const auto before = gathered(group, net->running_mean - sample.x.mean(0) * 0.1);
       EXPECT_EQ(at::allclose(before[0], before[1], 0, 1e-6), step <= kStart) << "step " << step;
       ddp.backward(output.sum());
@@ -86,7 +86,7 @@ TEST(PostLocalSgd, BuffersAreARanksOwnAfterTheStart) {
   });
 }
 
-// The first forward after the warm-up would broadcast them, but not in a training that resumes there.
+// The first forward after the warm-up would broadcast the buffers, except in a training that resumes there.
 TEST(PostLocalSgd, SettlingBroadcastsTheBuffersOfTheWarmUpsLastStep) {
   run_ranks(2, [&](int64_t rank, const auto& group) {
     torch::nn::BatchNorm1d net(8);

@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kOuterWorlds[] = {1, 2, 3, 4, 5, 8};
-constexpr double kUnit = 1.0 / (1 << 24);  // Of float32's rounding.
+constexpr double kUnit = 1.0 / (1 << 24);  // The unit roundoff u of float32.
 
 OuterOptions outer_options(int64_t sync_every) { return OuterOptions().sync_every(sync_every).wire(outer_wire()); }
 
@@ -33,7 +33,7 @@ at::Tensor mean_of(const std::vector<at::Tensor>& by_rank) {
   return sum / static_cast<double>(by_rank.size());
 }
 
-// Both spellings of it, against the mean in float32 in the order of ranks.
+// Both ways to configure it, compared with the mean in float32 in the order of ranks.
 TEST(OuterOptimizer, OuterSgdOfRateOneIsPeriodicAveragingBitForBit) {
   for (const int64_t world : kOuterWorlds) {
     run_ranks(world, [&](int64_t rank, const auto& group) {
@@ -58,10 +58,11 @@ TEST(OuterOptimizer, OuterSgdOfRateOneIsPeriodicAveragingBitForBit) {
   }
 }
 
-// The mean of W ranks' parameters after a step is the step by the mean gradient. Each step rounds every rank's
-// parameter and its product, W sums and a quotient here; there W sums of gradients, less than 2 (W + 3) roundings of at
-// most u times the largest number. What differs before a step differs after it by less than twice as much at this rate
-// (loss and network are smooth, their second derivatives times 0.05 below 1), and 4 steps follow.
+// The mean of W ranks' parameters after a step equals the step with the mean gradient. With the outer optimizer, each
+// step rounds every rank's parameter and its product, W sums and a quotient. With DistributedDataParallel it rounds W
+// sums of gradients. Together these are less than 2 (W + 3) roundings of at most u times the largest number. At this
+// rate a step increases an earlier difference by less than a factor of 2 (loss and network are smooth, their second
+// derivatives times 0.05 are below 1), and 4 steps follow.
 TEST(OuterOptimizer, PlainSgdWithAnExchangeInEachStepIsDistributedDataParallelToRounding) {
   for (const int64_t world : kOuterWorlds) {
     run_ranks(world, [&](int64_t rank, const auto& group) {
@@ -103,7 +104,7 @@ struct Schedule {
   int64_t first;
 };
 
-// All ranks in float64, as the definition has it.
+// All ranks in float64, computed from the definition.
 class Simulation {
  public:
   Simulation(const Schedule& schedule, int64_t world) : schedule_(schedule), velocity_(at::zeros({51}, at::kDouble)) {
@@ -170,9 +171,10 @@ const Schedule kSchedules[] = {
     {outer_options(4).fragments(2).overlap_steps(1).mix(1), 1, 0, 2},
 };
 
-// An error in a parameter shrinks in local steps (by 1 - kInnerRate), and in outer ones grows by less than 1 + rate
-// (1 + momentum) < 3. A step rounds numbers below 8 fewer than 16 times, the world's sum included, and 40 steps have
-// less than 8 outer ones of a fragment that matter before the oldest errors have shrunk as much: 40 * 16 * 8 u * 3.
+// An error in a parameter shrinks in local steps (by 1 - kInnerRate), and grows in outer ones by less than 1 + rate (1
+// + momentum) < 3. A step rounds numbers below 8 fewer than 16 times, including the world's sum. The 40 steps have
+// fewer than 8 outer ones of a fragment that matter before the oldest errors have shrunk as much. So the bound is 40 *
+// 16 * 8 u * 3.
 TEST(OuterOptimizer, EverySchedulesNumbersAreThoseOfASimulationInFloat64) {
   constexpr double kTolerance = 40 * 16 * 8 * kUnit * 3;
   for (const int64_t world : kOuterWorlds) {
@@ -195,9 +197,9 @@ TEST(OuterOptimizer, EverySchedulesNumbersAreThoseOfASimulationInFloat64) {
   }
 }
 
-// PyTorch's own test of PeriodicModelAverager: with period 4, warm-ups of 12 to 15 steps and 20 steps, parameters that
-// hold the rank become the mean of ranks exactly in those steps, counted from 0, of which the number after the warm-up
-// is a multiple of 4.
+// PyTorch's test of PeriodicModelAverager, with period 4, warm-ups of 12 to 15 steps and 20 steps. Each parameter holds
+// its rank, and becomes the mean of ranks in the steps whose number after the warm-up, counted from 0, is a multiple of
+// 4.
 TEST(OuterOptimizer, HasTheKnownAnswersOfPyTorchsPeriodicAverager) {
   constexpr int64_t kWorld = 4;
   run_ranks(kWorld, [&](int64_t rank, const auto& group) {
@@ -216,8 +218,8 @@ TEST(OuterOptimizer, HasTheKnownAnswersOfPyTorchsPeriodicAverager) {
   });
 }
 
-// With error feedback what the ranks lack of the sum of all differences stays within a code of both hops; without, the
-// same error comes back with each of them.
+// With error feedback the ranks' total error of the sum of all differences stays within a code of both hops. Without
+// it, each difference adds the same error again.
 TEST(OuterOptimizer, ErrorFeedbackKeepsNarrowFormatsOnTheWay) {
   constexpr int64_t kRounds = 60;
   for (const int64_t world : {2, 5}) {
@@ -227,13 +229,13 @@ TEST(OuterOptimizer, ErrorFeedbackKeepsNarrowFormatsOnTheWay) {
           hooks::WireOptions wire = outer_wire(format);
           wire.error_feedback = feedback;
           const at::Tensor parameter = at::zeros({1000}).requires_grad_();
-          parameter.mutable_grad() = seeded_randn(static_cast<uint64_t>(rank), {1000});  // In every step.
+          parameter.mutable_grad() = seeded_randn(static_cast<uint64_t>(rank), {1000});  // The same in every step.
           torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.25));
           OuterOptimizer outer(sgd, group, OuterOptions().sync_every(2).wire(wire));
           for (int64_t step = 0; step < 2 * kRounds; ++step) outer.step();
           const at::Tensor way = -mean_of(gathered(group, parameter.grad())) * 0.5 * kRounds;
-          const double largest = 4;  // Of a normal number's magnitude, about.
-          // A message of var5 has room for codes of 4 bits in all blocks, too.
+          const double largest = 4;  // About the largest magnitude of the normal numbers.
+          // A message of var5 has room for codes of 4 bits in all blocks.
           const double code = largest * 0.5 / (format == WireFormat::kInt8B128 ? 127 : 7);
           const double missing = (outer.reference() - way).abs().max().template item<double>();
           EXPECT_EQ(missing <= 2 * code, feedback)
@@ -269,7 +271,7 @@ TEST(OuterOptimizer, ANanOnOneRankCostsItsRoundOnAllRanks) {
   }
 }
 
-// Fragments are issued 3 steps apart, and joined 2 steps later; the end joins the last one.
+// Fragments are issued 3 steps apart, and joined 2 steps later. The end joins the last one.
 TEST(OuterOptimizer, SaysHowOldItsNewsIs) {
   run_ranks(2, [&](int64_t rank, const auto& group) {
     SmallTraining training(rank);
@@ -313,7 +315,7 @@ TEST(OuterOptimizer, TheOuterParametersCanBeLookedAtAndAreTheLast) {
   run_ranks(3, [&](int64_t rank, const auto& group) {
     SmallTraining training(rank);
     OuterOptimizer outer(*training.inner, group, outer_options(6).fragments(2).overlap_steps(2));
-    for (int64_t step = 0; step < 11; ++step) training.step(outer);  // Nothing is under way.
+    for (int64_t step = 0; step < 11; ++step) training.step(outer);  // Nothing is in flight.
     const at::Tensor own = training.flat();
     {
       const OuterOptimizer::OuterParameters look(outer);
@@ -339,7 +341,7 @@ TEST(OuterOptimizer, TheOuterParametersCanBeLookedAtAndAreTheLast) {
   });
 }
 
-// In one shot a rank sends its message of each fragment to all others.
+// In the one-shot algorithm a rank sends its message of each fragment to all others.
 TEST(OuterOptimizer, CountsTheBytesOfItsFragments) {
   for (const WireFormat format : {WireFormat::kInt4B32, WireFormat::kVar5}) {
     run_ranks(3, [&](int64_t rank, const auto& group) {

@@ -80,7 +80,7 @@ TEST_P(ConsensusTest, ABarrierHoldsUntilAllHaveCome) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ConsensusTest, ::testing::Values(1, 2, 3, 4, 5, 8));
 
-// What each of three ranks is told when they pass these lists.
+// The error of each of three ranks when they pass these lists.
 void expect_difference(const std::vector<std::vector<NamedValue>>& lists, const std::string& message) {
   run_ranks(static_cast<int64_t>(lists.size()), [&](int64_t rank, const ProcessGroupPtr& group) {
     try {
@@ -111,7 +111,7 @@ TEST(ConsensusDifferenceTest, ShowsValuesOnOneLineAndNotEndless) {
   });
 }
 
-// A peer whose messages are not those of this function.
+// The messages of a peer are from another function.
 TEST(ConsensusPeersTest, LengthsThatCannotBeAreABackendErrorThatNamesTheRank) {
   for (const int64_t length : {int64_t{-1}, (int64_t{64} << 20) + 1, std::numeric_limits<int64_t>::max()}) {
     run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
@@ -155,7 +155,7 @@ TEST(ConsensusDifferenceTest, TakesBytesThatAreNotText) {
   });
 }
 
-// A rank dies; the others are told which step of theirs failed.
+// A rank dies. The errors of the others name their failed step.
 TEST(ConsensusDeathTest, ALostPeerIsABackendErrorThatNamesRankAndStep) {
   const std::vector<int> codes = fork_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
     barrier(group, "start");

@@ -1,5 +1,5 @@
-// Ranks that do not run the same backward passes: all of them learn it, and which ranks differ, before any mean is
-// used.
+// Ranks that do not run the same backward passes: all of them get an error that names the ranks that differ, before any
+// mean is used.
 #include "trainer/ddp/reducer/pass_check.h"
 
 #include <c10/util/Exception.h>
@@ -43,7 +43,7 @@ std::vector<Mode> hooks_to_misuse() {
           {"auto", options_of("auto")}};
 }
 
-// The last rank does otherwise in one step.
+// The last rank differs in one step.
 class Misuse : public ::testing::TestWithParam<std::tuple<Mode, int64_t>> {
  protected:
   int64_t odd_rank() const { return std::get<1>(GetParam()) - 1; }
@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, Misuse,
                            return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
                          });
 
-// Two layers of two models, whose order in the forward pass decides that of their gradients.
+// Two layers, of two models. Their order in the forward pass decides the order of their gradients.
 struct TwoLayersImpl : torch::nn::Module {
   TwoLayersImpl() {
     first = register_module("first", torch::nn::Linear(8, 8));
@@ -158,7 +158,7 @@ struct TwoLayersImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoLayers);
 
-// In one backward pass the buckets of two models come in turn, on one rank in another one.
+// In one backward pass the buckets of two models come in turn, on one rank in another order.
 TEST_P(Misuse, BucketsOfTwoModelsInAnotherOrder) {
   if (std::get<0>(GetParam()).options.hook() == "none") GTEST_SKIP() << "the Reducer asks nobody before it sends";
   if (std::get<0>(GetParam()).options.static_graph()) GTEST_SKIP() << "all buckets of a model come together";
@@ -182,7 +182,7 @@ TEST_P(Misuse, BucketsOfTwoModelsInAnotherOrder) {
   expect_error(body, differs("bucket 1 of backward pass 1 of model 2", "bucket 1 of backward pass 1 of model 1"));
 }
 
-// Nothing was sent, so that a new wrapper can use the group.
+// Nothing was sent, so a new wrapper can use the group.
 TEST(PassCheckTest, TheGroupRemainsUsableWhereAllRanksConvert) {
   run_ranks(3, [](int64_t rank, const ProcessGroupPtr& group) {
     for (const char* hook : {"none", "int8"}) {
@@ -197,7 +197,7 @@ TEST(PassCheckTest, TheGroupRemainsUsableWhereAllRanksConvert) {
   });
 }
 
-// Ranks that exchange nothing wait for nobody, and fail by themselves.
+// Ranks that send nothing do not wait for others, and fail by themselves.
 TEST(PassCheckTest, RanksThatDoNotAverageTogetherCompareNothing) {
   run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
     Ddp ddp(SmallNet(), group, DdpOptions().hook("noop"));
@@ -210,7 +210,7 @@ TEST(PassCheckTest, RanksThatDoNotAverageTogetherCompareNothing) {
   });
 }
 
-// What all ranks do alike is no error, however they do it.
+// Any use that is the same on all ranks is allowed.
 TEST(PassCheckTest, PassesThatAreAlikeAreAveraged) {
   run_ranks(3, [](int64_t rank, const ProcessGroupPtr& group) {
     for (const char* hook : {"none", "int8"}) {

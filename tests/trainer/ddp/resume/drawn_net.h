@@ -1,4 +1,4 @@
-// A small module of which nearly everything is drawn: types, shared, frozen and unused parameters, buffers.
+// A small module with random properties: types, shared, frozen and unused parameters, buffers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,10 +27,10 @@ struct DrawnNetOptions {
   bool has_gain = false;                // A parameter without dimensions.
   bool has_cube = false;                // A parameter of three dimensions.
   bool has_unused = false;              // Two parameters that no pass uses.
-  bool has_buffer = false;              // A running mean of the inputs, that outputs depend on.
+  bool has_buffer = false;              // A running mean of the inputs, on which outputs depend.
 };
 
-// `optional`: whether some passes may leave parameters out; `unused`: whether all passes may.
+// `optional`: some passes may leave parameters out; `unused`: all passes may leave parameters out.
 struct DrawnNetLimits {
   bool optional = false;
   bool unused = false;
@@ -41,10 +41,10 @@ std::string text_of(const DrawnNetOptions& options);
 
 class DrawnNet : public torch::nn::Module {
  public:
-  // The same parameters for the same options and seed.
+  // The same options and seed give the same parameters.
   DrawnNet(const DrawnNetOptions& options, uint64_t seed);
 
-  // float32 [B, width] to the same. Bit i of `used`: whether layer i is used if it is optional.
+  // float32 [B, width] to [B, width]. Bit i of `used`: whether layer i is used if it is optional.
   at::Tensor forward(const at::Tensor& inputs, uint64_t used);
 
  private:

@@ -18,7 +18,8 @@ WireFormat draw_format(Draws& draws) {
   return draws.one_of(std::vector<WireFormat>(kWireFormats.begin(), kWireFormats.end()));
 }
 
-// Each rank is a node in most draws: within a node nothing is rounded. Levels need two ranks on one of the nodes.
+// In most draws each rank is a node, because nothing is rounded within a node. Two levels need two ranks on one of the
+// nodes.
 void draw_levels(Draws& draws, int64_t world_size, hooks::WireOptions& wire) {
   switch (draws.in(0, 5)) {
     case 0:
@@ -35,7 +36,7 @@ void draw_levels(Draws& draws, int64_t world_size, hooks::WireOptions& wire) {
   }
 }
 
-// A link is measured in few trials, as that takes most of their time. A slow one without latency selects two hops.
+// Few trials measure a link, because measuring takes most of their time. A slow link without latency selects two hops.
 void draw_link(Draws& draws, hooks::WireOptions& wire) {
   if (draws.once_in(10)) return;
   wire.link_gbit = draws.one_of<double>({1e-4, 1, 100});
@@ -88,7 +89,7 @@ hooks::HookOptions draw_hook_options(Draws& draws, const HookRow& row, int64_t w
   return options;
 }
 
-// In buckets of one parameter each, of a few, or of all.
+// Buckets have one parameter each, a few, or all.
 void draw_reducer(Draws& draws, DdpOptions& ddp) {
   const double cap = draws.one_of<double>({1e-5, 1e-3, 4e-3, 25});
   ddp.bucket_cap_mb(cap);
@@ -120,7 +121,7 @@ OuterOptions draw_outer(Draws& draws, int64_t warmup_steps) {
   return outer;
 }
 
-// PowerSGD exchanges float64 in one level, an outer optimizer exchanges no float64.
+// PowerSGD sends float64 in one level only; an outer optimizer sends no float64.
 std::vector<at::ScalarType> dtypes_of(const HookRow& row, const DrawnTraining& training) {
   std::vector<at::ScalarType> dtypes = {at::kFloat, at::kHalf, at::kBFloat16};
   const hooks::WireOptions& wire = training.ddp.wire();

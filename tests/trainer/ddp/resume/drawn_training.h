@@ -1,4 +1,4 @@
-// A data-parallel training that a seed draws: hook, options, module, number of ranks and steps.
+// A data-parallel training drawn from a seed: hook, options, module, number of ranks and steps.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct DrawnTraining {
   DdpOptions ddp = {};
   std::optional<OuterOptions> outer = std::nullopt;
   DrawnNetOptions net = {};
-  bool ranks_differ = false;  // Whether ranks use other optional layers than each other.
+  bool ranks_differ = false;  // Whether ranks use different optional layers.
   int64_t micro_batches = 1;  // Per step; all but the last one are in no_sync.
   bool rescales = false;      // The hook's state is rescaled after some steps.
   bool evaluates = false;     // Forward passes without gradients come between steps.
-  int64_t steps_before = 1;   // Until the state is saved, at least: until the buckets are settled.
+  int64_t steps_before = 1;   // At least, until the state is saved: until the buckets are settled.
   int64_t steps_after = 1;
 };
 

@@ -1,4 +1,4 @@
-// Random choices that depend on a seed alone.
+// Random choices that depend only on a seed.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace narrowcast::testing {
 
-// Not the distributions of <random>: those may differ between standard libraries, and a seed must name one case.
+// It does not use the distributions of <random>, which may differ between standard libraries: a seed must name one
+// case.
 class Draws {
  public:
   explicit Draws(uint64_t seed) : engine_(seed) {}
@@ -20,7 +21,7 @@ class Draws {
   // True once in `times` draws on average.
   bool once_in(int64_t times) { return in(1, times) == 1; }
 
-  // One of the values, which are not none.
+  // One of the values; there is at least one.
   template <class T>
   T one_of(const std::vector<T>& values) {
     return values.at(static_cast<size_t>(in(0, static_cast<int64_t>(values.size()) - 1)));

@@ -1,5 +1,5 @@
-// Resuming equals continuing, bit for bit, in trainings that are drawn at random. Each trial has the name of its seed,
-// and prints what was drawn. To run one of the usual trials, or 5000 others:
+// Resuming equals continuing, bit for bit, in randomly drawn trainings. The name of each trial contains its seed, and
+// the trial prints its training. To run one of the usual trials, or 5000 others:
 //
 //   narrowcast_ddp_tests --gtest_filter='*ResumeTrialsTest*/seed_17'
 //   NARROWCAST_TRIALS=5000 NARROWCAST_FIRST_TRIAL=1000 narrowcast_ddp_tests --gtest_filter='*ResumeTrialsTest*'
@@ -31,7 +31,7 @@ namespace {
 using Tensors = std::map<std::string, at::Tensor>;
 
 constexpr uint64_t kSeedOfParameters = 1;
-constexpr uint64_t kOtherParameters = 2;  // That a training begins with whose parameters are loaded later.
+constexpr uint64_t kOtherParameters = 2;  // Seed of a training whose parameters are loaded later.
 
 hooks::HookState copy_of(const hooks::HookState& state) {
   hooks::HookState copy;
@@ -49,7 +49,7 @@ void add_state(Tensors& tensors, const std::string& owner, const hooks::HookStat
   for (const auto& [name, tensor] : state) tensors[owner + " " + name] = tensor.clone();
 }
 
-// The first tensor that only one of them has, or has with other bits; empty if there is none.
+// The first tensor that is missing in one of them or differs in a bit; empty if all are equal.
 std::string first_difference(const Tensors& continued, const Tensors& resumed) {
   for (const auto& [name, tensor] : continued) {
     const auto other = resumed.find(name);
@@ -69,7 +69,7 @@ std::string first_difference(const Tensors& continued, const Tensors& resumed) {
   return "";
 }
 
-// What one rank saves between two steps.
+// The saved data of one rank between two steps.
 struct Saved {
   int64_t step = 0;
   bool replicas_are_equal = true;
@@ -86,8 +86,8 @@ class Training {
   Training(const DrawnTraining& drawn, const ProcessGroupPtr& group)
       : Training(drawn, group, std::make_shared<DrawnNet>(drawn.net, kSeedOfParameters)) {}
 
-  // Resumes from what the ranks have saved. As docs/guide/checkpoints.md has it, parameters are loaded first; replicas
-  // that differ are loaded once DistributedDataParallel has made them equal.
+  // Resumes from the saved data of the ranks. As docs/guide/checkpoints.md describes it, parameters are loaded first.
+  // Replicas that differ are loaded after DistributedDataParallel has made them equal.
   Training(const DrawnTraining& drawn, const ProcessGroupPtr& group, const std::vector<Saved>& saved)
       : Training(drawn, group, loaded_net(drawn, group, saved)) {
     const Saved& own = saved.at(static_cast<size_t>(group->getRank()));
@@ -144,7 +144,7 @@ class Training {
     return saved;
   }
 
-  // Adds what the last step has led to.
+  // Adds the results of the last step.
   void record_step(Tensors& tensors) const {
     const std::string step = "step " + std::to_string(step_) + ": ";
     for (const auto& parameter : net_->named_parameters()) {
@@ -156,7 +156,7 @@ class Training {
     for (const auto& buffer : net_->named_buffers()) tensors[step + buffer.key()] = buffer.value().clone();
   }
 
-  // Adds all that later steps depend on, and counters.
+  // Adds all state on which later steps depend, and counters.
   void record_state(Tensors& tensors) {
     const Saved saved = save();
     std::ostringstream buckets;
@@ -208,7 +208,7 @@ class Training {
     for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(values.at(i));
   }
 
-  // The same on all ranks, and for each micro-batch another number.
+  // A number that is the same on all ranks and differs between micro-batches.
   uint64_t hash(int64_t batch = 0) const {
     return std::mt19937_64(drawn_.seed * 1000 + static_cast<uint64_t>(step_ * 10 + batch))();
   }
@@ -238,7 +238,7 @@ class Training {
   int64_t step_ = 0;
 };
 
-// Each rank's, by rank.
+// The results of each rank, by rank.
 struct Continued {
   std::vector<Saved> saved;
   std::vector<Tensors> at_save;
@@ -285,7 +285,7 @@ void expect_the_same_from(const Continued& continued, const DrawnTraining& drawn
   }
 }
 
-// What trials have found.
+// Failures that trials have found.
 
 // The forward after the last step of a warm-up broadcasts buffers.
 TEST(ResumeTest, AtTheEndOfAWarmUp) {
@@ -314,8 +314,8 @@ TEST(ResumeTest, OnceResidualsHaveArrivedInOtherBuckets) {
   }
 }
 
-// A static graph is learnt anew; with no_sync before, gradients are there when its Reducer is made. A third is no
-// float.
+// A static graph is learnt again. With no_sync before, gradients exist when its Reducer is created. A third is not
+// exact in float32.
 TEST(ResumeTest, InAStaticGraphThatAccumulatesInBucketViews) {
   DrawnTraining training;
   training.world_size = 3;
@@ -331,7 +331,7 @@ class ResumeTrialsTest : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(ResumeTrialsTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
   const DrawnTraining drawn = draw_training(GetParam());
-  std::cout << text_of(drawn) << std::endl;  // Before it can crash.
+  std::cout << text_of(drawn) << std::endl;  // Printed before it can crash.
   expect_the_same_from(run_through(drawn), drawn);
 }
 

@@ -27,7 +27,7 @@ std::string complaint(const std::string& text) {
   return error_message<CorruptInputError>([&] { parse_manifest(text, "DIR/manifest.json"); });
 }
 
-// A manifest whose sum is right, whatever else it says.
+// A manifest with a correct checksum and any other content.
 std::string with(const std::function<void(json&)>& change) {
   json object = json::parse(format_manifest(example()));
   change(object);
@@ -67,7 +67,7 @@ TEST(Manifest, NotAByteMayBeMissingOrOther) {
   for (size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
     changed[i] = static_cast<char>(changed[i] ^ 1);
-    // White space between the values says nothing.
+    // White space between the values is ignored.
     if (std::isspace(static_cast<unsigned char>(text[i])) == 0) {
       ASSERT_THAT(complaint(changed), HasSubstr("DIR/manifest.json: ")) << i;
     }

@@ -76,7 +76,8 @@ TEST(TextFiles, AFolderThatCannotBeReadIsNamed) {
   const TemporaryFolder folder;
   folder.write("sub/deeper/a.txt", "");
   const std::vector<std::string> below = {folder.path(), folder / "sub", folder / "sub/deeper"};
-  // Folders are open as long as those in them. What permissions forbid, the superuser may do all the same.
+  // A folder stays open while the folders in it are read. A limit of open files is used here because the superuser may
+  // read any folder, whatever its permissions are.
   for (size_t readable = 0; readable < below.size(); ++readable) {
     const testing::OpenFileLimit limit(testing::next_descriptor() + readable);
     EXPECT_EQ(error_message<c10::ValueError>([&] { list_text_files({folder.path()}); }),
@@ -100,7 +101,7 @@ TEST(Vocabulary, OfTextIsSortedByCodePointWithoutRepeats) {
 }
 
 TEST(Vocabulary, EncodeAndDecodeAreInverse) {
-  const Vocabulary vocabulary({"b", "a", "\xc3\xa9"});  // any order, as a model file may have
+  const Vocabulary vocabulary({"b", "a", "\xc3\xa9"});  // in any order, as in a model file
   const at::Tensor tokens = vocabulary.encode(
       "a\xc3\xa9"
       "bb");
@@ -151,7 +152,7 @@ TEST(Vocabulary, EntriesAreDifferentSingleCharacters) {
             "vocabulary: entry 2, 'a', occurs twice");
 }
 
-// The text that a corpus stands for.
+// The text that a corpus represents.
 std::string text_of(const TextCorpus& corpus) {
   std::vector<int64_t> tokens(corpus.tokens().begin(), corpus.tokens().end());
   return corpus.vocabulary().decode(at::tensor(tokens, at::kLong));
@@ -173,7 +174,7 @@ TEST(TextCorpus, RealTextComesBackByteForByte) {
   EXPECT_GT(corpus.characters(), 1000);
 }
 
-// Documented losses are of this very file.
+// The documentation has losses of exactly this file.
 TEST(TextCorpus, TheDefaultTextNeverChanges) {
   const files::FileDigest digest = digest_of_file(default_text_path());
   EXPECT_EQ(digest.bytes, 1'115'394);
@@ -224,7 +225,8 @@ double entropy_of(const std::string& text) {
 }
 
 TEST(BigramEntropy, IsAsComputedByHand) {
-  // Each line: the text's pairs, and what they give. Sums of a few doubles below 2: 4 units of 2^-52 are ample.
+  // Each comment lists the text's pairs and the result. For sums of a few doubles below 2, a tolerance of 4 units of
+  // 2^-52 is enough.
   constexpr double kTolerance = 0x1p-50;
   EXPECT_EQ(entropy_of("a"), 0);
   EXPECT_EQ(entropy_of("aaaa"), 0);                                    // a is always followed by a

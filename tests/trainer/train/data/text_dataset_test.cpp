@@ -16,7 +16,7 @@ namespace {
 
 using narrowcast::testing::error_message;
 
-// A text of `length` characters in which every window of two says where it is (up to 90 * 90).
+// A text of `length` characters in which every window of two characters encodes its place (up to 90 * 90).
 std::string positions_text(int64_t length) {
   std::string text;
   for (int64_t i = 0; text.size() < static_cast<size_t>(length); ++i) {
@@ -27,7 +27,7 @@ std::string positions_text(int64_t length) {
   return text;
 }
 
-// The places of the text that some segment covers.
+// The places of the text that are in any segment.
 std::set<int64_t> places(const std::vector<TextSegment>& segments) {
   std::set<int64_t> covered;
   for (const TextSegment& segment : segments) {

@@ -48,7 +48,7 @@ Printed evaluate(const EvaluationJob& job) {
   return print_of([&](const job::JobContext& context) { return run_evaluation_job(job, context); });
 }
 
-// The number behind `name`.
+// The number after `name`.
 double printed_value(const std::string& results, const std::string& name) {
   const size_t at = results.find(name);
   return at == std::string::npos ? NAN : std::stod(results.substr(at + name.size()));
@@ -188,7 +188,7 @@ TEST(EvaluationOfAScript, ATrainedModuleWritesInTheVocabularyOfItsText) {
   EXPECT_EQ(evaluate(job).results.size(), std::string("text:\n").size() + 5 + 1);
 }
 
-// Uniform logits over the 4 characters: a loss of ln 4, whatever the text.
+// Uniform logits over the 4 characters give a loss of ln 4 for every text.
 TEST(EvaluationOfAScript, TakesTheTextsVocabularyIfItHasNone) {
   const TemporaryFolder folder;
   table_module(at::zeros({4, 4})).save(folder / "uniform.pt");
@@ -220,11 +220,11 @@ TEST(EvaluationOfAScript, RefusesDataOfAnotherVocabulary) {
               HasSubstr("five.pt gives logits for 5 characters, but its vocabulary has 2"));
 }
 
-// Whoever wrote the module chose its vocabulary.
+// The author of the module chose its vocabulary.
 TEST(EvaluationOfAScript, PrintsNothingThatATerminalWouldObey) {
   const TemporaryFolder folder;
   at::Tensor table = at::zeros({3, 3});
-  table.select(1, 0).fill_(1);  // Whatever the text, its first character goes on.
+  table.select(1, 0).fill_(1);  // The next character is always the first one.
   save_script(table_module(table), folder / "m.pt", {"\x1b", "\n", "\t"});
   EvaluationJob job = script_job(folder / "m.pt");
   job.batches = 0;

@@ -1,4 +1,4 @@
-// What a hook needs to be known everywhere: itself and its row.
+// A hook and its row are enough to use it in all parts of the program.
 #include <ATen/ops/round.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

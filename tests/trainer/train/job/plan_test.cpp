@@ -40,7 +40,7 @@ TEST(Plan, HoldsWhatDecidesATraining) {
   EXPECT_EQ(plan["warmup_steps"], 0);
 }
 
-// Gradients that are not there are not sent.
+// Only parameters that are trained have gradients to send.
 TEST(Plan, SaysWhatTrainsAModule) {
   const TemporaryFolder folder;
   TrainJob job = testing::module_job(folder);
@@ -123,7 +123,7 @@ TEST(Plan, DiffersWhereTrainingsWould) {
   EXPECT_NE(plan, plan_with([&](TrainJob&) { folder.write("verse.txt", text); }));
 }
 
-// So that checkpoints of before there were these options still fit.
+// Older checkpoints lack these options. They still fit.
 TEST(Plan, HoldsSomeOptionsOnlyWhereTheyHaveAnEffect) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
@@ -185,7 +185,7 @@ TEST(Plan, HoldsAHashOfTheData) {
   const std::string text = testing::verse();
   job.data = {folder.write("moved.txt", text.substr(0, 1001)), folder.write("rest.txt", text.substr(1001))};
   EXPECT_EQ(hash(), whole) << "files may be moved and parted";
-  // The same characters, as often, in pairs as often: no count of them shows it.
+  // The same characters and pairs, equally often: counts cannot detect the change.
   job.data = {folder.write("swapped.txt", text.substr(500) + text.substr(0, 500))};
   EXPECT_NE(hash(), whole);
   EXPECT_EQ(hash_text(10), "000000000000000a");
@@ -198,7 +198,7 @@ TEST(Plan, OfAVerificationNamesTheHooks) {
   const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
   EXPECT_EQ(plan["hooks"], nlohmann::json({"none", "noop"}));
   EXPECT_FALSE(plan.contains("steps"));
-  job.ddp.hook("int4").wire({.error_feedback = true});  // Ranks that differ in it must notice.
+  job.ddp.hook("int4").wire({.error_feedback = true});  // Ranks that differ in it must report it.
   EXPECT_EQ(make_plan(job, make_inputs(job), 2)["error_feedback"], true);
 }
 
@@ -217,7 +217,7 @@ TEST(Plan, SaysWhatIsUnknownUntilRanksMeet) {
   const nlohmann::json told = plan_with({.node_size = 2});
   EXPECT_EQ(told.at("nodes"), "2 x 2");
   EXPECT_EQ(told.at("exchange_levels"), 2);
-  // Two ranks have all gradients twice, as one bucket and, in a first step, as the bucket after it.
+  // Two ranks have all gradients twice: as one bucket and, in a first step, as the next bucket.
   const int64_t all = 4 * told.at("parameters").get<int64_t>();
   EXPECT_EQ(told.at("node_memory_bytes"), 2 * 2 * all);
   for (const auto& flat : {plan_with({.levels = hooks::Levels::kOne}), plan_with({.node_size = 1})}) {
@@ -227,7 +227,7 @@ TEST(Plan, SaysWhatIsUnknownUntilRanksMeet) {
   EXPECT_FALSE(plan_with({}, 1).contains("nodes")) << "there is nobody to meet";
 }
 
-// What a rank sends to others of its node goes through their memory.
+// Ranks of one node send to each other through shared memory.
 TEST(Plan, CountsNoBytesBetweenRanksOfOneNode) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
@@ -289,7 +289,7 @@ TEST(ComparedValues, AreOnePerKey) {
   EXPECT_EQ(values[1].value, "text");
 }
 
-// A node size decides what is sent, and is what ranks are told.
+// The node size is compared, because it is an option and decides what is sent.
 TEST(ComparedValues, AreNothingThatFollowsFromOthers) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
@@ -338,7 +338,7 @@ TEST(Plan, HoldsTheBytesOfEveryHookWithItsOptions) {
   };
   const int64_t parameters = make_plan(job, inputs, 2).at("parameters");
   for (const std::string& hook : hooks::comm_hook_names()) {
-    // Without other nodes that are known of, a group is a rank.
+    // Without known nodes, each rank is a group.
     EXPECT_EQ(bytes_with(DdpOptions().hook(hook)) > 0, hook != "noop" && hook != "post_local_sgd") << hook;
   }
   EXPECT_EQ(bytes_with(DdpOptions().hook("none")), 4 * parameters);
@@ -367,7 +367,7 @@ TEST(Plan, HoldsTheBytesOfOuterExchanges) {
   job.ddp.local({.group_size = 1});
   const int64_t alone = make_plan(job, inputs, 4)["payload_bytes_per_step_and_rank"];
   EXPECT_LE(400 * alone, hooks::ring_all_reduce_bytes(4 * parameters, 4)) << "a 400th of float32's gradients";
-  // Groups are those of nodes whatever the levels of exchanges are.
+  // Groups are nodes, independent of --levels.
   job.ddp.local({});
   job.outer->wire({.format = WireFormat::kInt4B32, .error_feedback = true, .levels = hooks::Levels::kOne});
   EXPECT_EQ(make_plan(job, inputs, 4, 2)["payload_bytes_per_step_and_rank"], 4 * parameters + (exchange + 99) / 100);

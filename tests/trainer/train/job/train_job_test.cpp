@@ -105,7 +105,7 @@ TEST(MakeInputs, LoadsAModuleOverText) {
 
 std::vector<at::Tensor> parameters_of(const TrainJob& job) { return make_inputs(job).model->parameters(); }
 
-// A job of GPT-2 that begins with the weights of a file of Hugging Face's.
+// A job that begins with a file of GPT-2's weights in the layout of Hugging Face.
 TrainJob gpt2_job(const TemporaryFolder& folder) {
   TrainJob job = small_job(folder);
   job.model = "gpt";
@@ -126,7 +126,7 @@ TEST(MakeInputs, BeginsWithTheWeightsOfAFile) {
   EXPECT_LT(inputs.vocabulary.size(), 40U) << "the text has fewer characters";
 }
 
-// Batch norm's, which Python's state_dict lacks if the class registers them with persistent=False.
+// Python's state_dict lacks buffers, here of a batch norm, that the class registers with persistent=False.
 TEST(MakeInputs, NamesBuffersThatTheFileOfTheFirstParametersLacks) {
   const TemporaryFolder folder;
   TrainJob job = testing::module_job(folder);
@@ -153,7 +153,7 @@ TEST(MakeInputs, NamesBuffersThatTheFileOfTheFirstParametersLacks) {
   EXPECT_THAT(outcome.progress, HasSubstr("warning: " + begin + "s 'norm.running_mean', 'norm.running_var'"));
 }
 
-// What save_model wrote of the job's model under another seed.
+// The file is from save_model, with the job's model under another seed.
 TEST(MakeInputs, BeginsWithWhatATrainingWrote) {
   const TemporaryFolder folder;
   for (TrainJob job : {small_job(folder), testing::module_job(folder)}) {
@@ -251,7 +251,7 @@ TEST(RunJob, TrainsAModule) {
   }
 }
 
-// A dry run does all that comes before the ranks meet.
+// A dry run makes all checks before the ranks meet.
 TEST(RunJob, RefusesAModuleThatCannotBeTrained) {
   const TemporaryFolder folder;
   const auto with = [&](const torch::jit::Module& module, auto change) {
@@ -279,7 +279,7 @@ TEST(RunJob, RefusesAModuleThatCannotBeTrained) {
   EXPECT_THROW(make_inputs(job), c10::ValueError);
 }
 
-// The wrong target is the last one that is held out, or it is none of ours.
+// The wrong target is the last one that is held out. It is too large or negative.
 TEST(RunJob, LooksThroughAllClassesFirst) {
   const TemporaryFolder folder;
   const TemporaryFolder tensors;

@@ -68,7 +68,7 @@ TEST(PrepareOutput, FailsOnAllRanksAlike) {
   });
 }
 
-// Whatever the place that cannot be written: the files and checkpoints of an earlier training are what they were.
+// If any of the places cannot be written, the files and checkpoints of an earlier training stay unchanged.
 TEST(TrainingJob, RemovesNothingWhereItCannotWrite) {
   const TemporaryFolder folder;
   TrainJob job = testing::module_job(folder);
@@ -167,7 +167,7 @@ TEST(TrainingJob, LeavesAModuleAsTwoFiles) {
   EXPECT_THAT(error_message<c10::ValueError>([&] { check_output(job); }), HasSubstr("model.pt exists already"));
 }
 
-// As on a disk that has room for the metrics, of some 2 kB, but not for the model, of 20 kB and more.
+// As on a disk that has room for the metrics (about 2 kB) and no room for the model (at least 20 kB).
 TEST(TrainingJob, HasNotEndedBeforeItsModelIsSaved) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);

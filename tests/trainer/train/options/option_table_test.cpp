@@ -46,7 +46,7 @@ TEST(OptionTable, HasEveryOptionOfHooksUnderItsName) {
   }
 }
 
-// Each default, as --help prints it, is a value of its flag that leaves the program as it is.
+// Each default, as --help prints it, is a valid value of its flag and changes nothing.
 TEST(OptionTable, DefaultsAreValues) {
   Arguments arguments;
   for (const program::Flag& flag : all_flags(arguments)) {
@@ -99,7 +99,7 @@ TEST(OptionTable, KnowsWhatAVerificationTakes) {
   EXPECT_THAT(unverified_flags_of(Group::kExchange), Not(Contains("local_group")));
 }
 
-// What check_ranges_of says of a job after the change.
+// The message of check_ranges_of for a job after the change.
 std::string complaint(void (*change)(job::TrainJob&)) {
   job::TrainJob job;
   change(job);

@@ -1,4 +1,4 @@
-// A small text, models over it, one replica per rank, and how they are trained in a moment.
+// A small text, models for it with one replica per rank, and options for a short training.
 #pragma once
 
 #include <ATen/Context.h>
@@ -29,7 +29,7 @@ inline data::TextDataset small_text() {
   return data::TextDataset(data::TextCorpus(decode_utf8(verse()).code_points, "verse"), kSmallContext);
 }
 
-// Made before threads are, because LibTorch's default generator is one for all of them.
+// Created before the threads, which share LibTorch's default generator.
 inline std::vector<std::shared_ptr<models::Model>> small_models(int64_t count, uint64_t seed = 1) {
   std::vector<std::shared_ptr<models::Model>> models;
   const int64_t vocabulary_size = small_text().corpus().vocabulary().size();

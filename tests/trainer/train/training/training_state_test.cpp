@@ -38,11 +38,11 @@ using testing::small_text;
 using testing::TemporaryFolder;
 using Models = std::vector<std::shared_ptr<models::Model>>;
 
-// Trainings that resume from a checkpoint end with the bits of those that were not interrupted.
+// Trainings that resume from a checkpoint end with the same bits as uninterrupted ones.
 
 constexpr int64_t kSteps = 6;
 
-// How gradients are exchanged and applied.
+// The options for averaging and applying gradients.
 struct Case {
   std::string name;
   DdpOptions ddp = {};
@@ -75,7 +75,7 @@ struct Run {
   std::string folder;
   std::optional<int64_t> from = std::nullopt;
   std::string next_folder = {};
-  // Asks the last rank to stop, from the second time on that it looks. There is no other checkpoint then.
+  // Asks the last rank to stop, from its second check on. There is no other checkpoint then.
   bool is_preempted = false;
 };
 
@@ -135,7 +135,7 @@ bool equal_bits(const models::Model& a, const models::Model& b) {
   return true;
 }
 
-// Ranks that all share a node would round nothing.
+// If all ranks shared a node, nothing would be rounded.
 hooks::WireOptions feedback(bool stochastic, int64_t node_size = 1) {
   hooks::WireOptions options{.error_feedback = true, .node_size = node_size};
   if (stochastic) {
@@ -144,7 +144,7 @@ hooks::WireOptions feedback(bool stochastic, int64_t node_size = 1) {
   return options;
 }
 
-// A warm-up step, and a round of four: after step 3 of all the first fragment is under way.
+// A warm-up step, and a round of four. After step 3 the first fragment is in flight.
 OuterOptions streaming() {
   return OuterOptions()
       .sync_every(4)
@@ -166,14 +166,14 @@ Case streaming_in_groups(int64_t group_size, Precision precision, const std::str
 
 DdpOptions small_buckets() { return DdpOptions().bucket_cap_mb(0.01).first_bucket_mb(0.005); }
 
-// More than 2 MiB, for which a size of buckets is chosen: by what is measured until the first checkpoint.
+// More than 2 MiB, so that the size of buckets is chosen, from measurements before the first checkpoint.
 Case chosen_buckets() {
   return {"int4_feedback_chosen_buckets", DdpOptions().hook("int4").wire(feedback(true)).bucket_cap_mb(std::nullopt),
           OptimizerKind::kAdamW, 2, 224};
 }
 
-// What checkpoints add to the state of DistributedDataParallel: optimizers, gradient scalers, outer optimizers,
-// counters and files. ResumeTrialsTest draws hooks and modes.
+// The parts of a checkpoint besides the state of DistributedDataParallel: optimizers, gradient scalers, outer
+// optimizers, counters and files. ResumeTrialsTest draws hooks and modes.
 std::vector<Case> cases() {
   Case static_outer = streaming_in_groups(2, Precision::kFp32, "int8");
   static_outer.name = "static_outer";
@@ -185,7 +185,8 @@ std::vector<Case> cases() {
       {"static_auto", small_buckets().static_graph(true).hook("auto").wire({.error_feedback = true, .node_size = 1})},
       {"fp16", small_buckets().hook("int8").wire(feedback(false)), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
       chosen_buckets(),
-      // Its last plain step is before a checkpoint, or behind one that leaves what was loaded as it was.
+      // The last step before PowerSGD starts comes before a checkpoint, or after one that leaves the loaded state
+      // unchanged.
       {"power_sgd", small_buckets().hook("power_sgd_rank2").wire({.node_size = 1}).power_sgd({.start = 2})},
       static_outer,
       streaming_in_groups(1, Precision::kFp16, "allreduce"),
@@ -215,8 +216,8 @@ TEST_P(ResumeTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
   }
 }
 
-// All ranks stop where one is asked to, with a checkpoint from which they end with the same bits. Trainings that
-// measure their link may send by another route each, and so round differently: here it is given.
+// All ranks stop when one is asked to, with a checkpoint from which they end with the same bits. The link is given
+// here: trainings that measure it may choose different routes, which round differently.
 TEST_P(ResumeTest, APreemptedTrainingLosesNothing) {
   auto [value, world_size] = GetParam();
   if (hooks::takes_wire_options(value.ddp.hook())) {
@@ -242,7 +243,7 @@ TEST_P(ResumeTest, APreemptedTrainingLosesNothing) {
   const Models resumed = models_of(world_size, value, 2);
   const auto results = train_on(resumed, {value, folder.path(), step});
   if (value.ddp.hook() == "auto" || !value.ddp.bucket_cap_mb().has_value()) {
-    // What the first steps measure decides there, and two trainings may choose differently.
+    // Measurements of the first steps decide in this case, and two trainings may choose differently.
     EXPECT_TRUE(std::isfinite(results[0].training_loss));
     return;
   }
@@ -275,7 +276,7 @@ TEST(Resume, CheckpointsLeaveTheTrainingAlone) {
   EXPECT_TRUE(equal_bits(*with[0], *without[0]));
 }
 
-// SGD's steps are linear in the gradients: those of other worlds differ by float32 roundings only, some 1e-7 of
+// SGD's steps are linear in the gradients. Between worlds gradients differ only by float32 roundings, about 1e-7 of
 // gradients below 1, in six steps at a rate of 0.1 at most.
 TEST(Resume, ContinuesInAWorldOfAnotherSize) {
   Case value = {"sgd", DdpOptions(), OptimizerKind::kSgd};
@@ -306,7 +307,7 @@ TEST(Resume, ContinuesInAWorldOfAnotherSize) {
 
 using OwnTensors = std::vector<hooks::HookState>;
 
-// Reads what each of `world_size` ranks had of its own: parameters, optimizer, gradient scaler and counters.
+// Reads the per-rank state of `world_size` ranks: parameters, optimizer, gradient scaler and counters.
 OwnTensors replicas_in(const std::string& folder, int64_t step, int64_t world_size) {
   OwnTensors replicas;
   for (int64_t rank = 0; rank < world_size; ++rank) {
@@ -332,8 +333,8 @@ std::string first_difference(const hooks::HookState& a, const hooks::HookState& 
   return a.size() == b.size() ? "" : "their number";
 }
 
-// Ranks of one group are equal at every step: also those that had been in different ones, in a world of another size or
-// of the same, where each would go on with what it had.
+// Ranks of one group are equal at every step, including ranks that were in different groups before. The world has
+// another size, or the same size, in which each rank would otherwise continue with its own state.
 TEST(Resume, RanksOfNewGroupsBeginAlike) {
   for (const Precision precision : {Precision::kFp32, Precision::kFp16}) {
     const Case pairs = streaming_in_groups(2, precision, "allreduce");
@@ -396,7 +397,7 @@ TEST(Resume, RefusesTheCheckpointOfSomethingElse) {
               HasSubstr("the hook's state lacks"));
 }
 
-// Of a manifest whose sum is right; in our words, not in those of the JSON library.
+// Entries of a manifest with a correct checksum. Errors have our text, not that of the JSON library.
 TEST(Resume, EntriesOfAnotherKindAreNamed) {
   const Case value = {"none"};
   const TemporaryFolder folder;

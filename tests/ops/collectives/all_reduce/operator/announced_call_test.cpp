@@ -1,4 +1,4 @@
-// What stays between calls of the quantised all-reduce, and for how long.
+// State that stays between calls of the quantised all-reduce, and how long it stays.
 #include "ops/collectives/all_reduce/operator/announced_call.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// quantized_all_reduce of CUDA tensors over NCCL: where there is a GPU, which the ranks share.
+// quantized_all_reduce of CUDA tensors over NCCL. Needs a GPU, which the ranks share.
 #include <narrowcast/quantized_all_reduce.h>
 
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ using test::same_bits;
 using testing::error_message;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// By rank, on the CPU, the same in every process.
+// The inputs by rank, on the CPU, the same in every process.
 std::vector<at::Tensor> inputs_of(const Group& group, at::ScalarType dtype = at::kFloat, int64_t rows = 500) {
   at::manual_seed(3);
   std::vector<at::Tensor> inputs;
@@ -55,7 +55,7 @@ void expect_mean_in_every_way(WireFormat format, const Group& group) {
   EXPECT_TRUE(same_bits(x.cpu(), expected));
 }
 
-// In one hop, and from three ranks on in two.
+// In one hop, and with three ranks in two hops.
 class CudaQuantizedAllReduce : public ::testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CudaQuantizedAllReduce, ::testing::Values(2, 3));
 
@@ -68,8 +68,8 @@ TEST_P(CudaQuantizedAllReduce, AveragesEveryFormatInEveryWay) {
   });
 }
 
-// Of 13.4 MB, 7.4 MB and 8.3 MB of messages: three chunks on two streams, one, and as many as the CPU sends. They are
-// filled behind long kernels, which the second stream is to wait for, and read at once.
+// Messages of 13.4 MB, 7.4 MB and 8.3 MB: three chunks on two streams, one chunk, and as many as the CPU sends. The
+// inputs are filled behind long kernels, for which the second stream has to wait, and the results are read at once.
 TEST_P(CudaQuantizedAllReduce, AveragesLargeArraysInChunks) {
   testing::run_nccl_ranks(GetParam(), [](int64_t rank, const Group& group) {
     const auto inputs = inputs_of(group, at::kFloat, 22'001);
@@ -84,7 +84,8 @@ TEST_P(CudaQuantizedAllReduce, AveragesLargeArraysInChunks) {
   });
 }
 
-// After a first call of its size and format, for which the host waits. In one chunk, and in three on two streams.
+// Recording follows a first call of the same size and format, for which the host waits. Messages have one chunk, or
+// three on two streams.
 TEST_P(CudaQuantizedAllReduce, IsRecordedInACudaGraph) {
   testing::run_nccl_ranks(GetParam(), [](int64_t rank, const Group& group) {
     const c10::impl::VirtualGuardImpl implementation(at::kCUDA);
@@ -112,7 +113,7 @@ TEST_P(CudaQuantizedAllReduce, TakesAnyLayoutAndDtype) {
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
       const auto inputs = inputs_of(group, dtype);
       const at::Tensor expected = mean_of(WireFormat::kInt8B128, inputs);
-      // Every second column of memory that begins beside any alignment.
+      // Every second column of memory that begins at an unaligned place.
       const at::Tensor memory = at::zeros({1201 * 500}, at::device(at::kCUDA).dtype(dtype));
       const at::Tensor x = memory.narrow(0, 1, 1200 * 500).view({500, 1200}).slice(1, 0, 1200, 2);
       x.copy_(inputs[static_cast<size_t>(rank)]);
@@ -123,7 +124,8 @@ TEST_P(CudaQuantizedAllReduce, TakesAnyLayoutAndDtype) {
   });
 }
 
-// Filled behind long kernels on a stream of the caller's, read there behind others, with its memory in demand.
+// The input is filled behind long kernels on the caller's stream, and the result is read there behind other kernels,
+// while other allocations reuse memory.
 TEST_P(CudaQuantizedAllReduce, IsInTheOrderOfTheCallersStream) {
   testing::run_nccl_ranks(GetParam(), [](int64_t rank, const Group& group) {
     const auto inputs = inputs_of(group);

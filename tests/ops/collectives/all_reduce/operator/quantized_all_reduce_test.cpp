@@ -88,12 +88,12 @@ TEST(QuantizedAllReduce, TakesAnyLayoutAndDtypeInMemoryOrderOfTheContiguousTenso
   }
 }
 
-// Calls of a group that is used again afterwards.
+// Calls of a group that is used again after errors.
 class RanksThatDisagree : public ::testing::TestWithParam<int64_t> {
  protected:
   using Make = std::function<void(int64_t rank, const Group& group)>;
 
-  // All ranks make the call and are told the same, and the next call averages all the same.
+  // All ranks make the call and get the same error. The next call averages again.
   template <class Error = c10::ValueError>
   static void expect_on_all(const std::string& expected, const Make& make) {
     run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
@@ -129,7 +129,7 @@ TEST_P(RanksThatDisagree, OnTheNumberOfElementsAllThrowTheSame) {
                 });
 }
 
-// All ranks but the first one call with the size that they called with before.
+// All ranks except the first call with the size of their last call.
 TEST_P(RanksThatDisagree, WhereSomeCallWithARememberedSize) {
   expect_on_all(": numel of x differs between ranks: rank 0 has 3, rank 1 has 40001",
                 [&](int64_t rank, const Group& group) {
@@ -178,7 +178,8 @@ TEST_P(RanksThatDisagree, AreToldWhatAutogradDoesNotLetOneOfThemWrite) {
   }
 }
 
-// Several elements in one place cannot hold what is written to them. Which strides those are is found exactly.
+// A tensor with several elements in one place cannot be written to. The check finds exactly the strides of such
+// tensors.
 TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const at::Tensor memory = at::full({100}, rank, at::kFloat);
@@ -197,7 +198,7 @@ TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
   });
 }
 
-// A peer whose message is no announcement, or has something behind one.
+// The message of a peer is not an announcement, or has more bytes after it.
 TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
   class OtherBytes final : public engine::Job {
    public:
