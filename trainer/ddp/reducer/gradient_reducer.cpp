@@ -11,8 +11,6 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
-#include <narrowcast/version.h>
-#include <narrowcast/wire_format.h>
 #include "hooks/table/hook_table.h"
 #include "ops/common/backend_timeout.h"
 #include "trainer/base/files/names.h"
@@ -22,6 +20,7 @@
 #include "trainer/ddp/reducer/block_alignment.h"
 #include "trainer/ddp/reducer/bucket_chooser.h"
 #include "trainer/ddp/reducer/bucket_exchanges.h"
+#include "trainer/ddp/reducer/option_values.h"
 #include "trainer/ddp/reducer/parameter_watch.h"
 #include "trainer/ddp/reducer/pass_check.h"
 #include "trainer/ddp/reducer/reducer.h"
@@ -36,25 +35,6 @@ constexpr const char* kFailedPass =
 DdpOptions checked_options(const DdpOptions& options) {
   options.validate();
   return options;
-}
-
-// The options, with the values that the hook chooses filled in.
-std::vector<NamedValue> describe(const DdpOptions& options) {
-  const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
-  std::vector<NamedValue> values = {{"narrowcast version", version()}, {"hook", options.hook()}};
-  const hooks::HookOptions hook_options = hooks::effective_options(options.hook(), options.hook_options());
-  for (const hooks::NamedOption& option : hooks::named_options(hook_options)) {
-    values.push_back({option.name, hooks::text_of(option.value)});
-  }
-  values.insert(values.end(), {{"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
-                               {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
-                               {"find_unused_parameters", on_off(options.find_unused_parameters())},
-                               {"gradient_as_bucket_view", on_off(options.gradient_as_bucket_view())},
-                               {"static_graph", on_off(options.static_graph())},
-                               {"broadcast_buffers", on_off(options.broadcast_buffers())},
-                               {"init_sync", on_off(options.init_sync())},
-                               {"order in buckets", rounds_in_blocks(options) ? "by blocks" : "as gradients come"}});
-  return values;
 }
 
 int64_t gradient_bytes(const std::vector<NamedTensor>& trainable) {

@@ -1,6 +1,5 @@
 #include "trainer/train/job/training_job.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -9,11 +8,9 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include <narrowcast/generation.h>
 #include "hooks/table/hook_table.h"
 #include "models/model_table.h"
 #include "models/script_model.h"
-#include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/data/text_corpus.h"
@@ -24,7 +21,7 @@
 #include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/plan.h"
 #include "trainer/train/job/restarts.h"
-#include "trainer/train/reporting/formatting.h"
+#include "trainer/train/job/training_results.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"
 #include "trainer/train/reporting/prometheus.h"
@@ -169,84 +166,6 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                          options);
 }
 
-// A training at its end.
-struct Ended {
-  training::TrainingResult result;
-  bool replicas_identical;
-};
-
-nlohmann::json results_of(const Ended& ended) {
-  const training::TrainingResult& result = ended.result;
-  nlohmann::json results = {{"training_loss", result.training_loss},
-                            {"payload_bytes_sent", result.payload_bytes_sent},
-                            {"payload_bytes_without_hook", result.payload_bytes_without_hook},
-                            {"measuring_bytes_sent", result.measuring_bytes_sent},
-                            {"seconds", result.seconds},
-                            {"skipped_steps", result.skipped_steps},
-                            {"replicas_identical", ended.replicas_identical}};
-  if (result.validation_loss.has_value()) {
-    results["validation_loss"] = *result.validation_loss;
-  }
-  if (result.validation_accuracy.has_value()) {
-    results["validation_accuracy"] = *result.validation_accuracy;
-  }
-  if (result.compression.has_value()) {
-    results["compression"] = *result.compression;
-  }
-  if (result.best_validation_loss.has_value()) {
-    results["best_validation_loss"] = *result.best_validation_loss;
-  }
-  if (result.stopped_early_at.has_value()) {
-    results["stopped_early_at"] = *result.stopped_early_at;
-  }
-  if (result.outer.has_value()) {
-    results.update(reporting::outer_json(*result.outer));
-  }
-  return results;
-}
-
-void print_results(const AgreedJob& agreed, const Ended& ended) {
-  const training::TrainingResult& result = ended.result;
-  std::ostream& out = agreed.context.results;
-  out << "training loss    " << reporting::format_loss(result.training_loss) << "\n";
-  out << reporting::held_out_lines({.loss = result.validation_loss, .accuracy = result.validation_accuracy});
-  if (result.stopped_early_at.has_value()) {
-    out << "ended early      at step " << *result.stopped_early_at << " of " << agreed.job.training.steps << ", "
-        << agreed.job.training.early_stop << " evaluations after the best validation loss of "
-        << reporting::format_loss(*result.best_validation_loss) << "\n";
-  }
-  out << reporting::held_out_lines({.bigram_entropy = agreed.inputs.bigram_entropy});
-  out << "sent per rank    " << reporting::format_bytes(static_cast<double>(result.payload_bytes_sent)) << "\n";
-  if (result.outer.has_value()) {
-    out << "outer exchanges  " << result.outer->exchanges << " ("
-        << reporting::format_bytes(static_cast<double>(result.outer->payload_bytes_sent)) << ")\n";
-  }
-  if (hooks::hook_row(agreed.job.ddp.hook()).make) {
-    const auto without_hook = static_cast<double>(result.payload_bytes_without_hook);
-    out << "without a hook   " << reporting::format_bytes(without_hook) << "\n";
-  }
-  if (result.skipped_steps > 0) {
-    out << "skipped steps    " << result.skipped_steps << " (a gradient was not finite)\n";
-  }
-  out << "training time    " << reporting::format_duration(result.seconds) << "\n";
-  out << "replicas         " << (ended.replicas_identical ? "identical on all ranks" : "differ between ranks") << "\n";
-}
-
-void print_sample(const AgreedJob& agreed) {
-  models::Model& model = *agreed.inputs.model;
-  const std::optional<models::NextToken> next = model.next_token();
-  if (!next.has_value() || agreed.inputs.vocabulary.empty() || agreed.job.output.sample_length == 0) {
-    return;
-  }
-  const data::Vocabulary vocabulary(agreed.inputs.vocabulary);
-  const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(agreed.job.seed));
-  model.eval();
-  const at::Tensor tokens =
-      models::generate(*next, vocabulary.line_start(),
-                       {.count = agreed.job.output.sample_length, .vocabulary = vocabulary.size()}, generator);
-  agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
-}
-
 // In evaluation mode, with the module's own extra files.
 void save_module(const AgreedJob& agreed) {
   files::SavedScript saved = *agreed.inputs.script;
@@ -377,7 +296,7 @@ int run_training_job(const AgreedJob& agreed) {
     return report_preemption(agreed, *result.preempted, *caught);
   }
   caught.reset();
-  const Ended ended = {
+  const EndedTraining ended = {
       .result = result,
       .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};
   const bool diverged = ended.result.diverged_at.has_value();

@@ -21,8 +21,8 @@ std::vector<double> all_reduce_sum(const ProcessGroupPtr& group, const std::vect
 // The maximum over the ranks, element by element, as above. No value may be NaN.
 std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vector<double>& values);
 
-// The text of every rank, by rank. Texts may differ in length, up to 64 MiB. If a rank announces another length, all
-// ranks throw a c10::DistBackendError that names it.
+// The text of every rank, by rank. Texts may differ in length, up to 64 MiB. If a rank announces a length above
+// that or below 0, all ranks throw a c10::DistBackendError that names the rank.
 std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text);
 
 // Something that must be the same on all ranks, e.g. {"--hook", "int8"}.

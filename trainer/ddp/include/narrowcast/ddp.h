@@ -110,9 +110,9 @@ class DistributedDataParallel {
   // The hooks that the hook in use has chosen, and why, if it chooses between several; else empty.
   std::string hook_decision() const { return reducer_.hook_decision(); }
 
-  // For training with a scaled loss whose scale changes. Multiplies the gradients that the hook keeps from earlier
-  // steps by `factor`: the next step's scale divided by the last step's. Call it between steps, on all ranks with the
-  // same factor.
+  // For training with a scaled loss whose scale changes. Multiplies the state that the hook keeps from earlier
+  // steps, such as residuals, by `factor`: the next step's scale divided by the last step's. Call it between steps, on
+  // all ranks with the same factor.
   void rescale_hook_state(double factor) { reducer_.rescale_hook_state(factor); }
 
   // Bytes of gradients, codes and scales that this rank has sent, as counted by the hook. For "none" it is 2 (W - 1) /

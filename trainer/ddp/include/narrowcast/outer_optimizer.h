@@ -43,7 +43,7 @@ struct OuterState {
 //   loss_of(model->forward(inputs), targets).backward();  // nothing is sent
 //   outer.step();                                         // every 30th step exchanges parameters
 //   ...
-//   outer.finish();                                       // all ranks take outer parameters
+//   outer.finish();                                       // all ranks take the outer parameters
 //
 // The outer parameters are a float32 reference x, the same on all ranks. With H = sync_every, P = fragments and tau =
 // overlap_steps, fragment p = 0..P-1 is exchanged by default after (p + 1) H / P steps and then every H steps:
