@@ -17,7 +17,6 @@
 #include "ops/common/backend_errors.h"
 
 namespace narrowcast::hooks {
-
 namespace {
 
 using node::NodeLayout;
@@ -31,8 +30,7 @@ constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_withi
 // The link counts as unchanged while measured / predicted time lies between these.
 constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
 // Limits of one change. A link that seems faster may be an overestimate of the other costs.
-constexpr double kMostChange = 64;
-constexpr double kLeastChange = 1.0 / 8;
+constexpr double kMostChange = 64, kLeastChange = 1.0 / 8;
 constexpr double kWithinNoise = 0.1;  // Share of the predicted time; smaller differences are noise.
 constexpr double kNothingSeen = std::numeric_limits<double>::max();
 constexpr double kShareOfStep = 0.5;  // A stretch must be at least this share of a predicted step.

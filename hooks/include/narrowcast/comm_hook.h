@@ -80,8 +80,8 @@ struct ExchangedBytes {
 //
 // Versions: a custom hook is compiled against the headers of the library that it is linked with. The library's soname
 // contains the major version. A function that a minor version adds here has a default implementation. A hook compiled
-// with an earlier version may have to be recompiled. It must read state of a former version, or reject it with a
-// CorruptInputError.
+// with an earlier version may have to be recompiled. Every hook must read state of a former version, or reject it with
+// a CorruptInputError.
 class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
  public:
   // The name that create_comm_hook takes for this hook.
@@ -99,8 +99,8 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // the inherited state. The buckets hold the gradients of `parameters`.
   virtual HookState state(const std::vector<NamedParameter>& parameters) const;
 
-  // Resumes from saved state, before the first step. CorruptInputError naming the entry that is missing or does not
-  // fit.
+  // Resumes from saved state, before the first step. Throws CorruptInputError naming the entry that is missing or does
+  // not fit.
   virtual void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
   // Multiplies state that depends on earlier gradients, such as residuals, by a positive factor. Called on all ranks

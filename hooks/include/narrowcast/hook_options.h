@@ -125,9 +125,9 @@ struct PowerSgdOptions {
 inline constexpr int64_t kDefaultChannelSize = 512;
 
 // Arguments to make a hook.
+// An option that the hook does not take is a c10::ValueError.
 struct HookOptions {
   c10::intrusive_ptr<c10d::ProcessGroup> process_group = {};  // Its ranks average their gradients.
-  // An option that the hook does not take is a c10::ValueError.
   WireOptions wire = {};
   std::optional<int64_t> channel_size = std::nullopt;  // Elements that share a scale in quantize_per_channel, >= 1.
   LocalOptions local = {};                             // For post_local_sgd.
@@ -144,7 +144,7 @@ enum class OptionKind {
   kChannels,            // HookOptions::channel_size
   kLocal,               // LocalOptions
   kPowerSgd,            // PowerSgdOptions, except the next kind.
-  kPowerSgdOfMatrices,  // Options for choosing the matrices of a bucket.
+  kPowerSgdOfMatrices,  // PowerSgdOptions that the batched hooks do not have.
   kErrorFeedback,       // Error feedback.
   kExemption            // Exempt parameters.
 };

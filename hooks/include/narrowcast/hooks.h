@@ -54,8 +54,8 @@ NARROWCAST_EXPORT std::optional<int64_t> power_sgd_rank_of(const std::string& ho
 NARROWCAST_EXPORT HookOptions effective_options(const std::string& hook, HookOptions options);
 
 // The hook of that name; null for "none", with which the Reducer averages. All ranks create the same hooks with the
-// same options. For a hook that takes wire options this is a collective: ranks detect nodes and, if needed, measure the
-// network. Throws:
+// same options. For wire-format, PowerSGD and post_local_sgd hooks and auto it is a collective: ranks detect nodes, and
+// may measure the network. Throws:
 // - c10::ValueError as check_hook_options,
 // - c10::ValueError for a missing process group, or one without a backend that the hook needs,
 // - c10::ValueError on all ranks for levels that are not possible,

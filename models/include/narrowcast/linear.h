@@ -1,5 +1,5 @@
 // The Linear layer of the bundled models: LibTorch's, except that it can become weight-only int8 in place.
-// (torch::nn::LinearImpl::forward is not virtual, so a layer that is held by this type cannot be replaced.)
+// (torch::nn::LinearImpl::forward is not virtual, so code that holds a torch::nn::Linear would not call another.)
 #pragma once
 
 #include <torch/nn/modules/linear.h>

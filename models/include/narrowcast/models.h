@@ -19,7 +19,7 @@ std::vector<std::string> model_names();
 // the model does not have, or a value out of range, the c10::ValueError names the option and the value.
 std::shared_ptr<Model> create_model(const std::string& name, const ModelOptions& options = {});
 
-// The total size of such a model's parameters, computed from the options only. Errors as above.
+// The number of elements of all parameters of such a model, computed from the options only. Errors as above.
 int64_t count_parameters(const std::string& name, const ModelOptions& options = {});
 
 }  // namespace models

@@ -69,8 +69,8 @@ class Transport {
   int64_t rank() const { return options_.backend->getRank(); }
   int64_t world_size() const { return options_.backend->getSize(); }
 
-  // The ranks `distance` places (1 to world_size() - 1) before and after this one in the ring of ranks. If a rank
-  // receives from peer_before(distance), that peer sends to peer_after(distance).
+  // The ranks `distance` places (1 to world_size() - 1) before and after this one in the ring of ranks. If every
+  // rank receives from its peer_before(distance), every rank sends to its peer_after(distance).
   int64_t peer_before(int64_t distance) const { return (rank() + world_size() - distance) % world_size(); }
   int64_t peer_after(int64_t distance) const { return (rank() + distance) % world_size(); }
 

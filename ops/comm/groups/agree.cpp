@@ -154,7 +154,8 @@ void check_equal(const Announcements& all) {
   const Announcement& first = all[0];
   for (int64_t rank = 1; rank < std::ssize(all); ++rank) {
     const Announcement& other = all[static_cast<size_t>(rank)];
-    TORCH_CHECK_VALUE(other.call == first.call, text_of_difference("call", first.call, rank, other.call));
+    TORCH_CHECK_VALUE(other.call == first.call, text_of_difference("call", first.call, rank, other.call),
+                      "; all ranks must make the same calls in the same order");
     TORCH_CHECK_VALUE(other.entries == first.entries, printable(first.call, kLongestCompared),
                       first.call.empty() ? "" : ": ", difference_between(first.entries, rank, other.entries));
   }

@@ -34,7 +34,7 @@ enum class WireElement {
   kBfloat16,  // Not scaled, nor are the next two.
   kBinary16,
   kBinary32,
-  kVariable6,  // An integer of as many bits as its block needs, 6 on average, times a step up to the message's.
+  kVariable6,  // An integer of as many bits as its block needs, 6 on average, times its block's step.
   kVariable5,
   kVariable4,
   kVariable3,
@@ -45,7 +45,7 @@ struct WireFormatRow {
   WireFormat format;      // Its number.
   std::string_view name;  // The name on command lines and in operators.
   WireElement element;    // The encoding of its elements.
-  int64_t block;          // Elements that share a scale (a header in variable formats), or 1.
+  int64_t block;          // Elements that share a scale, or a header in variable formats; else 1.
 };
 
 // All formats, in the order of the documentation. A new format of existing elements needs a number above and a row

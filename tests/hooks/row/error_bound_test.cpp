@@ -233,7 +233,7 @@ TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
   EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
 }
 
-// The mean contains the large numbers of all ranks, and so its step is larger than that of any rank's message.
+// The mean contains the large numbers of all ranks, so its step is not that of any single rank's message.
 TEST(ErrorBound, OfVariableFormatsKnowsTheStepOfTheMean) {
   constexpr int64_t kNumel = 1 << 18;
   at::manual_seed(3);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/common/error_message.h"
 #include "ops/common/text.h"
 #include "trainer/base/program/path_list.h"
 
@@ -56,7 +57,13 @@ std::string shown(const std::string& text) { return printable(text, kLongestShow
 
 void Flag::set(const std::string& text) const {
   std::string reason;
-  const bool good = variable.set(text, reason);
+  bool good = false;
+  try {
+    good = variable.set(text, reason);
+  } catch (const c10::ValueError& error) {
+    reason = error_message(error);
+    TORCH_CHECK_VALUE(!reason.starts_with(name + ":"), reason);
+  }
   TORCH_CHECK_VALUE(good, "--", name, "=", shown(text), ": ",
                     reason.empty() ? "not a valid value of type " + variable.type : reason);
 }

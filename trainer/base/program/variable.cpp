@@ -1,5 +1,7 @@
 #include "trainer/base/program/variable.h"
 
+#include <absl/strings/str_cat.h>
+
 #include <utility>
 
 namespace narrowcast::program {
@@ -31,6 +33,7 @@ Variable variable(std::chrono::milliseconds& target) {
                 const std::optional<int64_t> value = parsed<int64_t>(text, reason);
                 const bool good = value && *value >= -kMostSeconds && *value <= kMostSeconds;
                 if (good) target = std::chrono::seconds(*value);
+                if (value && !good) reason = absl::StrCat("more than ", kMostSeconds, " seconds");
                 return good;
               },
           .value = [seconds] { return nlohmann::json(int64_t{seconds()}); }};

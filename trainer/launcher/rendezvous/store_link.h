@@ -54,7 +54,7 @@ struct LinkOptions {
 
 // The state of the group.
 struct LinkState {
-  int64_t answers = 0;  // answers with a new heartbeat of the host
+  int64_t answers = 0;  // answers with a new heartbeat of the host; all, if this launcher is the host
   int64_t ticket = 0;   // 0: not joined yet
   std::optional<Decision> decision = {};
   std::string broken = {};       // why no more answers will come; empty: they may

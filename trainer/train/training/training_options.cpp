@@ -7,6 +7,9 @@
 namespace narrowcast::training {
 
 void check_training_options(const TrainingOptions& options, int64_t world_size) {
+  TORCH_CHECK_VALUE(options.batch_size >= 1, "batch_size: must be at least 1, but is ", options.batch_size);
+  TORCH_CHECK_VALUE(options.accumulation_steps >= 1, "accumulation_steps: must be at least 1, but is ",
+                    options.accumulation_steps);
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
                     "early_stop: needs eval_every, after how many steps to look at the held-out data");
   TORCH_CHECK_VALUE(data::divides_evenly({.global_batch = options.batch_size,

@@ -28,6 +28,7 @@ AnnouncedAllReduceJob::AnnouncedAllReduceJob(std::string name, int64_t rank, int
 void AnnouncedAllReduceJob::set_call(const Announcement& own, std::shared_ptr<AllReduceJob> mean) {
   calls_.set_own(own);
   mean_ = std::move(mean);
+  difference_ = nullptr;
 }
 
 void AnnouncedAllReduceJob::check() const {

@@ -118,7 +118,8 @@ TEST_P(Disagreement, OnTheCollective) {
   });
   EXPECT_EQ(messages, std::vector<std::string>(2,
                                                "call differs between ranks: rank 0 has "
-                                               "auto_quantize_all_to_all_single, rank 1 has auto_quantize_all_gather"));
+                                               "auto_quantize_all_to_all_single, rank 1 has auto_quantize_all_gather; "
+                                               "all ranks must make the same calls in the same order"));
 }
 
 // The arguments of one rank are wrong: all ranks get its error text.

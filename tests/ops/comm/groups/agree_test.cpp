@@ -157,8 +157,10 @@ TEST(CheckAnnouncements, ComparesTheOrder) {
 }
 
 TEST(CheckAnnouncements, ComparesCallsBeforeEntriesAndNoNumbers) {
-  EXPECT_EQ(error_of(Announcements{{.call = "mean", .entries = {{"a", "1"}}}, {.call = "sum"}}),
-            "call differs between ranks: rank 0 has mean, rank 1 has sum");
+  EXPECT_EQ(
+      error_of(Announcements{{.call = "mean", .entries = {{"a", "1"}}}, {.call = "sum"}}),
+      "call differs between ranks: rank 0 has mean, rank 1 has sum; all ranks must make the same calls in the same "
+      "order");
   const std::string first = to_message({.call = "mean", .numbers = {1}});
   const std::string other = to_message({.call = "mean", .numbers = {2, 3}});
   const auto all = check_announcements(0, "a step", {first, other});

@@ -104,7 +104,7 @@ TEST_P(PassTagJobTest, IsToldFromAnOperatorsCall) {
     };
     EXPECT_EQ(error_message<c10::ValueError>(call),
               c10::str("call differs between ranks: rank 0 has backward pass 1 of model 1, rank ", GetParam() - 1,
-                       " has quantized_all_reduce"));
+                       " has quantized_all_reduce; all ranks must make the same calls in the same order"));
     wait_for_ranks(group);
   });
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/gpt.h>
+#include <narrowcast/mlp.h>
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/train/job/plan.h"
 
@@ -52,6 +54,15 @@ TEST(EntriesByCause, HaveEachEntryAfterThoseThatItFollowsFrom) {
                                       CauseAndEffect{"sync_every", "replicas"},
                                       CauseAndEffect{"node_size", "group_of_rank"}}) {
     EXPECT_LT(place_of(cause), place_of(effect)) << cause << " and " << effect;
+  }
+}
+
+// A checkpoint has each option of the model by itself.
+TEST(EntriesByCause, HaveEachOptionOfModelsBeforeTheNumberOfParameters) {
+  for (const std::vector<std::string>& options : {models::Gpt::option_names(), models::Mlp::option_names()}) {
+    for (const std::string& option : options) {
+      EXPECT_LT(place_of(option), place_of("parameters")) << option;
+    }
   }
 }
 
