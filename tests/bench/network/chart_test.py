@@ -34,7 +34,7 @@ class Chart(unittest.TestCase):
         bars = [text for text in texts if "." in text]
         self.assertEqual(bars, ["1.0", "2.0", "3.8", "1.0", "0.5"])
         self.assertIn("1 Gbit/s", texts)
-        self.assertEqual(texts.count("8 ranks on 2 machines"), 2)
+        self.assertEqual(texts.count("2 machines x 4 ranks"), 2)
 
     def test_other_buckets_are_left_out(self):
         code, error = draw([case("1", {"allreduce": 1, "int8": 3}, buckets=4)])
