@@ -26,7 +26,10 @@ constexpr ComputedEntry kComputedEntries[] = {
     {.name = "init_from_hash", .group = Group::kModel},
     {.name = "init_from_context", .group = Group::kModel, .role = Role::kFree},
     {.name = "model_options", .group = Group::kModel},
-    {.name = "vocabulary_size", .group = Group::kModel},  // In a checkpoint, which has each model option by itself.
+    // Options of models that are no flags. Checkpoints hold each option of the model by itself.
+    {.name = "vocabulary_size", .group = Group::kModel},
+    {.name = "inputs", .group = Group::kModel},
+    {.name = "classes", .group = Group::kModel},
     {.name = "parameters", .group = Group::kModel},
     {.name = "data_hash", .group = Group::kData},
     {.name = "training_samples", .group = Group::kData},
