@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <narrowcast/ddp_options.h>
 #include <narrowcast/wire_formats.h>
 #include "trainer/ddp/reducer/bucket_size.h"
 
@@ -41,9 +40,6 @@ constexpr int64_t filled_block(int64_t numel) {
   }
   return block;
 }
-
-// Whether the hook of these options sends any bucket in a format with blocks.
-bool rounds_in_blocks(const DdpOptions& options);
 
 // The same buckets, with parameters that fill larger blocks first and equal ones in the given order. Each parameter
 // begins at a multiple of its filled_block().

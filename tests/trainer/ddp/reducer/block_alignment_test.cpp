@@ -42,20 +42,6 @@ TEST(AlignedToBlocks, SortsEachBucketByFilledBlocksAndElseLeavesTheOrder) {
               ElementsAre(ElementsAre(2, 4), ElementsAre(), ElementsAre(3, 5)));
 }
 
-TEST(RoundsInBlocks, HoldsForHooksWhoseFormatHasBlocks) {
-  const auto rounds = [](const std::string& hook) { return rounds_in_blocks(DdpOptions().hook(hook)); };
-  for (const char* const hook : {"int8", "int6", "int4", "fp8", "var6", "var3", "quantized_allreduce", "auto"}) {
-    EXPECT_TRUE(rounds(hook)) << hook;
-  }
-  for (const char* const hook : {"none", "allreduce", "bf16_compress", "quantize_per_tensor", "quantize_per_channel",
-                                 "fp32", "noop", "power_sgd", "post_local_sgd"}) {
-    EXPECT_FALSE(rounds(hook)) << hook << ", whose bits are those of the order in which gradients come";
-  }
-  const DdpOptions bf16 = DdpOptions().hook("quantized_allreduce").wire({.format = WireFormat::kBf16});
-  EXPECT_FALSE(rounds_in_blocks(bf16));
-  EXPECT_TRUE(rounds_in_blocks(DdpOptions().hook("post_local_sgd").local({.hook = "int8"})));
-}
-
 // Each parameter of each bucket begins at a multiple of its blocks.
 void expect_aligned(const BucketNames& buckets, const ModuleState& module, const std::string& when) {
   std::map<std::string, int64_t> numel;

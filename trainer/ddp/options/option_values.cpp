@@ -1,15 +1,33 @@
-#include "trainer/ddp/reducer/option_values.h"
+#include "trainer/ddp/options/option_values.h"
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/version.h>
+#include <narrowcast/wire_format.h>
 #include "hooks/table/hook_table.h"
-#include "trainer/ddp/reducer/block_alignment.h"
 
 namespace narrowcast {
+namespace {
+
+bool has_blocks(WireFormat format) {
+  return std::ranges::any_of(kWireFormatRows,
+                             [=](const WireFormatRow& row) { return row.format == format && row.block > 1; });
+}
+
+}  // namespace
+
+bool rounds_in_blocks(const DdpOptions& options) {
+  const hooks::HookOptions of_hook = options.hook_options();
+  const bool in_groups = options.hook() == hooks::kPostLocalSgdHook;
+  const std::string& hook = in_groups ? of_hook.local.hook : options.hook();
+  const std::optional<WireFormat> format = hooks::wire_format_of(hook, in_groups ? hooks::WireOptions{} : of_hook.wire);
+  return format.has_value() ? has_blocks(*format) : hooks::takes_wire_options(hook);  // A choosing hook may use any.
+}
 
 std::vector<NamedValue> describe(const DdpOptions& options) {
   const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
