@@ -37,21 +37,21 @@ struct Preemption {
 
 // The results of a training.
 struct TrainingResult {
-  std::optional<double> validation_loss;           // after the last step; empty without evaluation
+  std::optional<double> validation_loss = {};      // after the last step; empty without evaluation
   std::optional<double> validation_accuracy = {};  // also after the last step, if the model counts right answers
   double training_loss = 0;                // mean over the ranks and the steps taken since the last report but one
   int64_t payload_bytes_sent = 0;          // by this rank
   int64_t payload_bytes_without_hook = 0;  // that this rank would have sent
   int64_t measuring_bytes_sent = 0;        // by this rank, in no other count; since the process began
-  std::optional<double> compression;       // of the last step, see CommHook::compression
+  std::optional<double> compression = {};  // of the last step, see CommHook::compression
   double seconds = 0;                      // without the evaluations
   int64_t skipped_steps = 0;               // for their gradients; equal on all ranks, except with an outer optimizer
-  std::optional<reporting::OuterReport> outer;  // with an outer optimizer
-  std::optional<int64_t> diverged_at;           // the step at which the loss was not finite, where training stopped
-  std::optional<reporting::SkippedReport> gave_up_after;  // if it stopped for skipped steps in a row: those steps
-  std::optional<double> best_validation_loss;             // with early_stop
-  std::optional<int64_t> stopped_early_at;   // the step, if early_stop ended the training before the last one
-  std::optional<Preemption> preempted = {};  // if a signal ended the training before the last step
+  std::optional<reporting::OuterReport> outer = {};  // with an outer optimizer
+  std::optional<int64_t> diverged_at = {};  // the step at which the loss was not finite, where training stopped
+  std::optional<reporting::SkippedReport> gave_up_after = {};  // if it stopped for skipped steps in a row: those steps
+  std::optional<double> best_validation_loss = {};             // with early_stop
+  std::optional<int64_t> stopped_early_at = {};  // the step, if early_stop ended the training before the last one
+  std::optional<Preemption> preempted = {};      // if a signal ended the training before the last step
 };
 
 // Checkpoints, with which a training survives its processes. Nothing is owned.
