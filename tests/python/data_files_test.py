@@ -1,4 +1,5 @@
 """narrowcast-train reads folders of data written by NumPy, safetensors and torch: every value of every dtype."""
+import contextlib
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import save_file as save_torch
 
+GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guide" / "data.md"
 NUMPY_DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u4", "<u2", "|u1", "|b1")
 TORCH_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
                 torch.int8, torch.uint8, torch.bool)
@@ -98,6 +100,22 @@ class DataFiles(unittest.TestCase):
                                  "--dry_run"], capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("65536", result.stdout, "the vocabulary is the greatest token and one")
+
+    def test_tokens_as_in_the_guide(self):
+        (example,) = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+        class Tokenizer:
+            def encode(self, text):
+                return [300 + ord(character) for character in text]
+
+        with contextlib.chdir(self.folder):
+            exec(example, {"tokenizer": Tokenizer(), "text": "abcdefghij" * 10})
+        tokens = np.concatenate([np.fromfile(self.folder / "tokens" / name, np.uint16) for name in ("train.bin", "val.bin")])
+        self.assertEqual(tokens.tolist(), [300 + ord(character) for character in "abcdefghij" * 10])
+        result = subprocess.run([os.environ["NARROWCAST_TRAIN"], f"--data={self.folder}/tokens", "--context=4",
+                                 "--batch_size=1", "--dry_run"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(str(300 + ord("j") + 1), result.stdout, "the vocabulary is the greatest token and one")
 
     def test_what_numpy_writes_otherwise_is_one_line(self):
         inputs, targets = self.values()

@@ -1,5 +1,7 @@
-"""docs/reference/operators.md lists every operator with its registered schema, and its Python examples run."""
+"""docs/reference/operators.md lists every operator with its registered schema. Its Python examples run, and so do those of
+docs/guide/operators.md."""
 import importlib.util
+import os
 import pathlib
 import re
 import tempfile
@@ -10,12 +12,14 @@ import torch.distributed as dist
 
 from support.exact import ops, registered_operators
 
-DOCUMENT = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "reference" / "operators.md").read_text(encoding="utf-8")
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+DOCUMENT = (DOCS / "reference" / "operators.md").read_text(encoding="utf-8")
+GUIDE = (DOCS / "guide" / "operators.md").read_text(encoding="utf-8")
 PROLOGUE = "from typing import List, Tuple\nimport torch\nimport torch.distributed as dist\n"
 
 
-def examples(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+def examples(language, document=DOCUMENT):
+    return re.findall(rf"^```{language}\n(.*?)^```", document, re.MULTILINE | re.DOTALL)
 
 
 def run(source):
@@ -57,6 +61,12 @@ class Document(unittest.TestCase):
         for example in examples("python"):
             with self.subTest(example=example.splitlines()[1]):
                 run(example)
+
+    def test_the_example_of_the_guide_runs(self):
+        (example,) = examples("python", GUIDE)
+        library = "build/release/lib/libnarrowcast_ops.so"
+        self.assertIn(library, example)
+        run(example.replace(library, os.environ["NARROWCAST_OPS_LIBRARY"]))
 
 
 if __name__ == "__main__":

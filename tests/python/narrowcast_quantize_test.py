@@ -1,7 +1,10 @@
 """narrowcast-quantize on modules that Python scripted or traced."""
 import copy
 import os
+import pathlib
+import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -210,6 +213,19 @@ class NarrowcastQuantize(ExactTestCase):
         self.assertEqual(state["head.weight"].dtype, torch.int8)
         self.assertEqual(state["head.scales"].shape, (11,))
         self.assert_converted(net, tokens)
+
+    def test_the_example_of_the_guide(self):
+        self.quantize(torch.jit.script(Net().eval()))
+        guide = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guide" / "int8-weights.md"
+        (example,) = re.findall(r"^```python\n(.*?)^```", guide.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        for path, ours in (("build/release/lib/libnarrowcast_ops.so", os.environ["NARROWCAST_OPS_LIBRARY"]),
+                           ("runs/net/model-int8.pt", self.output)):
+            self.assertIn(path, example)
+            example = example.replace(path, ours)
+        # In a separate process, because this one has loaded the library already.
+        check = example + "assert net(torch.zeros(3, 8, dtype=torch.long)).shape == (3, 8, 11)\n"
+        result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_traced_module(self):
         net, tokens = Net().eval(), torch.randint(11, (3, 8))

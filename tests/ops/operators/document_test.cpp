@@ -1,5 +1,5 @@
-// The C++ examples of docs/reference/operators.md, word for word (tests/structure/check_examples compares), and checks
-// of their results.
+// The C++ examples of docs/reference/operators.md and docs/guide/operators.md, word for word (compared by
+// tests/structure/check_examples), and checks of their results.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/api/module.h>
