@@ -153,6 +153,9 @@ int main(int argc, char** argv) {
   } catch (const c10::ValueError& error) {
     std::cerr << error.what_without_backtrace() << '\n';
     return 2;
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << '\n';
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -124,6 +124,8 @@ int main(int argc, char** argv) {
     return report(rank, error.what_without_backtrace(), kCorruptInput);
   } catch (const narrowcast::OutputError& error) {
     return report(rank, error.what_without_backtrace(), kCannotWrite);
+  } catch (const c10::Error& error) {
+    return report(rank, error.what_without_backtrace(), kFailed);
   } catch (const std::exception& error) {
     return report(rank, error.what(), kFailed);
   }

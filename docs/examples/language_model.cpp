@@ -1,6 +1,6 @@
 // Trains a small GPT over the bytes of a text, writes text with it, and stores its Linear layers in 8 bits.
 //
-//   narrowcast-run --standalone --nproc_per_node=2 ./language_model TEXT
+//   narrowcast-run --standalone --nproc_per_node=2 ./language_model TEXT [char_gpt | gpt]
 #include <ATen/CPUGeneratorImpl.h>
 #include <narrowcast/linear.h>
 #include <narrowcast/models.h>
@@ -93,26 +93,34 @@ int64_t quantize(models::Model& model) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: language_model TEXT\n";
+  if (argc < 2 || argc > 3) {
+    std::cerr << "usage: language_model TEXT [MODEL], where MODEL generates text and is one of";
+    for (const std::string& name : models::model_names()) {
+      std::cerr << ' ' << name;
+    }
+    std::cerr << '\n';
     return 2;
   }
+  const std::string name = argc == 3 ? argv[2] : "char_gpt";
   try {
     const at::Tensor tokens = tokens_of(argv[1]);
     const auto env = narrowcast::WorkerEnv::from_environment();
     const narrowcast::ProcessGroupScope scope(env);
     torch::manual_seed(0);
-    const auto model = models::create_model("char_gpt", kShape);
+    const auto model = models::create_model(name, kShape);  // A wrong name is an error that lists all names.
     scope.run([&] { train(model, tokens, scope.group()); });
     if (env.rank != 0) {
       return 0;
     }
     const models::Batch held_out = random_batch(tokens, 200);
     const double loss = loss_on(*model, held_out);
-    std::cout << models::count_parameters("char_gpt", kShape) << " parameters, loss " << loss << '\n'
+    std::cout << models::count_parameters(name, kShape) << " parameters, loss " << loss << '\n'
               << "KING" << continue_text(*model, "KING") << '\n';
     const int64_t layers = quantize(*model);
     std::cout << layers << " layers in 8 bits, loss " << loss_on(*model, held_out) << '\n';
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << '\n';
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -49,6 +49,19 @@ double evaluate(narrowcast::OuterOptimizer& outer, torch::nn::Linear& model) {
   return loss_of_own(model);
 }
 
+// What the options mean, before anything is sent.
+void print_plan(const narrowcast::OuterOptions& options, int64_t elements) {
+  std::cout << to_string(options.optimizer()) << " with learning rate " << options.effective_learning_rate()
+            << " and momentum " << options.effective_momentum() << "; at most " << options.largest_fragment(elements)
+            << " of " << elements << " parameters in an exchange\nexchanges of the first round:";
+  for (int64_t step = 1; step <= options.effective_first_exchange() + options.sync_every(); ++step) {
+    if (const auto fragment = options.fragment_due(step)) {
+      std::cout << " fragment " << *fragment << " after step " << options.warmup_steps() + step << ',';
+    }
+  }
+  std::cout << '\n';
+}
+
 void train_with_outer_steps(const narrowcast::ProcessGroupPtr& group, narrowcast::OuterKind kind) {
   torch::nn::Linear model = make_model();
   narrowcast::DistributedDataParallel ddp(
@@ -66,6 +79,9 @@ void train_with_outer_steps(const narrowcast::ProcessGroupPtr& group, narrowcast
           .overlap_steps(5)
           .mix(0.5)
           .wire({.format = narrowcast::WireFormat::kInt4B32, .error_feedback = true, .node_size = kGroup}));
+  if (group->getRank() == 0) {
+    print_plan(outer.options(), outer.elements());
+  }
   torch::manual_seed(group->getRank());  // Each rank has different data.
   for (int64_t step = 0; step < kSteps; ++step) {
     const at::Tensor x = torch::randn({16, 32});
@@ -128,6 +144,9 @@ int main(int argc, char** argv) {
       train_with_outer_steps(scope.group(), kind);
       train_with_hierarchical_averages(scope.group());
     });
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << '\n';
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
