@@ -41,8 +41,9 @@ GptOptions gpt_shape(const CharGptOptions& options) {
 GptOptions read_gpt(const ModelOptions& options) {
   GptOptions shape = read_options(Gpt::kName, gpt_options<GptOptions>(), options);
   if (!options.contains("heads")) {
-    TORCH_CHECK_VALUE(shape.width % kHeadWidth == 0, Gpt::kName, ": option heads must be given for a width that is no ",
-                      "multiple of ", kHeadWidth, ", but width is ", shape.width);
+    TORCH_CHECK_VALUE(shape.width % kHeadWidth == 0, Gpt::kName,
+                      ": option heads must be given if width is not a multiple of ", kHeadWidth, ", but width is ",
+                      shape.width);
     shape.heads = shape.width / kHeadWidth;
   }
   return shape;

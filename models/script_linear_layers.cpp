@@ -115,7 +115,7 @@ class LayerSearch {
   void find_obstacles_in(const torch::jit::Module& layer) {
     const auto fail = [&](std::string reason) { add(layer.type().get(), layer._ivalue().get(), std::move(reason)); };
     if (!is_linear(layer)) {
-      fail("its weight is no floating matrix");
+      fail("its weight is not a floating-point matrix");
       return;
     }
     const at::Tensor weight = layer.attr(kWeight).toTensor();
@@ -124,10 +124,10 @@ class LayerSearch {
       fail("its weight is " + std::string(c10::toString(dtype)));
     }
     if (weight.size(1) == 0) fail("it has no inputs");
-    if (layer.type()->findAttribute(kScales) != nullptr) fail("it has an attribute " + quoted(kScales) + " of its own");
+    if (layer.type()->findAttribute(kScales) != nullptr) fail("it already has an attribute " + quoted(kScales));
     if (layer.hasattr("bias") && layer.attr("bias").isTensor()) {
       const at::Tensor bias = layer.attr("bias").toTensor();
-      if (bias.dim() != 1 || bias.size(0) != weight.size(0)) fail("its bias is not one value per output");
+      if (bias.dim() != 1 || bias.size(0) != weight.size(0)) fail("its bias does not have one value per output");
     }
   }
 
@@ -140,9 +140,10 @@ class LayerSearch {
         const ClassType* const type = accessed_type(node);
         if (type == nullptr) return;
         if (node.input(0) != &self) {
-          add(type, layer_of(*node.input(0), self, module), quoted(name) + " uses its weight itself");
+          add(type, layer_of(*node.input(0), self, module), quoted(name) + " uses its weight directly");
         } else if (!is_for_products(node, self)) {
-          add(type, nullptr, "its method " + method->name() + " does more with the weight than multiply by it");
+          add(type, nullptr,
+              "its method " + method->name() + " uses the weight in another operation than a multiplication");
         }
       });
     }
@@ -185,7 +186,7 @@ class LayerSearch {
     if (obstacles.empty()) {
       return multiplies_by_its_weight(*layer.type()) ? "" : "none of its methods multiplies by its weight";
     }
-    return "it is of one TorchScript type with " + quoted(names_.at(obstacles[0].layer)) +
+    return "it has the same TorchScript type as " + quoted(names_.at(obstacles[0].layer)) +
            ", which cannot be converted: " + obstacles[0].reason;
   }
 

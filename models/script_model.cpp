@@ -89,8 +89,8 @@ ScriptModel::ScriptModel(torch::jit::Module module, ScriptOptions options)
     : Model("ScriptModel"), module_(std::move(module)), options_(std::move(options)) {
   const bool has_loss = returns_loss(module_, options_.name);
   const std::string forward = signature(module_.get_method("forward").function().getSchema());
-  TORCH_CHECK_VALUE(has_loss || options_.loss.has_value(), "loss: must say what to make of the predictions of ",
-                    options_.name, ", whose ", forward, " takes no targets: ", loss_names());
+  TORCH_CHECK_VALUE(has_loss || options_.loss.has_value(), "loss: must be ", loss_names(), " for ", options_.name,
+                    ", whose ", forward, " takes no targets and returns predictions");
   TORCH_CHECK_VALUE(!has_loss || !options_.loss.has_value(), "loss: has no effect with ", options_.name, ", whose ",
                     forward, " returns the loss itself");
   state_.emplace(module_, *this, options_.name);
@@ -136,26 +136,26 @@ void ScriptModel::check_targets(const at::Tensor& targets) const {
   if (options_.loss != Loss::kBceWithLogits) return;
   const auto least = targets.min().item<float>();
   const auto most = targets.max().item<float>();
-  TORCH_CHECK_VALUE(least >= 0 && most <= 1, "loss: bce_with_logits needs targets in 0..1, but the data has ", least,
-                    " to ", most);
+  TORCH_CHECK_VALUE(least >= 0 && most <= 1,
+                    "loss: bce_with_logits needs targets in 0..1, but the data has targets from ", least, " to ", most);
 }
 
 void ScriptModel::check_classes(const ClassRows& rows) const {
   const int64_t classes = rows.logits.size(1);
   if (expected_classes_.has_value()) {
-    TORCH_CHECK_VALUE(*expected_classes_ <= classes, options_.name, ": has logits for ", classes,
-                      " classes, but the data need ", *expected_classes_);
+    TORCH_CHECK_VALUE(*expected_classes_ <= classes, options_.name, ": returns logits for ", classes,
+                      " classes, but the data needs ", *expected_classes_);
   } else if (rows.targets.is_cpu()) {  // Reading them from a GPU would wait for it.
-    TORCH_CHECK_VALUE(rows.targets.min().item<int64_t>() >= 0, "loss: cross_entropy needs classes as targets, which ",
-                      "count from 0, but the data has a target ", rows.targets.min().item<int64_t>());
-    TORCH_CHECK_VALUE(rows.targets.max().item<int64_t>() < classes, options_.name, ": has logits for ", classes,
+    TORCH_CHECK_VALUE(rows.targets.min().item<int64_t>() >= 0, "loss: cross_entropy needs classes from 0 as targets, ",
+                      "but the data has a target ", rows.targets.min().item<int64_t>());
+    TORCH_CHECK_VALUE(rows.targets.max().item<int64_t>() < classes, options_.name, ": returns logits for ", classes,
                       " classes, but the data has a target ", rows.targets.max().item<int64_t>());
   }
 }
 
 ScriptModel::ClassRows ScriptModel::class_rows(const Batch& batch) {
-  TORCH_CHECK_VALUE(batch.targets.scalar_type() == at::kLong, "loss: cross_entropy needs classes as targets, int64, ",
-                    "but the data gives ", batch.targets.scalar_type());
+  TORCH_CHECK_VALUE(batch.targets.scalar_type() == at::kLong, "loss: cross_entropy needs int64 classes as targets, ",
+                    "but the data has ", batch.targets.scalar_type());
   const at::Tensor all = logits(batch.inputs);
   TORCH_CHECK_VALUE(long_dimensions(all.sizes().slice(0, all.dim() - 1)) == long_dimensions(batch.targets.sizes()),
                     options_.name, ": its forward must return one row of logits per target, classes last, but returns ",
@@ -170,7 +170,7 @@ at::Tensor ScriptModel::loss_of_values(const Batch& batch) {
   TORCH_CHECK_VALUE(values.dim() >= 1 && values.size(0) == batch.targets.size(0) &&
                         long_dimensions(values.sizes()) == long_dimensions(batch.targets.sizes()),
                     options_.name, ": its forward must return one prediction per target for the loss ",
-                    to_string(*options_.loss), ", in the same places, but returns ", values.sizes(),
+                    to_string(*options_.loss), ", in the same shape, but returns ", values.sizes(),
                     " for targets of shape ", batch.targets.sizes());
   const at::Tensor targets = batch.targets.to(at::kFloat).reshape(values.sizes());
   if (options_.loss == Loss::kMse) {
@@ -212,12 +212,12 @@ std::vector<std::string> ScriptModel::check_trains(const Batch& batch) {
   for (const auto& parameter : named_parameters()) {
     if (!parameter.value().requires_grad()) continue;
     TORCH_CHECK_VALUE(parameter.value().scalar_type() == at::kFloat, options_.name, ": parameter '", parameter.key(),
-                      "' is ", parameter.value().scalar_type(), ", but only float32 is trained");
+                      "' is ", parameter.value().scalar_type(), ", but must be float32 to be trained");
     names.push_back(parameter.key());
     trained.push_back(parameter.value());
   }
   TORCH_CHECK_VALUE(!trained.empty(), options_.name, ": none of its ", parameters().size(), " parameters requires a ",
-                    "gradient: there is nothing to train (torch.jit.freeze makes constants of them)");
+                    "gradient: there is nothing to train (torch.jit.freeze turns parameters into constants)");
   const at::Tensor loss = forward(batch);
   TORCH_CHECK_VALUE(loss.requires_grad(), options_.name, ": its loss depends on no parameter that requires a gradient");
   std::vector<at::Tensor> gradients;
@@ -229,7 +229,7 @@ std::vector<std::string> ScriptModel::check_trains(const Batch& batch) {
   std::vector<std::string> without_gradient;
   for (size_t i = 0; i < gradients.size(); ++i) {
     TORCH_CHECK_VALUE(!gradients[i].defined() || gradients[i].layout() == at::kStrided, options_.name, ": parameter '",
-                      names[i], "' gets sparse gradients, which cannot be exchanged; make its embedding with ",
+                      names[i], "' gets sparse gradients, which cannot be exchanged; create its embedding with ",
                       "sparse=False");
     if (!gradients[i].defined()) {
       without_gradient.push_back(names[i]);

@@ -80,7 +80,7 @@ void check_has_no_hooks(const torch::jit::Module& module) {
     const c10::ClassType& type = *item.value.type();
     TORCH_CHECK_VALUE(type.getForwardHooks().empty() && type.getForwardPreHooks().empty(),
                       item.name.empty() ? "the module" : "submodule '" + item.name + "'",
-                      " has hooks around its forward, with which a module cannot be converted");
+                      " has forward hooks: a module with hooks cannot be converted");
   }
 }
 

@@ -117,8 +117,8 @@ void ScriptState::register_tensors(torch::nn::Module& module, const torch::jit::
   };
   for (const auto& parameter : script.named_parameters(/*recurse=*/false)) {
     const std::string name = prefix + parameter.name;
-    TORCH_CHECK_VALUE(!is_assigned(parameter.name), name_, ": its code assigns the parameter '", name,
-                      "', which would be trained no more then; change it in place, or make it a buffer");
+    TORCH_CHECK_VALUE(!is_assigned(parameter.name), name_, ": its code assigns to the parameter '", name,
+                      "', which would then no longer be trained; change it in place, or make it a buffer");
     if (!parameter.value.defined()) continue;
     check_can_be_saved("parameter", name, parameter.value);
     if (is_new(parameter.value, name)) {
@@ -159,8 +159,8 @@ void ScriptState::Pass::keep() const {
     const at::Tensor left = buffer.object->getSlot(buffer.slot).toTensor();
     const at::Tensor& registered = buffer.registered;
     TORCH_CHECK_VALUE(left.sizes() == registered.sizes() && !becomes_other_numbers(left, registered), state_.name_,
-                      ": its code makes the buffer '", buffer.name, "' ", left.scalar_type(), " ", left.sizes(),
-                      ", but what is saved and sent to other ranks is ", registered.scalar_type(), " ",
+                      ": its code changes the buffer '", buffer.name, "' to ", left.scalar_type(), " ", left.sizes(),
+                      ", but the buffer that is saved and sent to other ranks is ", registered.scalar_type(), " ",
                       registered.sizes());
   }
   const at::NoGradGuard no_grad;

@@ -33,7 +33,7 @@ bool is_plain_linear(const torch::nn::Module& module) { return typeid(module) ==
 void check_not_derived(const std::string& name, const torch::nn::Module& module) {
   const bool is_derived = module.as<torch::nn::LinearImpl>() != nullptr && module.as<LinearImpl>() == nullptr;
   TORCH_CHECK_VALUE(!is_derived || is_plain_linear(module), name.empty() ? "the module" : "submodule '" + name + "'",
-                    " is a ", module.name(), ", which derives from torch::nn::Linear: what it adds would be lost in ",
+                    " is a ", module.name(), ", which derives from torch::nn::Linear: its additions would be lost in ",
                     "int8; derive it from narrowcast::models::LinearImpl, and call that class's forward");
 }
 
@@ -42,7 +42,7 @@ void check_replaceable(torch::nn::Module* parent, const std::string& name) {
   TORCH_CHECK_VALUE(parent != nullptr, "the module is itself a torch::nn::Linear, which cannot be replaced in place: ",
                     "make it a narrowcast::models::Linear or put it into a torch::nn::Sequential");
   TORCH_CHECK_VALUE(parent->as<torch::nn::SequentialImpl>() != nullptr, "submodule '", name,
-                    "' is a torch::nn::Linear in a ", parent->name(), ", which would go on calling it: make it a ",
+                    "' is a torch::nn::Linear in a ", parent->name(), ", which would still call it: make it a ",
                     "narrowcast::models::Linear or put it into a torch::nn::Sequential");
 }
 

@@ -109,7 +109,7 @@ class WeightOnlyInt8QuantHandler {
 // A Linear layer that is not converted.
 struct FloatLayer {
   std::string name;    // in the module, e.g. "self_attn.out_proj"; "" is the module itself
-  std::string reason;  // e.g. "'self_attn' uses its weight itself"
+  std::string reason;  // e.g. "'self_attn' uses its weight directly"
 };
 
 // Quantises the Linear layers of TorchScript modules, scripted or traced. A Linear layer is an instance of

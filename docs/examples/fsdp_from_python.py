@@ -28,7 +28,7 @@ class QuantizedReduceScatter:
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
-            raise ValueError(f"no mean and no sum, but {op}: what set_gradient_divide_factor asks for is not supported")
+            raise ValueError(f"op must be a mean or a sum, but is {op}: set_gradient_divide_factor is not supported")
         world_size = dist.get_world_size(group)
         if not self._compared:  # Messages of other sizes would abort the process inside Gloo.
             self._compare_formats(group)

@@ -87,7 +87,7 @@ at::ScalarType dtype_of(WireFormat format) {
     case WireFormat::kFp32:
       return at::kFloat;
     default:
-      TORCH_CHECK_VALUE(false, "format: must be one without blocks, but is ", to_string(format));
+      TORCH_CHECK_VALUE(false, "format: must be a format without blocks, but is ", to_string(format));
   }
 }
 

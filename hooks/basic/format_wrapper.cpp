@@ -95,7 +95,7 @@ class FormatWrapper final : public CommHook {
 }  // namespace
 
 std::unique_ptr<CommHook> wrap_in_format(std::unique_ptr<CommHook> hook, const std::string& format) {
-  TORCH_CHECK_VALUE(hook != nullptr, "hook must be given to be wrapped in ", format, ", but is null");
+  TORCH_CHECK_VALUE(hook != nullptr, "hook to wrap in ", format, " must not be null");
   for (const WireFormat known : {WireFormat::kFp16, WireFormat::kBf16}) {
     if (format == to_string(known)) {
       return std::make_unique<FormatWrapper>(std::move(hook), known);

@@ -51,7 +51,7 @@ std::vector<collectives::ShapedSegment> shaped_segments(const c10d::GradBucket& 
 // Checks an entry that saved state of the first versions lacks; if it is missing, any value is accepted.
 void check_same(const HookState& state, const char* name, int64_t own) {
   NARROWCAST_CHECK_INPUT(!state.contains(name) || int_of(state, name) == own, "the hook's state has ", name, " ",
-                         int_of(state, name), ", but the hook's is ", own);
+                         int_of(state, name), ", but the hook has ", own);
 }
 
 void check_ranges(const PowerSgdOptions& options) {
@@ -183,7 +183,7 @@ PowerSgdHook::PowerSgdHook(const HookRow& row, const HookOptions& options)
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
   check_bucket(name(), bucket);
   TORCH_CHECK_VALUE(bucket.getBuffer().scalar_type() != at::kDouble || !asks_for_two_levels(options_.wire), name(),
-                    ": gradients in float64 are exchanged in one level, but levels or node_size ask for two");
+                    ": float64 gradients support only one level, but levels or node_size require two");
   const bool compresses = iterations_ >= options_.power_sgd.start;
   iterations_ += bucket.isLast() ? 1 : 0;
   if (!compresses) {
@@ -277,8 +277,8 @@ HookState PowerSgdHook::state(const std::vector<NamedParameter>& parameters) con
 void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   CommHook::load_state(saved, parameters);
   const HookState& own = saved.own();
-  NARROWCAST_CHECK_INPUT(int_of(own, kRank) == rank(), "the hook's state is of rank ", int_of(own, kRank),
-                         ", but the hook's is ", rank());
+  NARROWCAST_CHECK_INPUT(int_of(own, kRank) == rank(), "the hook's state has rank ", int_of(own, kRank),
+                         ", but the hook has rank ", rank());
   check_same(own, kAlternates, options_.power_sgd.alternate ? 1 : 0);
   check_same(own, kBatched, row().compresses_buckets() ? 1 : 0);
   const int64_t draws = int_of(own, kDraws);
@@ -306,12 +306,12 @@ void check_power_sgd(const PowerSgdOptions& options) {
   check_ranges(options);
   TORCH_CHECK_VALUE(
       !options.alternate || options.warm_start,
-      "power_sgd_alternate: needs power_sgd_warm_start, as each step begins with what the one before sent");
+      "power_sgd_alternate: needs power_sgd_warm_start, because each step starts with the factor of the previous step");
   const int64_t rank = options.rank.value();
   TORCH_CHECK_VALUE(options.epsilon == 0 || options.memory == PowerSgdMemory::kLocal || rank < collectives::kQrRank,
-                    "power_sgd_epsilon: ", options.epsilon,
-                    " has no effect with power_sgd_memory averaged and a rank of ", rank, ": from ",
-                    collectives::kQrRank, " on columns are made orthonormal by a QR decomposition");
+                    "power_sgd_epsilon: ", options.epsilon, " has no effect with power_sgd_memory averaged and rank ",
+                    rank, ": from rank ", collectives::kQrRank,
+                    " on, a QR decomposition makes the columns orthonormal");
 }
 
 std::vector<HookRow> power_sgd_rows() {

@@ -239,7 +239,7 @@ PowerSgdStates::Factor PowerSgdStates::factor_of(const HookState& state, const s
       NARROWCAST_CHECK_INPUT(is_floating(factor) && factor.dim() == 2, "the hook's state '", found->first, "' is ",
                              factor.scalar_type(), " ", factor.sizes(), ", but should be a matrix");
       NARROWCAST_CHECK_INPUT(!is_p || options_.alternates, "the hook's state '", found->first,
-                             "' is of a hook whose steps alternate, but those of this one do not");
+                             "' belongs to a hook with power_sgd_alternate, but this hook does not alternate");
       return {factor.to(at::kCPU).clone(), is_p};
     }
   }
@@ -253,7 +253,7 @@ void PowerSgdStates::load_parameter(const HookState& state, const NamedParameter
   }
   const at::Tensor& tensor = parameter.tensor;
   NARROWCAST_CHECK_INPUT(tensor.dim() > 0 && tensor.numel() > 0, "the hook's state has a factor of '", parameter.name,
-                         "', which is no matrix");
+                         "', which is not a matrix");
   const int64_t rows = tensor.size(0);
   const int64_t columns = tensor.numel() / rows;
   const int64_t rank = std::min({rows, columns, options_.rank});

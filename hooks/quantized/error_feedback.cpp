@@ -41,8 +41,9 @@ struct Saved {
 
 at::Tensor checked(const HookState& state, const std::string& name, at::ScalarType dtype) {
   const at::Tensor& tensor = state.at(name);
-  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == dtype && tensor.dim() == 1, "the hook's state '", name, "' is a ",
-                         tensor.scalar_type(), " of ", tensor.dim(), " dimensions, which is not valid");
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == dtype && tensor.dim() == 1, "the hook's state '", name, "' must be ",
+                         dtype, " with 1 dimension, but is ", tensor.scalar_type(), " with ", tensor.dim(),
+                         " dimensions");
   return tensor;
 }
 
@@ -66,10 +67,10 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
   const int64_t numel = parameter.tensor.numel();
   NARROWCAST_CHECK_INPUT((place.size() == 4 || saved.own.numel() == numel) && saved.own.numel() <= numel &&
                              saved.own_begin <= numel - saved.own.numel(),
-                         "the hook's residuals of '", name, "' are ", saved.own.numel(),
+                         "the hook's residuals of '", name, "' have ", saved.own.numel(),
                          " numbers, but the parameter has ", numel);
   NARROWCAST_CHECK_INPUT(saved.mean.numel() <= numel && saved.mean_begin <= numel - saved.mean.numel(),
-                         "the hook's residuals of the mean of '", name, "' begin at ", saved.mean_begin, " and are ",
+                         "the hook's residuals of the mean of '", name, "' begin at ", saved.mean_begin, " and have ",
                          saved.mean.numel(), " numbers, but the parameter has ", numel);
   return saved;
 }
@@ -81,7 +82,7 @@ std::optional<at::Tensor> shared_of(const HookState& state, const NamedParameter
   }
   const at::Tensor shared = checked(state, kShared + parameter.name, at::kFloat);
   NARROWCAST_CHECK_INPUT(shared.numel() == parameter.tensor.numel(), "the hook's state '", kShared, parameter.name,
-                         "' is of ", shared.numel(), " numbers, but the parameter has ", parameter.tensor.numel());
+                         "' has ", shared.numel(), " numbers, but the parameter has ", parameter.tensor.numel());
   return shared;
 }
 
@@ -317,7 +318,7 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
       const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
       NARROWCAST_CHECK_INPUT(
           overlap(mean, all_means.segment).numel == mean.numel && overlap(own, all_own.segment).numel == own.numel,
-          "the hook's residuals of bucket ", index, " are not those of this rank");
+          "the hook's residuals of bucket ", index, " belong to another rank");
       if (own.numel > 0) {
         part_of_residual(all_own.numbers, all_own.segment, own).copy_(saved.own);
       }

@@ -57,7 +57,7 @@ std::vector<int64_t> place_in(const HookState& state, const std::string& paramet
   const at::Tensor& place = state.at(kPlace + parameter);
   NARROWCAST_CHECK_INPUT(place.scalar_type() == at::kLong && place.numel() >= least && place.numel() <= most &&
                              place.ge(0).all().item<bool>(),
-                         "the hook's state '", kPlace, parameter, "' is no place");
+                         "the hook's state '", kPlace, parameter, "' is not a valid place");
   const at::Tensor numbers = place.cpu().contiguous();
   return {numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + numbers.numel()};
 }

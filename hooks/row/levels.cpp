@@ -24,10 +24,9 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
     return {};
   }
   if (!collectives::moves_cpu_tensors(group)) {
-    return "the process group has no backend for CPU tensors, by which ranks find out who shares a node";
+    return "the process group has no backend for CPU tensors, which is needed to detect nodes";
   }
-  return collectives::gpu::group_maker(group) ? ""
-                                              : "the process group moves tensors on GPUs by something else than NCCL";
+  return collectives::gpu::group_maker(group) ? "" : "the process group does not use NCCL for GPU tensors";
 }
 
 // A collective: compares the options that decide how a rank takes part in finding nodes and links, and on which path it
@@ -52,7 +51,7 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
   const int64_t world_size = options.process_group->getSize();
   if (const std::string why = why_group_is_flat(options.process_group); !why.empty()) {
-    TORCH_CHECK_VALUE(!asks_for_two_levels(wire), "levels: there cannot be two, as ", why);
+    TORCH_CHECK_VALUE(!asks_for_two_levels(wire), "levels: two is impossible, because ", why);
     return FoundNodes::flat(world_size);
   }
   if (world_size > 1) {
@@ -62,7 +61,7 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
     return FoundNodes::flat(world_size);
   }
   auto found = node::find_nodes(options.process_group, wire.node_size);
-  TORCH_CHECK_VALUE(wire.levels != Levels::kTwo || found->layout.has_levels(), "levels: two, but ",
+  TORCH_CHECK_VALUE(wire.levels != Levels::kTwo || found->layout.has_levels(), "levels: two is impossible, because ",
                     found->why_flat.empty() ? "every node has one rank" : found->why_flat);
   return found;
 }
@@ -98,7 +97,7 @@ NodeLayout saved_nodes(const FormerRanks& saved) {
   }
   const at::Tensor& nodes = found->second;
   NARROWCAST_CHECK_INPUT(nodes.scalar_type() == at::kLong && nodes.numel() == saved.world_size, "the hook's state '",
-                         kNodes, "' is of ", nodes.numel(), " ranks, but there were ", saved.world_size);
+                         kNodes, "' has ", nodes.numel(), " ranks, but must have ", saved.world_size);
   const at::Tensor numbers = nodes.cpu().contiguous();
   const auto* const begin = numbers.const_data_ptr<int64_t>();
   return NodeLayout(std::vector<int64_t>(begin, begin + numbers.numel()));
@@ -118,7 +117,7 @@ std::optional<LinkCost> saved_link(const HookState& saved, const char* name) {
   const at::Tensor& tensor = found->second;
   NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == 2 &&
                              (tensor > 0).logical_and(tensor.isfinite()).all().item<bool>(),
-                         "the hook's state '", name, "' is no seconds per hop and per byte");
+                         "the hook's state '", name, "' must hold the seconds per hop and per byte");
   return LinkCost{tensor[0].item<double>(), tensor[1].item<double>()};
 }
 

@@ -382,7 +382,7 @@ void check_auto_on_gpus(const WireOptions& wire) {
   for (const NamedOption& option : named_options({nullptr, wire})) {
     const bool is_kept = option.kind == OptionKind::kLevels && asks_for_one_level;
     TORCH_CHECK_VALUE(!option.is_given || is_kept, option.name, ": ", text_of(option.value),
-                      " has no effect on GPUs, where hook auto takes allreduce so far");
+                      " has no effect on GPUs, where the hook auto always uses allreduce");
   }
 }
 

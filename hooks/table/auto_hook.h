@@ -105,7 +105,7 @@ class AutoHook final : public TableHook {
 };
 
 // The hook's decision() on GPUs.
-inline constexpr const char* kAutoOnGpus = "allreduce: on GPUs nothing is measured so far";
+inline constexpr const char* kAutoOnGpus = "allreduce: on GPUs nothing is measured";
 
 // The row of the hook auto for the table.
 HookRow auto_row();

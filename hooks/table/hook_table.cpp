@@ -214,9 +214,9 @@ std::string joined_names(const Predicate& predicate) {
 // A reason if the hook takes other options of the same family.
 std::string why_not_taken(const HookRow& row, OptionKind kind) {
   if (kind == OptionKind::kFormat && row.takes(OptionKind::kRounding)) {
-    return row.chooses ? ", which takes formats of its own choice" : ", which has a format of its own";
+    return row.chooses ? ", which chooses its formats" : ", which has a fixed format";
   }
-  return kind == OptionKind::kPowerSgdOfMatrices && row.compresses_buckets() ? ", for which a bucket is one matrix"
+  return kind == OptionKind::kPowerSgdOfMatrices && row.compresses_buckets() ? ", which treats a bucket as one matrix"
                                                                              : "";
 }
 
@@ -233,7 +233,7 @@ void check_levels(const WireOptions& wire) {
   TORCH_CHECK_VALUE(!wire.node_size || wire.levels != Levels::kOne, "node_size: ", *wire.node_size,
                     " has no effect with levels: one");
   TORCH_CHECK_VALUE(wire.node_size != 1 || wire.levels != Levels::kTwo,
-                    "levels: two contradicts node_size: 1, with which every node has one rank");
+                    "levels: two contradicts node_size: 1, which means one rank per node");
 }
 
 void check_auto_bits(const std::optional<int64_t>& bits) {
@@ -246,10 +246,10 @@ void check_local(const LocalOptions& local) {
   TORCH_CHECK_VALUE(!local.group_size || *local.group_size >= 1, "local_group: must be at least 1, but is ",
                     *local.group_size);
   const HookRow& inner = hook_row(local.hook);
-  TORCH_CHECK_VALUE(inner.make && inner.keeps_replicas_equal, "local_hook: must be one that averages, but is '",
-                    local.hook, "'");
+  TORCH_CHECK_VALUE(inner.make && inner.keeps_replicas_equal,
+                    "local_hook: must be a hook that averages gradients, but is '", local.hook, "'");
   TORCH_CHECK_VALUE(!inner.approximates(), "local_hook: '", local.hook, "' would compress nothing in its first ",
-                    PowerSgdOptions{}.start, " steps, and its options cannot be given here; take another one");
+                    PowerSgdOptions{}.start, " steps, and its options cannot be set here; use another hook");
 }
 
 }  // namespace

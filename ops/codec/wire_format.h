@@ -118,7 +118,7 @@ decltype(auto) visit_fixed(WireFormat format, Visitor&& visitor) {
   using Result = decltype(visitor(FormatOfRow<0>()));
   return visit(format, [&](auto type) -> Result {
     if constexpr (decltype(type)::kIsVariable) {
-      throw std::invalid_argument("a part of a message in a variable format is none");
+      throw std::invalid_argument("a message in a variable format cannot be split into parts");
     } else {
       return visitor(type);
     }

@@ -19,12 +19,12 @@ struct EnumeratorNames {
   const char* type;    // Name of the enum.
   std::array<std::pair<Enum, std::string_view>, count> names;
 
-  // Throws "OPTION: 7 is no TYPE" for a number that has no name.
+  // Throws "OPTION: 7 is not a valid TYPE" for a number that has no name.
   std::string_view name_of(Enum value) const {
     for (const auto& [known, name] : names) {
       if (value == known) return name;
     }
-    TORCH_CHECK_VALUE(false, option, ": ", static_cast<int>(value), " is no ", type);
+    TORCH_CHECK_VALUE(false, option, ": ", static_cast<int>(value), " is not a valid ", type);
   }
 
   // std::nullopt for an unknown name.

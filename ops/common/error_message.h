@@ -26,7 +26,7 @@ std::string failure_of(const Body& body) {
     return {};
   } catch (const std::exception& error) {
     const std::string line = first_line(error_message(error));
-    return line.empty() ? "an error that says nothing" : line;
+    return line.empty() ? "an error without a message" : line;
   }
 }
 

@@ -128,7 +128,7 @@ TORCH_LIBRARY(narrowcast, m) {
   // Errors:
   // - TypeError for a dtype and ValueError for the rest, also if ranks differ in sizes, formats or kinds of device. All
   //   ranks throw the same error before data is sent. Exception: an unknown group_name is an error on that rank only.
-  // - ValueError for an x written in place that has several elements in one place, or whose write autograd does not
+  // - ValueError for an x written in place whose elements overlap in memory, or whose write autograd does not
   //   permit.
   // - DistBackendError if a peer or the network fails. An x written in place is then undefined.
   m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name) -> ()");

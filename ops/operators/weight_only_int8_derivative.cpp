@@ -124,8 +124,9 @@ void check_differentiable(const at::Tensor& input, const at::Tensor& weight, con
   check_defined(weight, "weight");
   check_defined(scales, "scales");
   if (bias.has_value()) check_defined(*bias, "bias");
-  TORCH_CHECK_VALUE(!(c10::GradMode::is_enabled() && scales.requires_grad()) && !isFwGradDefined(scales),
-                    "scales requires a gradient, and weight_only_int8_linear has none for it: pass scales.detach()");
+  TORCH_CHECK_VALUE(
+      !(c10::GradMode::is_enabled() && scales.requires_grad()) && !isFwGradDefined(scales),
+      "scales requires a gradient, but weight_only_int8_linear does not compute it: pass scales.detach()");
 }
 
 at::Tensor transformed_linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,

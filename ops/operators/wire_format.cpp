@@ -19,7 +19,7 @@ using Decode = at::Tensor(const at::Tensor&, std::string_view, c10::SymInt);
 
 void check_format(WireFormat format) {
   TORCH_CHECK_VALUE(std::find(kWireFormats.begin(), kWireFormats.end(), format) != kWireFormats.end(), "format ",
-                    static_cast<int64_t>(format), " is no wire format");
+                    static_cast<int64_t>(format), " is not a valid WireFormat");
 }
 
 // Computes with sizes, which are symbols while a program is traced.
@@ -42,7 +42,7 @@ WireFormat parse_wire_format(std::string_view name) {
       return format;
     }
   }
-  TORCH_CHECK_VALUE(false, "format '", name, "' is no wire format; known: ", wire_format_names());
+  TORCH_CHECK_VALUE(false, "format: unknown name '", name, "'; known: ", wire_format_names());
 }
 
 std::string wire_format_names() {

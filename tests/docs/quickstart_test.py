@@ -18,7 +18,7 @@ LIMIT_SECONDS = 60
 FORBIDDEN = ["unshare", "--user", "--map-root-user", "sh", "-c",
              'echo 0 >/proc/sys/user/max_net_namespaces && exec "$@"', "sh"]
 NO_NETWORK = "== no simulated network: all three trainings will take the same time"
-REASON = "narrowcast-run: --simulate_gbit=0.1: this process cannot have a network of its own: No space left on device"
+REASON = "narrowcast-run: --simulate_gbit=0.1: this process cannot get a private network: No space left on device"
 # Rank 0 prints and writes the results that quickstart reads, and records its arguments and its network.
 TRAIN = """#!/bin/sh
 [ "${RANK-0}" = 0 ] || exit 0
@@ -78,7 +78,7 @@ class QuickstartTest(unittest.TestCase):
     def test_without_network_namespaces_it_prints_why_and_trains(self):
         output, trainings = self.run_quickstart(FORBIDDEN)
         self.assertIn(NO_NETWORK, output)
-        self.assertEqual([line for line in output.splitlines() if "cannot have a network" in line], [REASON])
+        self.assertEqual([line for line in output.splitlines() if "cannot get a private network" in line], [REASON])
         self.assertIn("== result: 400 steps over one machine's memory, which is faster than a network", output)
         for hook, training in trainings.items():
             self.assertTrue(training.endswith("[no network]"), training)

@@ -40,7 +40,7 @@ TEST(Gpt, HeadsAre64WideUnlessGiven) {
   EXPECT_EQ(error_message<c10::ValueError>([] {
               create_model("gpt", {{"width", 100}});
             }),
-            "gpt: option heads must be given for a width that is no multiple of 64, but width is 100");
+            "gpt: option heads must be given if width is not a multiple of 64, but width is 100");
   EXPECT_EQ(create_model("gpt", {{"layers", 1}, {"width", 100}, {"heads", 5}})->options()["heads"], 5);
 }
 

@@ -67,18 +67,18 @@ TEST(ScriptLinearLayersLeave, ALayerThatDoesMoreWithItsWeight) {
       make_linear(unit, 8, 8, "def forward(self, x):\n    return torch.linear(x, self.weight * 2, self.bias)\n"));
   net.register_module("even", make_linear(unit, 8, 3));
   net.define("def forward(self, x):\n    return self.even.forward(self.odd.forward(x))\n");
-  EXPECT_EQ(floats_of(net), "odd: its method forward does more with the weight than multiply by it\n");
+  EXPECT_EQ(floats_of(net), "odd: its method forward uses the weight in another operation than a multiplication\n");
 }
 
 TEST(ScriptLinearLayersLeave, ALayerWhoseWeightAnotherModuleReads) {
   const std::string read = "def forward(self, x):\n    y = x\n    if bool(x.sum() > -1e9):\n";
   const std::string rest = "    return self.inner.third.forward(self.second.forward(y)) + self.offset\n";
   EXPECT_EQ(floats_of(make_net(read + "        y = torch.mm(y, self.first.weight)\n" + rest)),
-            "first: the module uses its weight itself\n"
-            "second: it is of one TorchScript type with 'first', which cannot be converted: the module uses its weight "
-            "itself\n");
+            "first: the module uses its weight directly\n"
+            "second: it has the same TorchScript type as 'first', which cannot be converted: the module uses its "
+            "weight directly\n");
   EXPECT_EQ(floats_of(make_net(read + "        y = torch.mm(y, self.inner.third.weight.t())[:, :1] + y\n" + rest)),
-            "inner.third: the module uses its weight itself\n");
+            "inner.third: the module uses its weight directly\n");
 }
 
 TEST(ScriptLinearLayersLeave, ALayerThatMultipliesNothing) {
@@ -100,7 +100,7 @@ TEST(ScriptLinearLayersLeave, ALayerThatHasScalesAlready) {
   net.register_module("scaled", scaled);
   net.register_module("third", make_linear(unit, 8, 3));
   net.define("def forward(self, x):\n    return self.third.forward(self.scaled.forward(x))\n");
-  EXPECT_EQ(floats_of(net), "scaled: it has an attribute 'scales' of its own\n");
+  EXPECT_EQ(floats_of(net), "scaled: it already has an attribute 'scales'\n");
 }
 
 // A net whose layers a and b share a type although their weights differ; `use` is the net's use of b.
@@ -123,8 +123,9 @@ Module make_unlike_pair(const at::Tensor& weight_of_b, const std::string& use) {
 TEST(ScriptLinearLayersLeave, ATypeOfWhichOneWeightIsNoFloatingMatrix) {
   const at::Tensor complex = at::randn({8, 8}, at::kComplexDouble);
   const std::string floats =
-      "a: it is of one TorchScript type with 'b', which cannot be converted: its weight is no floating matrix\n"
-      "b: its weight is no floating matrix\n";
+      "a: it has the same TorchScript type as 'b', which cannot be converted: its weight is not a floating-point "
+      "matrix\n"
+      "b: its weight is not a floating-point matrix\n";
   EXPECT_EQ(floats_of_doubles(make_unlike_pair(complex, "torch.real(self.b.forward(torch.complex(x, x))).sum()")),
             floats);
   EXPECT_EQ(

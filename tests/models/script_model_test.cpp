@@ -165,7 +165,7 @@ TEST(ScriptModel, WhatIsTransposedIsNamed) {
   EXPECT_EQ(message(Loss::kCrossEntropy, {2, 3, 1, 5}, {2, 1, 3}), "nothing was thrown");
   for (const Loss loss : {Loss::kMse, Loss::kBceWithLogits}) {
     EXPECT_THAT(message(loss, {2, 3, 2}, {2, 2, 3}),
-                HasSubstr("in the same places, but returns [2, 3, 2] for targets of shape [2, 2, 3]"));
+                HasSubstr("in the same shape, but returns [2, 3, 2] for targets of shape [2, 2, 3]"));
     EXPECT_THAT(message(loss, {2, 6}, {2, 2, 3}), HasSubstr("returns [2, 6] for targets of shape [2, 2, 3]"));
     EXPECT_EQ(message(loss, {2, 1, 3, 1}, {2, 3}), "nothing was thrown");
   }
@@ -178,7 +178,7 @@ TEST(ScriptModel, ChecksTargetsOfBinaryCrossEntropyAlone) {
     return error_message<c10::ValueError>([&] { model.check_targets(targets); });
   };
   EXPECT_EQ(message(Loss::kBceWithLogits, at::tensor({0.0, 1.5})),
-            "loss: bce_with_logits needs targets in 0..1, but the data has 0 to 1.5");
+            "loss: bce_with_logits needs targets in 0..1, but the data has targets from 0 to 1.5");
   EXPECT_EQ(message(Loss::kBceWithLogits, at::tensor({0.0, 1.0})), "nothing was thrown");
   EXPECT_EQ(message(Loss::kMse, at::tensor({-1.0, 1.5})), "nothing was thrown");
 }
@@ -199,7 +199,7 @@ TEST(ScriptModel, ClassesCountFrom0) {
   for (const int64_t wrong : {-1, -100}) {
     const Batch batch = {at::ones({2, 3}), at::tensor({int64_t{1}, wrong}, at::kLong)};
     const std::string line =
-        c10::str("loss: cross_entropy needs classes as targets, which count from 0, but the data has a target ", wrong);
+        c10::str("loss: cross_entropy needs classes from 0 as targets, but the data has a target ", wrong);
     EXPECT_EQ(error_message<c10::ValueError>([&] { model.forward(batch); }), line);
     EXPECT_EQ(error_message<c10::ValueError>([&] { model.evaluate(batch); }), line);
   }
@@ -213,7 +213,7 @@ TEST(ScriptModel, LogitsDoForAllExpectedClasses) {
   EXPECT_NO_THROW(model.check_trains(batch));
   model.expect_classes(4);
   EXPECT_EQ(error_message<c10::ValueError>([&] { model.check_trains(batch); }),
-            "m.pt: has logits for 3 classes, but the data need 4");
+            "m.pt: returns logits for 3 classes, but the data needs 4");
 }
 
 std::string made_error(const torch::jit::Module& module, const std::optional<Loss>& loss) {
@@ -224,8 +224,8 @@ TEST(ScriptModel, ASignatureThatDoesNotFitIsNamed) {
   EXPECT_EQ(made_error(digit_net(kGivesLoss), Loss::kMse),
             "loss: has no effect with m.pt, whose forward(Tensor images, Tensor targets) returns the loss itself");
   EXPECT_EQ(made_error(digit_net(), std::nullopt),
-            "loss: must say what to make of the predictions of m.pt, whose forward(Tensor images) takes no targets: "
-            "cross_entropy, mse or bce_with_logits");
+            "loss: must be cross_entropy, mse or bce_with_logits for m.pt, whose forward(Tensor images) takes no "
+            "targets and returns predictions");
   const std::string three = "def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:\n    return a\n";
   EXPECT_EQ(
       made_error(module_of(three), Loss::kMse),
@@ -251,14 +251,13 @@ TEST(ScriptModel, WhatItsForwardDoesWrongIsNamed) {
               HasSubstr("for inputs of shape [2, 3] it returns []"));
   EXPECT_THAT(message("Tensor:\n    return x.float()\n", Loss::kCrossEntropy),
               HasSubstr("one row of logits per target, classes last, but returns [2, 3] for targets of shape [2, 3]"));
-  EXPECT_THAT(
-      message("Tensor:\n    return x.float().sum(1)\n", Loss::kMse),
-      HasSubstr("one prediction per target for the loss mse, in the same places, but returns [2] for targets of "
-                "shape [2, 3]"));
+  EXPECT_THAT(message("Tensor:\n    return x.float().sum(1)\n", Loss::kMse),
+              HasSubstr("one prediction per target for the loss mse, in the same shape, but returns [2] for targets of "
+                        "shape [2, 3]"));
   EXPECT_THAT(message("Tensor:\n    return x.float()\n", Loss::kBceWithLogits),
-              HasSubstr("bce_with_logits needs targets in 0..1, but the data has 0 to 3"));
+              HasSubstr("bce_with_logits needs targets in 0..1, but the data has targets from 0 to 3"));
   EXPECT_THAT(message("Tensor:\n    return torch.zeros([2, 3, 3])\n", Loss::kCrossEntropy),
-              HasSubstr("has logits for 3 classes, but the data has a target 3"));
+              HasSubstr("returns logits for 3 classes, but the data has a target 3"));
   EXPECT_THAT(message("Tensor:\n    assert False, 'no such day'\n    return x\n", Loss::kCrossEntropy),
               AllOf(HasSubstr("m.pt: its forward failed on inputs of shape [2, 3]: "), HasSubstr("no such day")));
 }
@@ -302,7 +301,7 @@ TEST(ScriptModel, WhatCannotBeTrainedIsNamed) {
   EXPECT_THAT(message(module_of(forward, at::ones({3}))),
               HasSubstr("m.pt: none of its 1 parameters requires a gradient"));
   EXPECT_THAT(message(module_of(forward, at::ones({3}, at::kDouble).requires_grad_())),
-              HasSubstr("m.pt: parameter 'w' is Double, but only float32 is trained"));
+              HasSubstr("m.pt: parameter 'w' is Double, but must be float32 to be trained"));
   EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w.detach()\n")),
               HasSubstr("m.pt: its loss depends on no parameter that requires a gradient"));
   EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> Tensor:\n"

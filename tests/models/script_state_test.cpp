@@ -94,9 +94,9 @@ TEST(ScriptState, ABufferOfAnotherShapeOrKindIsNamed) {
     return error_message<c10::ValueError>([&] { model.predictions(at::ones({4, 2})); });
   };
   EXPECT_EQ(message("x.detach()"),
-            "m.pt: its code makes the buffer 'inner.average' Float [4, 2], but what is saved and sent to other ranks "
-            "is Float [2]");
-  EXPECT_THAT(message("x.mean(0).long()"), HasSubstr("'inner.average' Long [2], but"));
+            "m.pt: its code changes the buffer 'inner.average' to Float [4, 2], but the buffer that is saved and sent "
+            "to other ranks is Float [2]");
+  EXPECT_THAT(message("x.mean(0).long()"), HasSubstr("'inner.average' to Long [2], but"));
   EXPECT_EQ(message("torch.zeros_like(self.inner.average, dtype=5)"), "nothing was thrown");
 }
 
@@ -105,7 +105,7 @@ TEST(ScriptState, AParameterThatIsAssignedIsNamed) {
   module.register_parameter("w", at::ones({2}).requires_grad_(), /*is_buffer=*/false);
   module.define("def forward(self, x: Tensor) -> Tensor:\n    self.w = self.w * 2.\n    return x * self.w\n");
   EXPECT_THAT(error_message<c10::ValueError>([&] { model_of(module); }),
-              HasSubstr("m.pt: its code assigns the parameter 'w', which would be trained no more then"));
+              HasSubstr("m.pt: its code assigns to the parameter 'w', which would then no longer be trained"));
 }
 
 TEST(ScriptState, FurtherNamesAreKnown) {

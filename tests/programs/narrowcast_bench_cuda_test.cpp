@@ -39,7 +39,7 @@ TEST(NarrowcastBenchDevice, WithoutAGpuIsTheSameErrorAsNarrowcastTrains) {
               complaint_of("narrowcast-train", run_to_end({kNarrowcastTrain, device}, alone())));
     EXPECT_EQ(count_of("\n", bench.errors), 1) << bench.errors;
     EXPECT_THAT(bench.errors, AllOf(HasSubstr("device: " + device.substr(9) + " needs a "),
-                                    AnyOf(EndsWith("this is one without\n"), EndsWith("no GPU or no driver\n"))));
+                                    AnyOf(EndsWith("this build has no CUDA\n"), EndsWith("no GPU or no driver\n"))));
   }
   EXPECT_EQ(folder.entries(), 0);
 }
@@ -126,7 +126,7 @@ TEST_F(NarrowcastBenchCudaTest, IsAsExactAsOnTheCpu) {
 TEST_F(NarrowcastBenchCudaTest, RefusesWhatHasNoEffectOnGpus) {
   const ProgramEnd end = bench_on_gpu({"--hooks=auto", "--link_gbit=400"});
   EXPECT_EQ(end.exit_code, 2);
-  EXPECT_THAT(end.errors, HasSubstr("link_gbit: 400 has no effect on GPUs, where hook auto takes allreduce so far"));
+  EXPECT_THAT(end.errors, HasSubstr("link_gbit: 400 has no effect on GPUs, where the hook auto always uses allreduce"));
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
   EXPECT_EQ(count_of("Ranks: 2 on one node; two levels.\n", end.output), 1) << end.output;
   EXPECT_EQ(count_of("Link: ", end.output), 1) << end.output;
   EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4 + 2) << end.output;  // cases, and checked sizes
-  EXPECT_THAT(end.output, HasSubstr("Recommendation: none, 3 iterations cannot tell hooks apart: it takes at least 6"));
+  EXPECT_THAT(end.output,
+              HasSubstr("Recommendation: none, 3 iterations measured, but a confidence of 95% needs at least 6"));
 
   const auto json = nlohmann::json::parse(files::read_file(folder / "bench.json"));
   EXPECT_EQ(json.at("ranks"), 2);
@@ -122,16 +123,17 @@ TEST(NarrowcastBench, SweepsSizes) {
 TEST(NarrowcastBench, EveryErrorIsOneLine) {
   expect_one_line(bench_alone({}), "needs at least 2 ranks");
   expect_one_line(bench_alone({"--hooks=int3"}), "hooks: 'int3' cannot be measured; known: allreduce, ");
-  expect_one_line(bench_alone({"--bucket_mib=big"}), "bucket_mib: 'big' is no number");
-  expect_one_line(bench_alone({"--buckets=1.5"}), "buckets: '1.5' is no whole number");
-  expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=4M", "--bucket_mib=25"}), "give one or the other");
+  expect_one_line(bench_alone({"--bucket_mib=big"}), "bucket_mib: 'big' is not a number");
+  expect_one_line(bench_alone({"--buckets=1.5"}), "buckets: '1.5' is not an integer");
+  expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=4M", "--bucket_mib=25"}),
+                  "because both set the sizes of buckets");
   expect_one_line(bench_alone({"--min_bytes=1M"}), "min_bytes: 1M needs max_bytes");
   expect_one_line(bench_alone({"--factor=2"}), "factor: 2 has no effect without min_bytes and max_bytes");
-  expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=huge"}), "max_bytes: 'huge' is no size");
+  expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=huge"}), "max_bytes: 'huge' is not a size");
   expect_one_line(bench_alone({"--hook=int8"}), "did you mean --hooks?");
   expect_one_line(bench_alone({"--json="}), "--json: must name a file");
   expect_one_line(bench_alone({"--report="}), "--report: must name a file");
-  expect_one_line(bench_alone({"--report=book.txt"}), "report: must be a page (NAME.html)");
+  expect_one_line(bench_alone({"--report=book.txt"}), "report: must be a page named NAME.html");
 }
 
 TEST(NarrowcastBench, RefusesOptionsThatDifferBetweenRanks) {

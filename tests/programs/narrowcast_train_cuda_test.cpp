@@ -158,7 +158,7 @@ TEST_F(NarrowcastTrainCudaTest, ARankWhosePeerIsSilentEnds) {
   rank1.send(SIGKILL);
   EXPECT_LT(std::chrono::steady_clock::now() - stop, 10s) << "twice the limit";
   EXPECT_EQ(end.exit_code, 3) << end.errors;
-  EXPECT_THAT(end.errors, HasSubstr("narrowcast-train: rank 0: rank 1 is lost: it has given no sign for 5 s\n"));
+  EXPECT_THAT(end.errors, HasSubstr("narrowcast-train: rank 0: rank 1 is lost: it has sent no heartbeat for 5 s\n"));
 }
 
 TEST_F(NarrowcastTrainCudaTest, MoreRanksThanGpusMustSayThatTheyShare) {

@@ -232,7 +232,7 @@ TEST_F(SmallTensors, AreForClassifiersAndModules) {
   const std::string evaluate = "--evaluate=" + folder / "run/model.safetensors";
   EXPECT_EQ(train_alone({evaluate, data}).exit_code, 0);
   write_tensors(folder, "validation", at::ones({6, 8, 8}), at::arange(6));
-  expect_one_line({evaluate, data}, 2, "knows 3 classes, but the data has 6");
+  expect_one_line({evaluate, data}, 2, "has 3 classes, but the data has 6");
 }
 
 TEST_F(SmallTensors, WhatContradictsItselfEndsAllRanks) {

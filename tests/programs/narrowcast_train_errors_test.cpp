@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--hook=int8", "--channel_size=512"}, "--channel_size: has no effect with the hook 'int8'"},
         WrongUse{{"--channel_size=128"}, "--channel_size: has no effect with the hook 'none'"},
         WrongUse{{"--hook=allreduce", "--levels=two"}, "--levels: has no effect with the hook 'allreduce'"},
-        WrongUse{{"--hook=int8", "--levels=two"}, "levels: two, but every node has one rank"},
+        WrongUse{{"--hook=int8", "--levels=two"}, "levels: two is impossible, because every node has one rank"},
         WrongUse{{"--hook=int8", "--node_size=-1"}, "node_size: must be at least 1, but is -1"},
         WrongUse{{"--levels=one"}, "--levels: has no effect with the hook 'none'"},
         WrongUse{{"--hook=allreduce", "--link_gbit=1"}, "--link_gbit: has no effect with the hook 'allreduce'"},
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--hook=power_sgd", "--power_sgd_rank=0"}, "power_sgd_rank: must be at least 1, but is 0"},
         WrongUse{{"--hook=power_sgd", "--power_sgd_memory=both"}, "power_sgd_memory: must be local or averaged"},
         WrongUse{{"--hook=power_sgd", "--power_sgd_start=1", "--levels=two"},
-                 "levels: two, but every node has one rank"},
+                 "levels: two is impossible, because every node has one rank"},
         WrongUse{{"--hook=quantize_per_tensor", "--link_us=50"},
                  "--link_us: has no effect with the hook 'quantize_per_tensor'"},
         WrongUse{{"--hook=power_sgd", "--link_us=-1"}, "link_us: must be in 0.001..1e+09, but is -1"},
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--model=ddp_comm_hook_task"}, "only for --verify_gradients"},
         WrongUse{{"--model=ddp_comm_hook_task", "--verify_gradients", "--seed=1"}, "--seed: has no effect"},
         WrongUse{{"--generate=9"}, "--generate: has no effect without --evaluate"},
-        WrongUse{{"--evaluate=m.bin"}, "m.bin is neither named *.safetensors"},
+        WrongUse{{"--evaluate=m.bin"}, "m.bin must be named *.safetensors"},
         WrongUse{{"--evaluate=m.pt", "--steps=3"}, "--steps: has no effect with --evaluate"},
         WrongUse{{"--evaluate=m.pt", "--prompt=x"}, "--prompt: has no effect"},
         WrongUse{{"--evaluate=m.safetensors", "--context=3"}, "--context: has no effect"},
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "--checkpoint_dir: has no effect with --verify_gradients"},
         WrongUse{{"--checkpoint_dir=d", "--evaluate=m.pt"}, "--checkpoint_dir: has no effect with --evaluate"},
         WrongUse{{"--resume_from="}, "--resume_from: must name a folder"},
-        WrongUse{{"--interface=lo"}, "--interface=lo: has no effect on one process alone"},
+        WrongUse{{"--interface=lo"}, "--interface=lo: has no effect in a single process"},
         WrongUse{{"--interface=lo", "--rank=0", "--world_size=1"}, "--interface=lo: has no effect"},
         WrongUse{{"--hook=post_local_sgd"}, "--hook=post_local_sgd: needs --sync_every"},
         WrongUse{{"--hook=int8", "--sync_every=10"},
@@ -136,18 +136,20 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--sync_every=10", "--outer_momentum=0.5"}, "outer_momentum: 0.5 has no effect with the outer"},
         WrongUse{{"--sync_every=10", "--outer_format=int5"}, "int5"},
         WrongUse{{"--sync_every=10", "--outer_error_feedback"}, "outer_error_feedback: has no effect with the outer"},
-        WrongUse{{"--hook=quantized_allreduce", "--hook_format=int3"}, "--hook_format=int3: format 'int3'"},
+        WrongUse{{"--hook=quantized_allreduce", "--hook_format=int3"},
+                 "--hook_format=int3: format: unknown name 'int3'"},
         WrongUse{{"--sync_every=10", "--hook_format=bf16"}, "--hook_format: has no effect with the hook"},
         WrongUse{{"--sync_every=10", "--local_group=all"}, "--local_group: must be node, none or a number of ranks"},
         WrongUse{{"--sync_every=10", "--local_group=0"}, "local_group: must be at least 1, but is 0"},
-        WrongUse{{"--sync_every=10", "--local_hook=noop"}, "local_hook: must be one that averages, but is 'noop'"},
+        WrongUse{{"--sync_every=10", "--local_hook=noop"},
+                 "local_hook: must be a hook that averages gradients, but is 'noop'"},
         WrongUse{{"--sync_every=10", "--local_group=none", "--local_hook=int8"},
                  "--local_hook: has no effect with groups of one rank (--local_group) and no --outer_warmup"},
         WrongUse{{"--sync_every=10", "--local_group=1", "--local_hook=int8"},
                  "--local_hook: has no effect with groups of one rank (--local_group) and no --outer_warmup"},
         WrongUse{{"--sync_every=10", "--steps=95"},
-                 "steps: must be outer_warmup (0) and a multiple of sync_every (10)"},
-        WrongUse{{"--sync_every=10", "--outer_warmup=600"}, "steps: must be outer_warmup (600) and a multiple"},
+                 "steps: must be outer_warmup (0) plus a multiple of sync_every (10)"},
+        WrongUse{{"--sync_every=10", "--outer_warmup=600"}, "steps: must be outer_warmup (600) plus a multiple"},
         WrongUse{{"--sync_every=10", "--find_unused_parameters"},
                  "find_unused_parameters: makes all ranks communicate"},
         WrongUse{{"--verify_gradients", "--hook=post_local_sgd", "--sync_every=2"}, "--sync_every: has no effect"},
@@ -256,7 +258,7 @@ TEST_P(NarrowcastTrainDesertedTest, EndsSoon) {
                                     alone());
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors, HasSubstr("[0]: narrowcast-train: rank 0: joining the job at 127.0.0.1:"));
-  EXPECT_THAT(end.errors, HasSubstr(" failed: there will be no sign of rank 1: it has ended, with success (was it "));
+  EXPECT_THAT(end.errors, HasSubstr(" failed: rank 1 will not join: it has ended with exit code 0 (was it "));
 }
 
 INSTANTIATE_TEST_SUITE_P(Flags, NarrowcastTrainDesertedTest, ::testing::Values("--help", "--dry_run"));

@@ -118,7 +118,7 @@ TEST_F(NarrowcastTrainGptTest, IsEvaluatedContinuedQuantisedAndTrainedOn) {
 }
 
 TEST_F(NarrowcastTrainGptTest, EveryErrorIsOneLine) {
-  expect_one_line(flags({"--width=32"}), 2, "width: is 32, but 16 in " + start + ", which init_from names");
+  expect_one_line(flags({"--width=32"}), 2, "width: is 32, but 16 in " + start + ", the file of init_from");
   expect_one_line(flags({"--vocabulary=161"}), 2, "vocabulary_size: is 161, but 160 in ");
   expect_one_line(flags({"--heads=3"}), 2, "gpt: option heads must divide width, but heads is 3 and width is 16");
   expect_one_line(flags({"--dropout=1"}), 2, "dropout: must be at least 0 and below 1, but is 1");
@@ -127,7 +127,7 @@ TEST_F(NarrowcastTrainGptTest, EveryErrorIsOneLine) {
   expect_one_line({"--vocabulary=500"}, 2, "--vocabulary: has no effect without token files");
   expect_one_line({"--init_from="}, 2, "--init_from: must name a file");
   expect_one_line({"--init_from=" + folder / "none.safetensors"}, 2, "none.safetensors");
-  expect_one_line({"--model=char_gpt", "--init_from=" + start}, 4, "is none of the model's");
+  expect_one_line({"--model=char_gpt", "--init_from=" + start}, 4, "does not belong to the model");
   expect_one_line({"--model=mlp", "--dropout=0.1"}, 2, "--dropout: has no effect with --model=mlp");
   expect_one_line({"--model=net.pt", "--label_smoothing=0.1"}, 2,
                   "--label_smoothing: has no effect with --model=net.pt but without --loss=cross_entropy");
@@ -135,7 +135,7 @@ TEST_F(NarrowcastTrainGptTest, EveryErrorIsOneLine) {
   expect_one_line({"--model=ddp_comm_hook_task", "--verify_gradients", "--init_from=x"}, 2,
                   "--init_from: has no effect with --model=ddp_comm_hook_task");
   expect_one_line({"--evaluate=" + start, "--init_from=" + start}, 2, "--init_from: has no effect with --evaluate");
-  expect_one_line({"--evaluate=" + start}, 4, "is no model of narrowcast");
+  expect_one_line({"--evaluate=" + start}, 4, "is not a model of narrowcast");
 }
 
 TEST_F(NarrowcastTrainGptTest, ResumingFromAnotherBeginningIsOneError) {

@@ -57,7 +57,7 @@ TEST_P(NarrowcastTrainSilenceTest, EndsAllWithinTwiceItsLimit) {
     EXPECT_EQ(end.exit_code, 3) << end.errors;
     EXPECT_THAT(end.errors,
                 ::testing::EndsWith("narrowcast-train: rank " + std::to_string(rank) + ": rank " +
-                                    std::to_string(stopped.rank) + " is lost: it has given no sign for 6 s\n"));
+                                    std::to_string(stopped.rank) + " is lost: it has sent no heartbeat for 6 s\n"));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - stop, std::chrono::seconds(12));
 }
@@ -77,7 +77,7 @@ TEST_P(NarrowcastTrainBeforeRendezvousTest, AKilledRankEndsTheJob) {
                                     (Words{kNarrowcastTrain} + small_gpt()));
   EXPECT_EQ(end.exit_code, 128 + SIGKILL);
   EXPECT_THAT(end.errors, AllOf(HasSubstr("rank " + killed + " (pid "), HasSubstr("signal SIGKILL (Killed)"),
-                                HasSubstr("; stopped 1 rank that ran")));
+                                HasSubstr("; stopped 1 running rank")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Killed, NarrowcastTrainBeforeRendezvousTest, ::testing::Values(0, 1));

@@ -108,8 +108,8 @@ TEST_F(NarrowcastTrainModuleTest, GoesBackToTheCheckpointBeforeReplicasDiffered)
   const ProgramEnd end = run_to_end(launcher + flags("drifting.pt", common), alone());
   EXPECT_EQ(end.exit_code, 1) << end.errors;
   EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from " + folder / "checkpoints/step-00000004"),
-                                HasSubstr("replicas differ after step 6: rank 0 from rank 1, and no majority tells "
-                                          "whose is right, in 'model.net.second.bias', the first of ")));
+                                HasSubstr("replicas differ after step 6: rank 0 from rank 1, without a majority, in "
+                                          "'model.net.second.bias', the first of ")));
   EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000004"));
   EXPECT_FALSE(fs::exists(folder / "checkpoints/step-00000006"));
 }
@@ -237,11 +237,11 @@ TEST_F(NarrowcastTrainModuleTest, OperatorsWithAFixedModeAreNamed) {
       .save(folder / "traced.pt");
   const ProgramEnd end = train_on(2, flags("traced.pt", {"--loss=cross_entropy", "--steps=1", "--dry_run"}));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_EQ(
-      count_of("warning: model: " + folder / "traced.pt computes in one mode, as traced modules do: aten::dropout in "
-                                             "evaluation mode (once, in the module itself)",
-               end.errors),
-      1)
+  EXPECT_EQ(count_of("warning: model: " +
+                         folder / "traced.pt ignores train() and eval(), as traced modules do: aten::dropout in "
+                                  "evaluation mode (once, in the module itself)",
+                     end.errors),
+            1)
       << end.errors;
   EXPECT_THAT(train_alone(flags("net.pt", {"--loss=cross_entropy", "--dry_run"})).errors, Not(HasSubstr("traced")));
 }
@@ -259,11 +259,11 @@ TEST_F(NarrowcastTrainModuleTest, WhatCannotBeTrainedIsOneLine) {
   expect_one_line(flags("frozen.pt", loss), 2, "frozen.pt: none of its 0 parameters requires a gradient");
   expect_one_line(flags("three.pt"), 2, "(Tensor images, Tensor targets, Tensor weights)");
   expect_one_line(flags("cuda.pt", loss), 2, "cuda.pt: its forward failed on inputs of shape [20, 8, 8]: ");
-  expect_one_line(flags("text.pt", loss), 4, "text.pt: is no TorchScript module");
+  expect_one_line(flags("text.pt", loss), 4, "text.pt: is not a TorchScript module");
   expect_one_line(flags("none.pt", loss), 2, "none.pt");
   fs::copy(folder / "net.pt", folder / "net.pth");
-  expect_one_line(flags("net.pth", loss), 2, "net.pth is not named *.pt, as a TorchScript module is");
-  expect_one_line(flags("net.pt"), 2, "loss: must say what to make of the predictions of ");
+  expect_one_line(flags("net.pth", loss), 2, "net.pth must be named *.pt to be read as a TorchScript module");
+  expect_one_line(flags("net.pt"), 2, "loss: must be cross_entropy, mse or bce_with_logits for ");
   expect_one_line(flags("loss.pt", loss), 2, "loss: has no effect with ");
   expect_one_line(flags("net.pt", {"--loss=hinge"}), 2, "loss: must be cross_entropy, mse or bce_with_logits");
   expect_one_line(flags("net.pt", loss + Words{"--width=3"}), 2, "--width: has no effect with --model=");

@@ -188,7 +188,7 @@ TEST_F(NarrowcastTrainPreemptionTest, RefusesSignalsThatItCannotCatchAndTheFlagW
   EXPECT_EQ(refusal(flags("x", {"--preemption_signals=SIGTERM,SIGKILL"})),
             "narrowcast-train: preemption_signals=SIGTERM,SIGKILL: SIGKILL cannot be handled by a training\n");
   EXPECT_EQ(refusal(flags("x", {"--preemption_signals=TERM"})),
-            "narrowcast-train: preemption_signals=TERM: 'TERM' is no signal; an example is SIGTERM,SIGINT\n");
+            "narrowcast-train: preemption_signals=TERM: 'TERM' is not a signal; example: SIGTERM,SIGINT\n");
   EXPECT_EQ(refusal(small_gpt() + Words{"--preemption_signals=SIGTERM"}),
             "narrowcast-train: --preemption_signals: has no effect without --checkpoint_dir\n");
 }

@@ -54,7 +54,7 @@ TEST_F(NarrowcastTrainPrometheusTest, HoldsWhatTheMetricsSayLast) {
 
 TEST_F(NarrowcastTrainPrometheusTest, MustBeInAFolder) {
   const Words missing = flags("none/training.prom");
-  const std::string line = "prometheus_file: " + folder / "none/training.prom" + ": there is no folder ";
+  const std::string line = "prometheus_file: " + folder / "none/training.prom" + ": folder ";
   for (const ProgramEnd& end :
        {train_alone(missing), train_alone(missing + Words{"--dry_run"}), train_on(2, missing)}) {
     EXPECT_EQ(end.exit_code, 2);

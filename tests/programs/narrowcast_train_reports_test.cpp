@@ -57,10 +57,10 @@ TEST_F(NarrowcastTrainReportsTest, WhatCannotBeWrittenIsKnownBeforehand) {
   ASSERT_EQ(train_alone(small_gpt() + checkpoints).exit_code, 0);
   const Words replace = checkpoints + Words{"--overwrite"};
   for (const auto& [flag, line] :
-       {std::pair{"--report=" + folder / "none/x.html", "report: " + folder / "none/x.html" + ": there is no folder "},
+       {std::pair{"--report=" + folder / "none/x.html", "report: " + folder / "none/x.html" + ": folder "},
         std::pair{"--report=" + folder / "folder.html", std::string("cannot be written: Is a directory")},
         std::pair{"--tensorboard_dir=" + folder / "file/x",
-                  "tensorboard_dir: cannot make folder " + folder / "file/x"}}) {
+                  "tensorboard_dir: cannot create folder " + folder / "file/x"}}) {
     const Words command = run("run") + replace + Words{flag};
     for (const ProgramEnd& end :
          {train_alone(command + Words{"--dry_run"}), train_alone(command), train_on(2, command)}) {
@@ -77,14 +77,14 @@ TEST_F(NarrowcastTrainReportsTest, FlagsThatCannotTakeEffectAreRefused) {
            std::pair{Words{"--report=x.html"}, "--report: has no effect without --output_dir"},
            std::pair{Words{"--report="}, "--report: "},
            std::pair{Words{"--output_dir=" + folder / "run", "--report=book.txt"},
-                     "report: must be a page (NAME.html)"},
+                     "report: must be a page named NAME.html"},
            std::pair{Words{"--tensorboard_dir="}, "--tensorboard_dir: must name a folder"},
            std::pair{Words{"--tensorboard_dir=x", "--verify_gradients"}, "--tensorboard_dir: has no effect"},
            std::pair{Words{"--compare=x"}, "--compare: needs --report"},
            std::pair{Words{"--compare=", "--report=x.html"}, "--compare: must name"},
            std::pair{Words{"--compare=x,", "--report=x.html"}, "--compare: must name"},
            std::pair{Words{"--compare=x", "--report=x.html", "--steps=3"}, "--steps: has no effect with --compare"},
-           std::pair{Words{"--compare=/nowhere", "--report=book.txt"}, "report: must be a page (NAME.html)"},
+           std::pair{Words{"--compare=/nowhere", "--report=book.txt"}, "report: must be a page named NAME.html"},
        }) {
     const ProgramEnd end = train_alone(flags);
     EXPECT_EQ(end.exit_code, 2) << line;

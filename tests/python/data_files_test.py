@@ -120,7 +120,7 @@ class DataFiles(unittest.TestCase):
     def test_what_numpy_writes_otherwise_is_one_line(self):
         inputs, targets = self.values()
         for number, (array, told) in enumerate(((inputs.astype(">f4"), "big-endian"),
-                                                (np.asfortranarray(inputs.astype("<f4")), "Fortran's order"),
+                                                (np.asfortranarray(inputs.astype("<f4")), "Fortran order"),
                                                 (inputs.astype("<c8"), "not supported"))):
             data = self.folder_of(f"other{number}")
             for part in ("train", "validation"):

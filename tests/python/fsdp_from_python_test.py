@@ -81,7 +81,7 @@ class OneRank(unittest.TestCase):
             reduce_scatter(mean, gradients, dist.group.WORLD, op)
             self.assertTrue(mean.equal(gradients))
         for op in (torch.distributed._make_nccl_premul_sum(0.5), dist.ReduceOp.MAX):
-            with self.assertRaisesRegex(ValueError, "no mean and no sum, but .*set_gradient_divide_factor"):
+            with self.assertRaisesRegex(ValueError, "op must be a mean or a sum, but is .*set_gradient_divide_factor"):
                 reduce_scatter(mean, gradients, dist.group.WORLD, op)
 
 

@@ -275,33 +275,34 @@ class NarrowcastQuantize(ExactTestCase):
     def test_a_shared_layer_in_a_trace(self):
         net = Shared()
         net.tied = nn.Linear(16, 16)
-        self.check(net, ["first", "tied"], "same stays as it is: none of its methods multiplies by its weight\n",
+        self.check(net, ["first", "tied"], "same is not quantised: none of its methods multiplies by its weight\n",
                    trace=True)
 
     # A trace gives both layers that share the weight the same one.
     def test_refuses_a_tied_weight_in_a_trace(self):
         error = self.quantize(torch.jit.trace(Shared(), torch.randn(3, 16)), exit_code=2)
-        self.assertIn("first stays as it is: the module uses its weight itself; same stays as it is: none of its "
-                      "methods multiplies by its weight; tied stays as it is: none of its methods multiplies", error)
+        self.assertIn("first is not quantised: the module uses its weight directly; same is not quantised: none of its "
+                      "methods multiplies by its weight; tied is not quantised: none of its methods multiplies", error)
 
     def test_attention_reads_the_weight_of_its_layer(self):
-        line = "attention.out_proj stays as it is: 'attention' uses its weight itself\n"
+        line = "attention.out_proj is not quantised: 'attention' uses its weight directly\n"
         for trace in (False, True):
             self.check(Attention(), ["head"], line, trace=trace)
 
     def test_an_encoder_layer_reads_the_weights_of_its_layers(self):
-        out_proj = "layer.self_attn.out_proj stays as it is: {} uses its weight itself\n"
-        linears = "".join(f"layer.linear{i} stays as it is: 'layer' uses its weight itself\n" for i in (1, 2))
+        out_proj = "layer.self_attn.out_proj is not quantised: {} uses its weight directly\n"
+        linears = "".join(f"layer.linear{i} is not quantised: 'layer' uses its weight directly\n" for i in (1, 2))
         self.check(Encoder(), ["head"], out_proj.format("'layer'") + linears)
         self.check(Encoder(), ["head", "layer.linear1", "layer.linear2"], out_proj.format("'layer.self_attn'"),
                    trace=True)
 
     def test_a_fork_reads_the_weight_of_a_layer(self):
-        self.check(Forked(), ["head"], "read stays as it is: the module uses its weight itself\n")
+        self.check(Forked(), ["head"], "read is not quantised: the module uses its weight directly\n")
 
     def test_a_type_of_which_one_weight_is_no_floating_matrix(self):
-        lines = ("first stays as it is: it is of one TorchScript type with 'second', which cannot be converted: its "
-                 "weight is no floating matrix\nsecond stays as it is: its weight is no floating matrix\n")
+        reason = "its weight is not a floating-point matrix\n"
+        lines = ("first is not quantised: it has the same TorchScript type as 'second', which cannot be converted: "
+                 f"{reason}second is not quantised: {reason}")
         for net in (UnlikePair(), UnlikePairThatReads(), UnlikeRanks()):
             with self.subTest(net=type(net).__name__):
                 self.check(net, ["head"], lines)
@@ -309,9 +310,10 @@ class NarrowcastQuantize(ExactTestCase):
     def test_refuses_a_module_none_of_whose_layers_can_be_quantised(self):
         error = self.quantize(torch.jit.script(Transposed(4, 3)), exit_code=2)
         self.assertRegex(error, "^narrowcast-quantize: input: .* has no Linear layer that can be quantised; the module "
-                         "stays as it is: its method forward does more with the weight than multiply by it\n$")
+                         "is not quantised: its method forward uses the weight in another operation than a "
+                         "multiplication\n$")
         error = self.quantize(torch.jit.script(nn.MultiheadAttention(4, 2)), exit_code=2)
-        self.assertRegex(error, "quantised; out_proj stays as it is: the module uses its weight itself\n$")
+        self.assertRegex(error, "quantised; out_proj is not quantised: the module uses its weight directly\n$")
         self.assertFalse(os.path.exists(self.output))
 
     # LibTorch's copies of a module lose hooks.
@@ -319,7 +321,7 @@ class NarrowcastQuantize(ExactTestCase):
         for net, name in ((Net(), "the module"), (Net().head, "the module"), (nn.Sequential(Net().head), "submodule '0'")):
             module = net[0] if isinstance(net, nn.Sequential) else net
             module.register_forward_hook(negated)
-            self.assertIn(f"{name} has hooks around its forward", self.quantize(torch.jit.script(net), exit_code=2))
+            self.assertIn(f"{name} has forward hooks", self.quantize(torch.jit.script(net), exit_code=2))
         self.assertFalse(os.path.exists(self.output))
 
 

@@ -44,8 +44,8 @@ class Machine(unittest.TestCase):
         self.has("python3", NO_DOWNLOAD)
         done = self.run_program(ROOT / "third_party/setup", *flags)
         self.assertEqual(done.returncode, 1, done)
-        self.assertIn("cannot download what third_party/", done.stderr)
-        return done.stderr.split("cannot download what third_party/")[1].split(" ")[0]
+        self.assertIn("cannot download the packages of third_party/", done.stderr)
+        return done.stderr.split("cannot download the packages of third_party/")[1].split()[0]
 
 
 class Setup(Machine):

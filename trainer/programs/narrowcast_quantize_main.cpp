@@ -23,7 +23,7 @@ narrowcast::program::Description description() {
           .groups = {{"Flags", {"overwrite", "dry_run"}}},
           .examples = {{"quantise a model that narrowcast-train wrote",
                         "narrowcast-quantize runs/book/model.safetensors runs/book/model-int8.safetensors"},
-                       {"see what it cost",
+                       {"measure the loss of the quantised model",
                         "narrowcast-train --evaluate=runs/book/model-int8.safetensors "
                         "--data=book.txt"},
                        {"quantise a TorchScript module", "narrowcast-quantize model.pt model-int8.pt"}},

@@ -48,7 +48,7 @@ inline int64_t int_of(const HookState& state, const std::string& name) {
   const auto found = state.find(name);
   NARROWCAST_CHECK_INPUT(found != state.end(), "the hook's state lacks '", name, "'");
   NARROWCAST_CHECK_INPUT(found->second.scalar_type() == at::kLong && found->second.numel() == 1, "the hook's state '",
-                         name, "' is no integer");
+                         name, "' is not an integer");
   return found->second.item<int64_t>();
 }
 

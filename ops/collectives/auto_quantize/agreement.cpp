@@ -37,7 +37,7 @@ void check_sizes(const std::vector<Announcement>& ranks, const Exchange& exchang
     const std::vector<int64_t>& sizes = ranks[rank].numbers;
     if (sizes.size() != 2 * ranks.size() || *std::min_element(sizes.begin(), sizes.end()) < 0) {
       throw_backend_error(exchange.rank, operator_name(exchange.collective),
-                          c10::str("rank ", rank, " sent something else than the sizes of such a call"));
+                          c10::str("rank ", rank, " sent a message that does not contain the sizes of this call"));
     }
   }
 }

@@ -21,8 +21,7 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
   TORCH_CHECK_VALUE(group, "process_group must be a process group, but is null");
   const auto devices = group->getDeviceTypes();
   TORCH_CHECK_VALUE(std::any_of(devices.begin(), devices.end(), [](c10::Device device) { return device.is_cpu(); }),
-                    "process_group must have a backend for CPU tensors, but this one (", group->getBackendName(),
-                    ") has none");
+                    "process_group (", group->getBackendName(), ") has no backend for CPU tensors");
   return group->getBackend(c10::DeviceType::CPU);
 }
 
@@ -245,7 +244,7 @@ void Worker::remember_failure(const std::exception_ptr& error) {
 
 void Worker::throw_if_failed(const std::string& exchange) const {
   TORCH_CHECK_WITH(DistBackendError, first_failure_.empty(), "rank ", backend_->getRank(), ": ", exchange,
-                   " was given up, because an earlier exchange failed: ", first_failure_);
+                   " was cancelled, because an earlier exchange failed: ", first_failure_);
 }
 
 }  // namespace narrowcast::engine

@@ -74,8 +74,8 @@ void Transport::wait_receive(int64_t receive) {
 void Transport::check_whole(const Pending& receive) const {
   const uint8_t* const tail = tail_of(receive.received);
   TORCH_CHECK_WITH(DistBackendError, tail == nullptr || std::memcmp(tail, &tail_without_message(), sizeof(Tail)) != 0,
-                   "rank ", rank(), ": ", options_.exchange, ": rank ", receive.peer, " sent fewer than the ",
-                   receive.received.numel(), " bytes that are expected of it");
+                   "rank ", rank(), ": ", options_.exchange, ": rank ", receive.peer, " sent fewer than the expected ",
+                   receive.received.numel(), " bytes");
 }
 
 void Transport::send(const Message& message) {
@@ -139,7 +139,7 @@ int Transport::tag(int64_t channel) const {
 
 void Transport::throw_if_given_up() const {
   TORCH_CHECK_WITH(DistBackendError, !given_up_, "rank ", rank(), ": ", options_.exchange,
-                   " was given up: its process group's last user here went away");
+                   " was cancelled, because its process group was destroyed on this rank");
 }
 
 void Transport::add(std::vector<Pending>& works, Pending pending,
@@ -151,7 +151,7 @@ void Transport::add(std::vector<Pending>& works, Pending pending,
     works.push_back(std::move(pending));
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank(), ": ", options_.exchange,
-                     ": no message can pass to or from rank ", pending.peer, ": ", error_message(error));
+                     ": cannot exchange messages with rank ", pending.peer, ": ", error_message(error));
   }
 }
 

@@ -221,7 +221,7 @@ std::vector<Announcement> check_announcements(int64_t rank, const std::string& s
       throw_backend_error(
           rank, step,
           c10::str("rank ", all.size(),
-                   " sent something else than an announcement, or has a narrowcast of another version"));
+                   " sent a message that is not an announcement; all ranks must use the same version of narrowcast"));
     }
     all.push_back(std::move(*announcement));
   }

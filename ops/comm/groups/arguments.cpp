@@ -61,7 +61,7 @@ bool overlaps_itself(const at::Tensor& tensor) {
 }  // namespace
 
 void check_writable(const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(!overlaps_itself(tensor), name, " has several elements in one place: its sizes are ",
+  TORCH_CHECK_VALUE(!overlaps_itself(tensor), name, " has elements that overlap in memory: its sizes are ",
                     tensor.sizes(), ", its strides ", tensor.strides());
 }
 
@@ -88,7 +88,7 @@ void refuse_together(const Refusal& refusal, const std::function<void()>& tell) 
   } catch (const c10::DistBackendError& error) {
     failure = error_message(error);
   }
-  throw_with(refusal, refusal.reason + "; the other ranks could not be told: " + failure);
+  throw_with(refusal, refusal.reason + "; the other ranks could not be informed: " + failure);
 }
 
 }  // namespace narrowcast::collectives

@@ -8,7 +8,7 @@
 namespace narrowcast::node {
 
 NodeLayout::NodeLayout(const std::vector<int64_t>& node_of_rank) {
-  TORCH_CHECK_VALUE(!node_of_rank.empty(), "node_of_rank must have a rank at least");
+  TORCH_CHECK_VALUE(!node_of_rank.empty(), "node_of_rank must not be empty");
   std::map<int64_t, int64_t> numbers;
   for (size_t rank = 0; rank < node_of_rank.size(); ++rank) {
     const auto [number, is_new] = numbers.emplace(node_of_rank[rank], nodes());

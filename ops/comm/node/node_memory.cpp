@@ -118,7 +118,7 @@ void NodeMemory::choose_buffer(const SlotUse& use, int64_t numel) {
   }
   const auto free =
       std::find_if(buffers.begin(), buffers.end(), [](const Buffer& buffer) { return buffer.user.number == 0; });
-  TORCH_INTERNAL_ASSERT(free != buffers.end(), "no buffer of the node's memory is free");
+  TORCH_INTERNAL_ASSERT(free != buffers.end(), "the node's memory has no free buffer");
   const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
   *free = {use, std::max(free->used, bytes), std::max(free->recent, bytes)};
   words_of(own_).buffers[use.array][use.slot].store(static_cast<uint32_t>(free - buffers.begin()),
@@ -141,7 +141,7 @@ void NodeMemory::trim(int64_t array) {
 float* NodeMemory::staging_buffer(const SlotUse& use, int64_t local_rank, int64_t numel) const {
   TORCH_CHECK_VALUE(numel <= buffer_bytes_ / static_cast<int64_t>(sizeof(float)), "an array of ", numel,
                     " elements is too large for ", local_size(), " ranks of a node with ", memory_.bytes(),
-                    " bytes of memory; levels: one needs none");
+                    " bytes of shared memory; use levels: one, which needs no shared memory");
   const int64_t buffer = words_of(local_rank).buffers[use.array][use.slot].load(std::memory_order_relaxed) % kSlots;
   const int64_t index = (use.array * kSlots + buffer) * local_size() + local_rank;
   return reinterpret_cast<float*>(memory_.data() + arrays_begin_ + index * buffer_bytes_);
@@ -212,7 +212,7 @@ std::string NodeMemory::who_gave_up() const {
   for (int64_t other = 0; other < local_size(); ++other) {
     if (words_of(other).given_up.load(std::memory_order_acquire) != 0) {
       return c10::str("rank ", rank_of(other),
-                      " of this node gave up an exchange: the process group cannot be used any more");
+                      " of this node cancelled an exchange: the process group cannot be used any more");
     }
   }
   return {};

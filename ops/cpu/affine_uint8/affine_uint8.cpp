@@ -80,7 +80,7 @@ void read_zero_points(const at::Tensor& zero_points, const char* name, std::vect
   for (size_t channel = 0; channel < qparams.size(); ++channel) {
     const T value = values[channel];
     TORCH_CHECK_VALUE(value >= 0 && value <= kGreatest && value == static_cast<T>(static_cast<int32_t>(value)), name,
-                      " must hold whole numbers in [0, ", kGreatest, "], but element ", channel, " is ", value);
+                      " must hold integers in [0, ", kGreatest, "], but element ", channel, " is ", value);
     qparams[channel].zero_point = static_cast<int32_t>(value);
   }
 }

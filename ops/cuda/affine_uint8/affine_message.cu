@@ -51,7 +51,7 @@ void launch_affine_average(const AffineAverageArguments& arguments, Stream strea
   const AffineChannels& channels = arguments.channels;
   check_float_type(arguments.type);
   if (arguments.ranks < 1) {
-    throw std::invalid_argument("a mean is of at least one rank, not of " + std::to_string(arguments.ranks));
+    throw std::invalid_argument("a mean needs at least one rank, but has " + std::to_string(arguments.ranks));
   }
   if (channels.numel == 0) {
     return;

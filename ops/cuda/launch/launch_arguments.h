@@ -84,7 +84,7 @@ template <class LastError, class Launch>
 void launch_between_looks(const char* kernel, const LastError& last_error, const Launch& launch) {
   if (const char* const error = last_error()) {
     throw std::runtime_error(std::string("CUDA kernel ") + kernel +
-                             " is not launched, as something else left an error behind on this thread: " + error);
+                             " was not launched, because an earlier CUDA call on this thread failed: " + error);
   }
   launch();
   if (const char* const error = last_error()) {

@@ -40,7 +40,7 @@ void variable_average(const VariableAverageArguments& arguments, Stream stream) 
   check_parts(arguments.parts);
   check_float_type(arguments.type);
   if (arguments.parts.ranks > kMostRanks) {
-    throw std::invalid_argument("a mean on a GPU is of up to " + std::to_string(kMostRanks) + " ranks, not of " +
+    throw std::invalid_argument("a mean on a GPU supports at most " + std::to_string(kMostRanks) + " ranks, but has " +
                                 std::to_string(arguments.parts.ranks));
   }
   if (arguments.parts.n > 0) {

@@ -66,7 +66,7 @@ struct Shards {
 inline Shards shards_of(int64_t n, int64_t count, int64_t left_out, int64_t stride) {
   constexpr int64_t kMost = 65'535;
   if (count < 1 || count > kMost) {
-    throw std::invalid_argument("an array on a GPU is cut into 1 to " + std::to_string(kMost) + " shards, not into " +
+    throw std::invalid_argument("an array on a GPU must have 1 to " + std::to_string(kMost) + " shards, but has " +
                                 std::to_string(count));
   }
   const int64_t grains = (n + kShardGrain - 1) / kShardGrain;
@@ -85,7 +85,8 @@ inline Shards shards_of(int64_t n, int64_t count, int64_t left_out, int64_t stri
 // such chunk.
 inline Shards chunk_of(Shards shards, int64_t chunk, int64_t chunks) {
   if (chunk < 0 || chunk >= chunks) {
-    throw std::invalid_argument("there is no chunk " + std::to_string(chunk) + " of " + std::to_string(chunks));
+    throw std::invalid_argument("chunk must be in 0.." + std::to_string(chunks - 1) + ", but is " +
+                                std::to_string(chunk));
   }
   const auto cut = [&](int64_t grains) {
     const auto before = [&](int64_t i) { return grains / chunks * i + grains % chunks * i / chunks; };
@@ -154,8 +155,8 @@ inline void place_messages(const std::vector<const uint8_t*>& by_rank, RankParts
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     const auto number = static_cast<int64_t>(rank);
     if (number != parts.own_rank && by_rank[rank] != parts.message(number)) {
-      throw std::invalid_argument("the message of rank " + std::to_string(rank) + " of " +
-                                  std::to_string(by_rank.size()) + " lies elsewhere than those before it say");
+      throw std::invalid_argument("messages must be equally spaced in memory, but the message of rank " +
+                                  std::to_string(rank) + " of " + std::to_string(by_rank.size()) + " is not");
     }
   }
 }
@@ -164,10 +165,11 @@ inline void place_messages(const std::vector<const uint8_t*>& by_rank, RankParts
 inline void check_parts(const RankParts& parts) {
   check_float_type(parts.type);
   if (parts.ranks < 1) {
-    throw std::invalid_argument("a mean is of at least one rank, not of " + std::to_string(parts.ranks));
+    throw std::invalid_argument("a mean needs at least one rank, but has " + std::to_string(parts.ranks));
   }
   if (parts.own_rank < 0 || parts.own_rank > parts.ranks) {
-    throw std::invalid_argument("own_rank is " + std::to_string(parts.own_rank) + " of " + std::to_string(parts.ranks));
+    throw std::invalid_argument("own_rank must be in 0.." + std::to_string(parts.ranks) + ", but is " +
+                                std::to_string(parts.own_rank));
   }
 }
 

@@ -95,7 +95,7 @@ TEST(DtypeOf, IsThatOfFormatsWithoutBlocks) {
   EXPECT_EQ(dtype_of(WireFormat::kFp16), at::kHalf);
   EXPECT_EQ(dtype_of(WireFormat::kFp32), at::kFloat);
   EXPECT_THAT(testing::error_message<c10::ValueError>([] { dtype_of(WireFormat::kInt8B128); }),
-              ::testing::HasSubstr("must be one without blocks, but is int8_b128"));
+              ::testing::HasSubstr("must be a format without blocks, but is int8_b128"));
 }
 
 TEST(NoopHook, ReturnsTheBucketItselfAtOnce) {

@@ -203,7 +203,7 @@ TEST(WrapInFormat, RefusesOtherFormatsAndNull) {
   EXPECT_EQ(wrap("fp32"), "format: must be fp16 or bf16, but is 'fp32'");
   EXPECT_EQ(wrap(""), "format: must be fp16 or bf16, but is ''");
   EXPECT_EQ(error_message<c10::ValueError>([] { wrap_in_format(nullptr, "fp16"); }),
-            "hook must be given to be wrapped in fp16, but is null");
+            "hook to wrap in fp16 must not be null");
 }
 
 TEST(WrapInFormat, RefusesAResultOfAnotherShape) {

@@ -290,7 +290,7 @@ TEST(PowerSgdInLevels, RefusesLevelsThatThereCannotBe) {
     for (const WireOptions& wire : {WireOptions{.levels = Levels::kTwo}, WireOptions{.node_size = 2}}) {
       const auto hook = make(wire);
       EXPECT_THAT(testing::error_message<c10::ValueError>([&] { average_step(*hook, parameters, gradients); }),
-                  HasSubstr("power_sgd: gradients in float64 are exchanged in one level"));
+                  HasSubstr("power_sgd: float64 gradients support only one level"));
     }
     average_step(*make({}), parameters, gradients);
   });

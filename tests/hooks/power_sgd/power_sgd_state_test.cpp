@@ -138,7 +138,7 @@ TEST(PowerSgdState, RefusesWhatDoesNotFit) {
       return testing::error_message<CorruptInputError>(
           [&] { other->load_state({.world_size = 1, .states = {state}, .first = {}}, named(parameters)); });
     };
-    EXPECT_THAT(complaint("rank", int_tensor(3)), HasSubstr("of rank 3, but the hook's is 2"));
+    EXPECT_THAT(complaint("rank", int_tensor(3)), HasSubstr("has rank 3, but the hook has rank 2"));
     EXPECT_THAT(complaint("draws", std::nullopt), HasSubstr("'draws'"));
     EXPECT_THAT(complaint("residual.0", at::zeros({7})), HasSubstr("'residual.0'"));
     EXPECT_THAT(complaint("q.0", at::zeros({40})), HasSubstr("'q.0'"));
@@ -162,11 +162,11 @@ TEST(PowerSgdState, RefusesThatOfAnotherKind) {
           [&] { hook->load_state({.world_size = 1, .states = {state}, .first = {}}, named(parameters)); });
     };
     EXPECT_THAT(complaint(left_by("power_sgd", true), "power_sgd", false),
-                HasSubstr("the hook's state has alternates 1, but the hook's is 0"));
+                HasSubstr("the hook's state has alternates 1, but the hook has 0"));
     EXPECT_THAT(complaint(left_by("power_sgd", false), "power_sgd", true),
-                HasSubstr("the hook's state has alternates 0, but the hook's is 1"));
+                HasSubstr("the hook's state has alternates 0, but the hook has 1"));
     EXPECT_THAT(complaint(left_by("power_sgd", false), "batched_power_sgd", false),
-                HasSubstr("the hook's state has batched 0, but the hook's is 1"));
+                HasSubstr("the hook's state has batched 0, but the hook has 1"));
     const auto without_kind = [&](bool alternates) {
       HookState state = left_by("power_sgd", alternates);
       state.erase("alternates");
@@ -174,7 +174,7 @@ TEST(PowerSgdState, RefusesThatOfAnotherKind) {
       return state;
     };
     EXPECT_THAT(complaint(without_kind(true), "power_sgd", false),
-                HasSubstr("'p.0' is of a hook whose steps alternate, but those of this one do not"));
+                HasSubstr("'p.0' belongs to a hook with power_sgd_alternate, but this hook does not alternate"));
     const HookState former = without_kind(false);
     const auto hook = make_hook("power_sgd", group, {.rank = 2, .start = 0});
     hook->load_state({.world_size = 1, .states = {former}, .first = {}}, named(parameters));

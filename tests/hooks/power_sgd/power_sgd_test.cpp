@@ -374,7 +374,7 @@ TEST(PowerSgd, RefusesWrongOptions) {
   EXPECT_THAT(complaint("power_sgd", {.warm_start = false, .alternate = true}),
               HasSubstr("power_sgd_alternate: needs power_sgd_warm_start"));
   EXPECT_THAT(complaint("power_sgd", {.rank = 3, .epsilon = 1e-8, .memory = PowerSgdMemory::kAveraged}),
-              HasSubstr("power_sgd_epsilon: 1e-08 has no effect with power_sgd_memory averaged and a rank of 3"));
+              HasSubstr("power_sgd_epsilon: 1e-08 has no effect with power_sgd_memory averaged and rank 3"));
   check_comm_hook("power_sgd_rank2", {}, {}, {}, {.epsilon = 1e-8, .memory = PowerSgdMemory::kAveraged});
   check_comm_hook("power_sgd", {}, {}, {}, {.rank = 3, .epsilon = 1e-8});
   EXPECT_THAT(complaint("batched_power_sgd", {.batch = true}),

@@ -288,12 +288,13 @@ TEST_P(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
   };
   EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}); }), HasSubstr("residuals of 'b' are 5"));
   EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}, at::kLong); }), HasSubstr("'residual.b'"));
-  EXPECT_THAT(complaint([](HookState& s) { s["place.b"] = at::zeros({2}, at::kLong); }), HasSubstr("is no place"));
+  EXPECT_THAT(complaint([](HookState& s) { s["place.b"] = at::zeros({2}, at::kLong); }),
+              HasSubstr("is not a valid place"));
   EXPECT_THAT(complaint([](HookState& s) { s.erase("place.b"); }), HasSubstr("bucket 1 leave a gap at 0"));
   if (GetParam() == WireFormat::kInt4B32) {  // In other formats the state has the whole parameter.
-    EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("not those of this rank"));
+    EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("belong to another rank"));
   } else {
-    EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("begin at 1 and are 3000 numbers"));
+    EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("begin at 1 and have 3000 numbers"));
   }
 }
 

@@ -52,7 +52,7 @@ TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
   for (const at::Tensor& wrong : {at::zeros({1}, at::kLong), at::zeros({4}, at::kLong), at::zeros({2}, at::kInt),
                                   at::tensor({0, -1}, at::kLong)}) {
     EXPECT_EQ(testing::error_message<CorruptInputError>([&] { place_of(wrong); }),
-              "the hook's state 'place.a' is no place");
+              "the hook's state 'place.a' is not a valid place");
   }
 }
 

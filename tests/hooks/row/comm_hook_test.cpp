@@ -126,7 +126,7 @@ TEST(HookState, NamesWhatIsMissingOrNoInteger) {
   EXPECT_EQ(error_message<CorruptInputError>([] {
               int_of({{"count", at::zeros({1})}}, "count");
             }),
-            "the hook's state 'count' is no integer");
+            "the hook's state 'count' is not an integer");
 }
 
 TEST(FormerRanks, OwnIsTheFirstRanksWhereThereIsNone) {

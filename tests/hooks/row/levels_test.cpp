@@ -80,9 +80,8 @@ TEST(FindHookNodes, IsFlatWhereGpusAreNotNcclsOrRanksCannotBeFound) {
                   ::testing::HasSubstr(why));
       EXPECT_THROW(find_hook_nodes({other, {.node_size = 2}}), c10::ValueError);
     };
-    expect_flat(only_gpus, "levels: there cannot be two, as the process group has no backend for CPU tensors");
-    expect_flat(both,
-                "levels: there cannot be two, as the process group moves tensors on GPUs by something else than NCCL");
+    expect_flat(only_gpus, "levels: two is impossible, because the process group has no backend for CPU tensors");
+    expect_flat(both, "levels: two is impossible, because the process group does not use NCCL for GPU tensors");
   });
 }
 

@@ -197,7 +197,7 @@ TEST(AutoHookOnALink, ResumesWithTheLinkThatItHadFound) {
     state["link"] = at::tensor({1.0, 0.0}, at::kDouble);
     EXPECT_THAT(testing::error_message<CorruptInputError>(
                     [&] { older.load_state({.world_size = 3, .states = {state}, .first = state}, {}); }),
-                HasSubstr("'link' is no seconds per hop and per byte"));
+                HasSubstr("'link' must hold the seconds per hop and per byte"));
   });
 }
 

@@ -153,10 +153,10 @@ TEST(AutoHook, RefusesOnGpusWhatAllreduceDoesNotTake) {
       EXPECT_THAT(testing::error_message<c10::ValueError>([&] {
                     AutoHook(hook_row("auto"), {gpus, wire});
                   }),
-                  HasSubstr(" has no effect on GPUs, where hook auto takes allreduce so far"));
+                  HasSubstr(" has no effect on GPUs, where the hook auto always uses allreduce"));
     }
     for (const WireOptions& wire : {WireOptions{}, WireOptions{.levels = Levels::kOne}, WireOptions{.node_size = 1}}) {
-      EXPECT_EQ(AutoHook(hook_row("auto"), {gpus, wire}).decision(), "allreduce: on GPUs nothing is measured so far");
+      EXPECT_EQ(AutoHook(hook_row("auto"), {gpus, wire}).decision(), "allreduce: on GPUs nothing is measured");
     }
   });
 }

@@ -315,7 +315,7 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
       }
     }
     EXPECT_THAT(value_error("int8", {group, kGiven[0]}),
-                AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which has a format of its own")));
+                AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which has a fixed format")));
   });
 }
 
@@ -342,7 +342,7 @@ TEST(HookFactory, RefusesLinksAndBitsThatThereCannotBe) {
 TEST(HookFactory, RefusesLevelsThatThereCannotBe) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
     EXPECT_THAT(value_error("int8", {group, {.levels = Levels::kTwo}}),
-                HasSubstr("levels: two, but every node has one rank"));
+                HasSubstr("levels: two is impossible, because every node has one rank"));
     EXPECT_THAT(value_error("int8", {group, {.levels = Levels::kTwo, .node_size = 1}}),
                 HasSubstr("levels: two contradicts node_size: 1"));
     EXPECT_THAT(value_error("int8", {group, {.levels = Levels::kOne, .node_size = 2}}),

@@ -203,7 +203,8 @@ TEST(PostLocalSgdHook, RefusesWhatCannotBe) {
   EXPECT_THAT(refused("post_local_sgd", {.start = -1}), HasSubstr("outer_warmup: must be at least 0, but is -1"));
   EXPECT_THAT(refused("post_local_sgd", {.group_size = 0}), HasSubstr("local_group: must be at least 1, but is 0"));
   for (const char* const inner : {"none", "noop", "post_local_sgd"}) {
-    EXPECT_THAT(refused("post_local_sgd", {.hook = inner}), HasSubstr("local_hook: must be one that averages"));
+    EXPECT_THAT(refused("post_local_sgd", {.hook = inner}),
+                HasSubstr("local_hook: must be a hook that averages gradients"));
   }
   EXPECT_THAT(refused("post_local_sgd", {.hook = "power_sgd"}),
               HasSubstr("local_hook: 'power_sgd' would compress nothing in its first 1000 steps"));

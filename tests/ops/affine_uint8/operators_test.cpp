@@ -270,11 +270,11 @@ TEST(AffineUint8OperatorErrors, NameTheZeroPointThatIsWrong) {
            {256, "256"}, {-1, "-1"}, {12.5, "12.5"}, {std::numeric_limits<double>::quiet_NaN(), "nan"}}) {
     const at::Tensor zero_points = at::tensor(std::vector<double>{0, value}).to(at::kFloat);
     EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_channel(x, scales, zero_points); }),
-              "zero_points must hold whole numbers in [0, 255], but element 1 is " + text);
+              "zero_points must hold integers in [0, 255], but element 1 is " + text);
   }
   EXPECT_EQ(error_message<c10::ValueError>(
                 [&] { dequantize_per_tensor(x.to(at::kByte), scales[0], at::full({1}, 300, at::kInt)); }),
-            "zero_point must hold whole numbers in [0, 255], but element 0 is 300");
+            "zero_point must hold integers in [0, 255], but element 0 is 300");
 }
 
 TEST(AffineUint8OperatorErrors, NameTheTensorThatIsUndefinedOrElsewhere) {

@@ -27,8 +27,9 @@ TEST(EnumeratorNames, TellAndTakeEveryValue) {
 }
 
 TEST(EnumeratorNames, RefuseANumberWithoutAName) {
-  EXPECT_EQ(error_message<c10::ValueError>([] { kFruit.name_of(static_cast<Fruit>(7)); }), "fruit: 7 is no Fruit");
-  EXPECT_EQ(error_message<c10::ValueError>([] { kOne.name_of(Fruit::kApple); }), "fruit: 0 is no Fruit");
+  EXPECT_EQ(error_message<c10::ValueError>([] { kFruit.name_of(static_cast<Fruit>(7)); }),
+            "fruit: 7 is not a valid Fruit");
+  EXPECT_EQ(error_message<c10::ValueError>([] { kOne.name_of(Fruit::kApple); }), "fruit: 0 is not a valid Fruit");
 }
 
 TEST(EnumeratorNames, RefuseUnknownNamesAndTellTheKnownOnes) {

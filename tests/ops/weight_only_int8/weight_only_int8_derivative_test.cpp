@@ -104,7 +104,7 @@ TEST_F(WeightOnlyInt8LinearAutograd, RefusesScalesThatRequireAGradient) {
   layer.scales.requires_grad_();
   const at::Tensor x = whole_numbers({5, 6});
   EXPECT_EQ(error_message<c10::ValueError>([&] { run_linear(x, layer); }),
-            "scales requires a gradient, and weight_only_int8_linear has none for it: pass scales.detach()");
+            "scales requires a gradient, but weight_only_int8_linear does not compute it: pass scales.detach()");
   const at::NoGradGuard no_grad;
   EXPECT_FALSE(run_linear(x, layer).requires_grad());
 }

@@ -193,7 +193,7 @@ TEST_P(WireFormats, KeepZeros) {
 }
 
 TEST_P(WireFormats, AreMadeOfIndependentBlocks) {
-  if (codec::wire::is_variable(format_)) GTEST_SKIP() << "a part of a message is none";
+  if (codec::wire::is_variable(format_)) GTEST_SKIP() << "cannot be split into parts";
   constexpr int64_t kSize = 5 * 256 + 17;
   const Floats x = test::usual_numbers(kSize);
   const int64_t block = test::block_of(format_);

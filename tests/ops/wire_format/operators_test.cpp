@@ -43,10 +43,10 @@ TEST(WireFormatNames, PrintAndParse) {
 TEST(WireFormatNames, RefuseWhatIsNone) {
   for (const std::string name : {"", "int8", "INT8_B32", "fp32 "}) {
     EXPECT_EQ(error_message<c10::ValueError>([&] { parse_wire_format(name); }),
-              "format '" + name + "' is no wire format; known: " + kNames);
+              "format: unknown name '" + name + "'; known: " + kNames);
   }
   EXPECT_EQ(error_message<c10::ValueError>([] { to_string(static_cast<WireFormat>(70)); }),
-            "format 70 is no wire format");
+            "format 70 is not a valid WireFormat");
   EXPECT_THROW(codec::wire::name_of(static_cast<WireFormat>(70)), std::invalid_argument);
 }
 
@@ -226,7 +226,7 @@ TEST(WireOperatorErrors, ListTheKnownFormats) {
   torch::jit::Stack stack{at::ones({1}), "int5_b32", c10::IValue(), 0, 0};
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("narrowcast::encode", "");
   EXPECT_EQ(error_message<c10::ValueError>([&] { op.callBoxed(stack); }),
-            std::string("format 'int5_b32' is no wire format; known: ") + kNames);
+            std::string("format: unknown name 'int5_b32'; known: ") + kNames);
 }
 
 TEST(WireOperatorsAutograd, TakeBytesForConstants) {

@@ -94,7 +94,7 @@ TEST_P(StochasticRounding, DependsOnSeedStepAndPosition) {
 }
 
 TEST_P(StochasticRounding, OfAPartIsThePartOfTheWhole) {
-  if (codec::wire::is_variable(format_)) GTEST_SKIP() << "a part of a message is none";
+  if (codec::wire::is_variable(format_)) GTEST_SKIP() << "cannot be split into parts";
   const at::Tensor x = at::randn({2000});
   const at::Tensor whole = encode(x, format_, {.seed = 7, .offset = 40});
   for (const int64_t begin : {256, 512, 1792}) {

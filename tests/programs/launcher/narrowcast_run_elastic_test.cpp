@@ -26,7 +26,9 @@ class NarrowcastRunElasticTest : public NarrowcastRunNodesFixture {
 
 // Once it is the host, launchers that start later are not. A launcher that may begin alone reports that it waits only
 // if it waits for a noticeable time.
-void wait_until_it_is_the_host(RunningProgram& launcher) { launcher.wait_for_either("1 node is here", "rank 0 of 1"); }
+void wait_until_it_is_the_host(RunningProgram& launcher) {
+  launcher.wait_for_either("1 node has joined", "rank 0 of 1");
+}
 
 // The launchers of two nodes in one round, the first as the host.
 struct HostAndOther {
@@ -73,8 +75,8 @@ TEST_F(NarrowcastRunElasticTest, TakesNodesInAndGoesOnWithoutALostOne) {
     EXPECT_EQ(launcher->wait().exit_code, 0);
   }
   const std::string told = host.errors();
-  EXPECT_THAT(told, ContainsRegex("narrowcast-run: .* \\(pid [0-9]+\\) came; stopped 1 rank that ran\n"));
-  EXPECT_THAT(told, ContainsRegex("node 1 \\(.*\\) was lost: no sign of life for 4 s"));
+  EXPECT_THAT(told, ContainsRegex("narrowcast-run: .* \\(pid [0-9]+\\) joined; stopped 1 running rank\n"));
+  EXPECT_THAT(told, ContainsRegex("node 1 \\(.*\\) was lost: no heartbeat for 4 s"));
 }
 
 TEST_F(NarrowcastRunElasticTest, LetsANodeLeave) {
@@ -92,7 +94,7 @@ TEST_F(NarrowcastRunElasticTest, EndsWhenTooFewAreLeft) {
   nodes.other->send(SIGKILL);
   const ProgramEnd end = nodes.host.wait();
   EXPECT_EQ(end.exit_code, 3);
-  EXPECT_THAT(end.errors, HasSubstr("not complete within 8 s: 1 node is here of at least 2\n"));
+  EXPECT_THAT(end.errors, HasSubstr("not complete within 8 s: 1 node has joined of at least 2\n"));
 }
 
 TEST_F(NarrowcastRunElasticTest, EndsEverywhereWhenTheHostIsKilled) {
@@ -127,8 +129,8 @@ TEST_F(NarrowcastRunElasticTest, RefusesANodeOfAnotherJob) {
 TEST_F(NarrowcastRunElasticTest, RefusesToListenEverywhere) {
   const ProgramEnd end = run_to_end(
       launcher({"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=0.0.0.0:" + port}, "echo started", {}));
-  expect_refused(end,
-                 "--rdzv_endpoint=0.0.0.0: means every address of this machine; name the one that the other nodes use");
+  expect_refused(
+      end, "--rdzv_endpoint=0.0.0.0: means every address of this machine; give the address that the other nodes use");
 }
 
 TEST_F(NarrowcastRunElasticTest, KeepsASpareOfAFullJob) {

@@ -26,7 +26,7 @@ TEST_F(NarrowcastRunFaultsTest, EndsAllRanksAtTheFirstFailure) {
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_THAT(end.errors,
               AllOf(ContainsRegex("rank 1 \\(pid [0-9]+\\) failed first: exit code 7, [0-9.]+ s after"),
-                    HasSubstr("; stopped 2 ranks that ran\n"), HasSubstr("narrowcast-run:     out of luck\n")));
+                    HasSubstr("; stopped 2 running ranks\n"), HasSubstr("narrowcast-run:     out of luck\n")));
 }
 
 TEST_F(NarrowcastRunFaultsTest, ShowsTheErrorAWorkerWrote) {
@@ -53,7 +53,7 @@ TEST_F(NarrowcastRunFaultsTest, KillsAWorkerThatWillNotStop) {
                                  "; sleep 1000; sleep 1000",
                              {"--shutdown_timeout=0.2"});
   EXPECT_EQ(end.exit_code, 7);
-  EXPECT_THAT(end.errors, HasSubstr("; stopped 1 rank that ran, with SIGKILL"));
+  EXPECT_THAT(end.errors, HasSubstr("; stopped 1 running rank, with SIGKILL"));
 }
 
 class WorkerSignalTest : public NarrowcastRunFaultsTest, public ::testing::WithParamInterface<int> {};
@@ -79,7 +79,7 @@ TEST_P(LauncherSignalTest, IsPassedOnAndLeavesNothingBehind) {
   const ProgramEnd end = launcher.wait();
   EXPECT_EQ(end.exit_code, 128 + GetParam());
   EXPECT_EQ(count_of("got " + name, end.output), 2);
-  EXPECT_THAT(end.errors, HasSubstr("narrowcast-run: stopped by SIG" + name + "; stopped 2 ranks that ran"));
+  EXPECT_THAT(end.errors, HasSubstr("narrowcast-run: stopped by SIG" + name + "; stopped 2 running ranks"));
   for (const char* const label : {"grandchild ", "worker "}) {
     const std::vector<pid_t> pids = pids_after(label, end.output);
     EXPECT_EQ(pids.size(), 2U);

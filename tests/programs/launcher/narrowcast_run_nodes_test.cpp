@@ -130,7 +130,7 @@ TEST_F(NarrowcastRunNodesTest, AllTellOfTheFirstFailure) {
     EXPECT_EQ(end.exit_code, 128 + SIGSEGV);
     EXPECT_THAT(end.errors,
                 AllOf(HasSubstr("rank 2 on node 2 ("), HasSubstr("signal SIGSEGV (Segmentation fault)"),
-                      HasSubstr("; stopped 2 ranks that ran\n"), HasSubstr("narrowcast-run:     out of luck\n")));
+                      HasSubstr("; stopped 2 running ranks\n"), HasSubstr("narrowcast-run:     out of luck\n")));
   }
 }
 
@@ -157,8 +157,7 @@ TEST_F(NarrowcastRunNodesTest, EndWhenALauncherIsKilled) {
   nodes.second.send(SIGKILL);
   const ProgramEnd end = nodes.first.wait();
   EXPECT_EQ(end.exit_code, 3);
-  EXPECT_THAT(end.errors,
-              ContainsRegex("node 1 \\(.*\\) was lost: no sign of life for 4 s; stopped 1 rank that ran\n"));
+  EXPECT_THAT(end.errors, ContainsRegex("node 1 \\(.*\\) was lost: no heartbeat for 4 s; stopped 1 running rank\n"));
   wait_until_gone(pids_after("pid ", nodes.second.wait().output).at(0));
 }
 
@@ -177,7 +176,7 @@ TEST_F(NarrowcastRunNodesTest, EndWhenALauncherHangs) {
   nodes.first.send(SIGSTOP);
   const ProgramEnd end = nodes.second.wait();
   EXPECT_EQ(end.exit_code, 3);
-  EXPECT_THAT(end.errors, HasSubstr(": no answer; the launcher that serves it hangs, or the network is gone\n"));
+  EXPECT_THAT(end.errors, HasSubstr(": no answer; the launcher that serves it hangs, or the network is down\n"));
   nodes.first.send(SIGCONT);
   EXPECT_EQ(nodes.first.wait().exit_code, 3);
 }
@@ -194,7 +193,7 @@ TEST_F(NarrowcastRunNodesTest, StopTogetherAtASignalToOne) {
 
 TEST_F(NarrowcastRunNodesTest, StopAtASignalWhileTheyWait) {
   RunningProgram first(node(2, 0, "echo ready"));
-  first.wait_for_errors("missing is --node_rank 1");
+  first.wait_for_errors("missing: --node_rank 1");
   first.send(SIGINT);
   EXPECT_EQ(first.wait().exit_code, 128 + SIGINT);
 }
@@ -230,7 +229,7 @@ TEST_F(NarrowcastRunNodesTest, GiveUpAMasterThatCannotBeReached) {
 TEST_F(NarrowcastRunNodesTest, GiveUpNodesThatDoNotCome) {
   const ProgramEnd end = run_to_end(node(2, 0, "echo started", {"--rdzv_conf=join_timeout=0.3"}));
   EXPECT_EQ(end.exit_code, 3);
-  EXPECT_THAT(end.errors, HasSubstr("not complete within 0.3 s: 1 of 2 nodes are here; missing is --node_rank 1\n"));
+  EXPECT_THAT(end.errors, HasSubstr("not complete within 0.3 s: 1 of 2 nodes have joined; missing: --node_rank 1\n"));
 }
 
 TEST_F(NarrowcastRunNodesTest, TellOfAProgramThatOneOfThemCannotStart) {
@@ -248,7 +247,7 @@ TEST_F(NarrowcastRunNodesTest, TellOfAProgramThatOneOfThemCannotStart) {
 
 TEST_F(NarrowcastRunNodesTest, RefuseAPortInUse) {
   RunningProgram first(node(2, 0, "echo started"));
-  first.wait_for_errors("missing is --node_rank 1");
+  first.wait_for_errors("missing: --node_rank 1");
   expect_refused(run_to_end(node(2, 0, "echo started")),
                  "--master_port=" + port + ": cannot be used: Address already in use");
 }
@@ -257,23 +256,21 @@ TEST_F(NarrowcastRunNodesTest, RefuseFlagsThatDoNotGoTogether) {
   const auto refused = [&](const Words& flags, const std::string& message) {
     expect_refused(run_to_end(launcher(flags, "echo started", {})), message);
   };
-  refused({"--nnodes=2"}, "--nnodes=2 needs --master_addr, the address under which the other nodes know node 0");
-  refused({"--nnodes=1:2", "--master_addr=127.0.0.1"},
-          "--nnodes=1:2: a changing number of nodes needs --rdzv_backend=c10d");
+  refused({"--nnodes=2"}, "--nnodes=2 needs --master_addr, the address at which the other nodes reach node 0");
+  refused({"--nnodes=1:2", "--master_addr=127.0.0.1"}, "--nnodes=1:2: a range of nodes needs --rdzv_backend=c10d");
   refused({"--nnodes=2", "--node_rank=2"}, "--node_rank=2: must be from 0 to 1 with --nnodes=2");
-  refused({"--nnodes=2", "--standalone"}, "--standalone means one node, but --nnodes=2");
+  refused({"--nnodes=2", "--standalone"}, "--standalone is for one node, but --nnodes=2");
   refused({"--nnodes=2", "--rdzv_backend=c10d"},
           "--rdzv_backend=c10d with --nnodes=2 needs --rdzv_endpoint=HOST:PORT, the same on all nodes");
   refused({"--nnodes=2", "--rdzv_backend=c10d", "--master_addr=127.0.0.1"},
-          "--master_addr has no effect with --rdzv_backend=c10d; it wants --rdzv_endpoint");
+          "--master_addr has no effect with --rdzv_backend=c10d; use --rdzv_endpoint");
   refused({"--rdzv_backend=etcd"}, "--rdzv_backend=etcd: must be static or c10d");
   refused({"--rdzv_conf=join_timeout=3"}, "--rdzv_conf has no effect with one node");
   refused({"--master_addr=127.0.0.1", "--rdzv_endpoint=127.0.0.1"},
-          "--rdzv_endpoint and --master_addr exclude each other: both say where the nodes meet");
-  refused(
-      {"--nnodes=2", "--master_addr=127.0.0.1", "--rdzv_conf=joint_timeout=3"},
-      "--rdzv_conf: unknown key 'joint_timeout'; known are close_timeout, heartbeat_timeout, is_host, join_timeout, "
-      "keep_alive_interval, keep_alive_max_attempt, last_call_timeout, read_timeout, store_type");
+          "--rdzv_endpoint and --master_addr exclude each other: both set the address at which the nodes meet");
+  refused({"--nnodes=2", "--master_addr=127.0.0.1", "--rdzv_conf=joint_timeout=3"},
+          "--rdzv_conf: unknown key 'joint_timeout'; known: close_timeout, heartbeat_timeout, is_host, join_timeout, "
+          "keep_alive_interval, keep_alive_max_attempt, last_call_timeout, read_timeout, store_type");
 }
 
 TEST_F(NarrowcastRunNodesTest, KnowEachOtherByASecret) {
@@ -285,7 +282,7 @@ TEST_F(NarrowcastRunNodesTest, KnowEachOtherByASecret) {
   EXPECT_EQ(first.exit_code, 0) << first.errors;
   EXPECT_EQ(first.output, "[0]: 0 is told of " + secret + "\n");
   EXPECT_EQ(second.wait().output, "[1]: 1 is told of " + secret + "\n");
-  EXPECT_THAT(first.errors, Not(HasSubstr("somebody else")));
+  EXPECT_THAT(first.errors, Not(HasSubstr("another process wrote")));
 }
 
 // Ranks prove to each other that they know the secret before they train.
@@ -322,7 +319,7 @@ TEST_F(NarrowcastRunNodesTest, AStrangerWhoOverwritesTheirSignsEndsNothing) {
   folder.write("end", "");
   const ProgramEnd first = nodes.first.wait();
   EXPECT_EQ(first.exit_code, 0) << first.errors;
-  EXPECT_THAT(first.errors, HasSubstr("somebody else wrote into the launchers' store"));
+  EXPECT_THAT(first.errors, HasSubstr("another process wrote to the launchers' store"));
   EXPECT_EQ(nodes.second.wait().exit_code, 0);
 }
 
@@ -335,17 +332,17 @@ TEST_F(NarrowcastRunNodesTest, DoNotMeetWhereTheirSecretsDiffer) {
   RunningProgram second(with_secret(1, "what another job knows"));
   const ProgramEnd first = run_to_end(with_secret(0, "what only this job knows"));
   EXPECT_EQ(first.exit_code, 3);
-  EXPECT_THAT(first.errors, HasSubstr("not complete within 4 s: 1 of 2 nodes are here"));
+  EXPECT_THAT(first.errors, HasSubstr("not complete within 4 s: 1 of 2 nodes have joined"));
   const ProgramEnd end = second.wait();
   EXPECT_EQ(end.exit_code, 3);
-  EXPECT_THAT(end.errors, HasSubstr("a store, but not one of narrowcast-run with this job's secret"));
+  EXPECT_THAT(end.errors, HasSubstr("the store there does not belong to narrowcast-run with this job's secret"));
 }
 
 TEST_F(NarrowcastRunNodesTest, RefuseASecretThatOthersCanRead) {
   const std::string secret = folder.write("secret", "what only this job knows");
   chmod(secret.c_str(), 0644);
   expect_refused(run_to_end(node(2, 0, "true", {"--secret_file=" + secret})),
-                 "--secret_file: " + secret + ": others may read or write it; chmod 600 it");
+                 "--secret_file: " + secret + ": other users may read or write it; run chmod 600");
 }
 
 }  // namespace

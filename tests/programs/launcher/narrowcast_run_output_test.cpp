@@ -50,7 +50,7 @@ TEST_F(NarrowcastRunOutputTest, ReadsTorchrunsVariableForTheTemplate) {
   EXPECT_EQ(run_to_end(command(1, "echo out", {"--noprefix"}), variable).output, "out\n");
   const ProgramEnd end = run_to_end(command(1, "echo out"), {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${x}"}});
   EXPECT_EQ(end.exit_code, 2);
-  EXPECT_THAT(end.errors, HasSubstr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${x}: '${x}' is no variable"));
+  EXPECT_THAT(end.errors, HasSubstr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${x}: '${x}' is not a variable"));
 }
 
 TEST_F(NarrowcastRunOutputTest, RefusesATemplateWhereNothingHasAPrefix) {
@@ -76,10 +76,8 @@ TEST_F(NarrowcastRunOutputTest, CopiesLinesThatHoldATextToOneFile) {
   EXPECT_EQ(count_of("]: pear,\n", content(run_folder / "attempt_1/filtered_stderr.log")), 2);
   EXPECT_EQ(content(run_folder / "attempt_1/1/stdout.log"), "loss 1 of 1\nother\n");
   EXPECT_TRUE(std::filesystem::exists(run_folder / "attempt_0/filtered_stdout.log"));
-  expect_refused(
-      run(1, "echo x", {"--tee=2", "--duplicate_stdout_filters=x"}),
-      "--duplicate_stdout_filters copies lines that --tee writes to files and shows, but --tee has that stream "
-      "of no local rank that is shown");
+  expect_refused(run(1, "echo x", {"--tee=2", "--duplicate_stdout_filters=x"}),
+                 "--duplicate_stdout_filters needs --tee for this stream of a local rank that is shown");
 }
 
 TEST_F(NarrowcastRunOutputTest, NeverMixesLines) {

@@ -26,7 +26,7 @@ TEST_F(NarrowcastRunRestartTest, StartsAllWorkersAgainWhenOneFails) {
   EXPECT_EQ(end.exit_code, 0);
   EXPECT_EQ(lines_with("[0]: ", end.output), (Words{"start 0 of 3", "start 1 of 3"}));
   EXPECT_EQ(lines_with("[1]: ", end.output), (Words{"start 0 of 3", "start 1 of 3"}));
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("failed first: exit code 7"), HasSubstr("; stopped 1 rank that ran"),
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("failed first: exit code 7"), HasSubstr("; stopped 1 running rank"),
                                 HasSubstr("narrowcast-run: restart 1 (--max_restarts=3): 2 ranks\n")));
 }
 
@@ -43,18 +43,18 @@ TEST_F(NarrowcastRunRestartTest, DoesNotRestartWhatWouldFailAlike) {
       run_to_end({kRun, "--nproc_per_node=2", "--max_restarts=8", kNarrowcastTrain, "--no_such_flag"});
   EXPECT_EQ(ours.exit_code, 2);
   EXPECT_THAT(ours.errors, AllOf(HasSubstr("--no_such_flag"), Not(HasSubstr("restart 1")),
-                                 HasSubstr("narrowcast-run: not started again: it would fail in the same way\n")));
+                                 HasSubstr("narrowcast-run: not restarted, because it would fail in the same way\n")));
   const ProgramEnd other = run(2, "echo unknown flag $$ >&2; exit 2", {"--max_restarts=8"});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.errors, AllOf(HasSubstr("restart 1 "), Not(HasSubstr("restart 2 ")),
-                                  HasSubstr("not started again: it would fail in the same way")));
+                                  HasSubstr("not restarted, because it would fail in the same way")));
 }
 
 TEST_F(NarrowcastRunRestartTest, EndsWithWhatTheRestartWasToMend) {
   const ProgramEnd end = run(1, "test $TORCHELASTIC_RESTART_COUNT = 0 && kill -KILL $$; exit 2", {"--max_restarts=8"});
   EXPECT_EQ(end.exit_code, 128 + SIGKILL);
   EXPECT_THAT(end.errors, AllOf(HasSubstr("restart 2 "), Not(HasSubstr("restart 3 ")),
-                                HasSubstr("the failure that this restart was to mend, of which the job ends:")));
+                                HasSubstr("the failure that caused this restart, and that ends the job:")));
 }
 
 TEST_F(NarrowcastRunRestartTest, DoesNotRestartAtASignal) {

@@ -45,7 +45,7 @@ TEST_F(NarrowcastRunSimulateTest, RefusesWhatCannotBe) {
   refuses({"--simulate_gbit=1", "--nnodes=2", "--master_addr=127.0.0.1"},
           "--simulate_gbit is for one node, but --nnodes=2");
   refuses({"--simulate_gbit=1", "--isolate=off"},
-          "--simulate_gbit and --isolate=off exclude each other: a simulated network is the job's own");
+          "--simulate_gbit and --isolate=off exclude each other: a simulated network is always private to the job");
   for (const char* const flag : {"--master_addr=127.0.0.1", "--rdzv_endpoint=127.0.0.1", "--rdzv_backend=static"}) {
     const std::string text = flag;
     refuses({"--simulate_gbit=1", text}, "--simulate_gbit and " + text.substr(0, text.find('=')) +
@@ -64,7 +64,7 @@ TEST_F(NarrowcastRunSimulateTest, SaysWhyWhereTheKernelForbidsNetworkNamespaces)
   };
   if (run_to_end(without_namespaces({"true"})).exit_code != 0) GTEST_SKIP() << "no user namespaces here";
   expect_refused(run_to_end(without_namespaces(command(2, "echo started", {"--simulate_gbit=0.1"}))),
-                 "--simulate_gbit=0.1: this process cannot have a network of its own: No space left on device");
+                 "--simulate_gbit=0.1: this process cannot get a private network: No space left on device");
   const ProgramEnd unshaped = run_to_end(without_namespaces(command(2, "echo started")));
   EXPECT_EQ(unshaped.exit_code, 0) << unshaped.errors;
   EXPECT_THAT(lines_with("", unshaped.output), UnorderedElementsAre("[0]: started", "[1]: started"));

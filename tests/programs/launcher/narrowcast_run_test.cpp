@@ -83,7 +83,7 @@ TEST_F(NarrowcastRunTest, RefusesWrongUse) {
   expect_refused(run(1, "echo", {"--master_addr=192.0.2.1"}),
                  "--master_addr=192.0.2.1: not an address of this machine, where the job's store is served");
   expect_refused(run(1, "echo", {"--standalone", "--master_port=1234"}),
-                 "--standalone chooses address and port: give it, or --master_addr and --master_port");
+                 "--standalone excludes --master_addr and --master_port: --standalone chooses the address and port");
   expect_refused(run(1, "echo", {"--log_dir=x", "--prefix"}),
                  "--prefix and --log_dir exclude each other: output in files is never prefixed");
   expect_refused(run(1, "echo", {"--shutdown_timeout=-1"}), "--shutdown_timeout=-1: must be from 0 to 86400 s");
@@ -93,13 +93,12 @@ TEST_F(NarrowcastRunTest, RefusesWrongUse) {
   expect_refused(run(1, "echo", {"--monitor-interval=0"}), "--monitor_interval=0: must be from 0.01 to 86400 s");
   expect_refused(run(2, "echo", {"--tee=2:1"}), "--tee names local rank 2, but --nproc_per_node is 2");
   expect_refused(run(1, "echo", {"--signals_to_handle=SIGNAL"}),
-                 "--signals_to_handle=SIGNAL: 'SIGNAL' is no signal; an example is SIGTERM,SIGINT");
+                 "--signals_to_handle=SIGNAL: 'SIGNAL' is not a signal; example: SIGTERM,SIGINT");
 }
 
 TEST_F(NarrowcastRunTest, RefusesWhatMeansNothingWithoutPython) {
-  expect_refused(
-      run(1, "echo", {"--start_method=spawn"}),
-      "--start_method=spawn: workers are programs of their own, started as such; there is nothing to choose");
+  expect_refused(run(1, "echo", {"--start_method=spawn"}),
+                 "--start_method=spawn: has no effect, because workers are separate programs");
   expect_refused(run_to_end({kRun, "--module", "train"}),
                  "--module: programs are started as they are; write `python3 -m MODULE` as the program");
   EXPECT_EQ(run(1, "echo started", {"--no-python"}).output, "[0]: started\n");
@@ -128,7 +127,7 @@ TEST_F(NarrowcastRunTest, AnswersHelpAndVersion) {
 }
 
 TEST_F(NarrowcastRunTest, NeedsAFolderForTemporaryFiles) {
-  expect_refused(run_to_end(command(1, "echo started"), {{"TMPDIR", "/no/such"}}), "TMPDIR=/no/such: is no folder");
+  expect_refused(run_to_end(command(1, "echo started"), {{"TMPDIR", "/no/such"}}), "TMPDIR=/no/such: is not a folder");
 }
 
 // narrowcast-run with 8 workers after the shell command `setup`.
@@ -159,7 +158,7 @@ TEST_F(NarrowcastRunTest, LeavesSignalsOfItsWorkersAsTheyWere) {
 // In a separate network whose loopback is down. Only root can make one.
 TEST_F(NarrowcastRunTest, SaysThatItCannotReachItsOwnStore) {
   if (run_to_end({"unshare", "--net", "true"}).exit_code != 0) {
-    GTEST_SKIP() << "network namespaces cannot be made here";
+    GTEST_SKIP() << "network namespaces cannot be created here";
   }
   const ProgramEnd end = run_to_end({"unshare", "--net", kRun, "echo", "started"});
   EXPECT_EQ(end.exit_code, 2);
@@ -207,7 +206,7 @@ TEST_F(NarrowcastRunTest, GivesAJobANetworkOfItsOwnWhereItIsAsked) {
   const ProgramEnd end = run(1, kInterfaces, {"--isolate=on"});
   if (end.exit_code == 2) GTEST_SKIP() << end.errors;
   EXPECT_EQ(end.output, "[0]: lo\n");
-  EXPECT_THAT(end.errors, HasSubstr("this job has a network of its own"));
+  EXPECT_THAT(end.errors, HasSubstr("this job runs in a private network"));
   EXPECT_EQ(run(2, "true", {"--isolate=on"}).exit_code, 0);
   const std::string outside = run_to_end({"sh", "-c", kInterfaces}).output;
   const std::string prefix = "[0]: ";
@@ -227,7 +226,7 @@ TEST_F(NarrowcastRunTest, IsolatesTheTrainerByItself) {
     const Words found = lines_with("[0]: network ", end.output);
     return found.empty() ? "" : found[0].substr(found[0].find_first_not_of(' '));
   };
-  if (run(1, "true", {"--isolate=on"}).exit_code == 2) GTEST_SKIP() << "no network of its own here";
+  if (run(1, "true", {"--isolate=on"}).exit_code == 2) GTEST_SKIP() << "no private network here";
   EXPECT_EQ(network_of({}, {}), "loopback alone");
   EXPECT_EQ(network_of({"--standalone"}, {}), "loopback alone");
   EXPECT_EQ(network_of({"--isolate=off"}, {}), "shared");
@@ -239,7 +238,7 @@ TEST_F(NarrowcastRunTest, RefusesANetworkOfItsOwnThatCannotBe) {
   expect_refused(run(1, "true", {"--isolate=on", "--nnodes=2", "--master_addr=127.0.0.1"}),
                  "--isolate=on is for one node, but --nnodes=2");
   expect_refused(run(1, "true", {"--isolate=on", "--master_addr=192.0.2.1"}),
-                 "--isolate=on leaves no address but 127.0.0.1, but --master_addr is 192.0.2.1");
+                 "--isolate=on leaves only the address 127.0.0.1, but --master_addr is 192.0.2.1");
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ class NodesTest(unittest.TestCase):
                 for node in nodes:  # each finds the other gone
                     code, output = self.end(node)
                     self.assertEqual(code, 3, output)
-                    self.assertRegex(output, "was lost: no sign of life for 4 s|no answer; the launcher")
+                    self.assertRegex(output, "was lost: no heartbeat for 4 s|no answer; the launcher")
 
     def test_an_elastic_job_goes_on_without_a_host_that_fell_off(self):
         with Network(hosts=3) as network:
@@ -108,7 +108,7 @@ class NodesTest(unittest.TestCase):
                 code, output = self.end(node)
                 self.assertEqual(code, 0, output)
                 self.assertIn("of 2", output)
-                self.assertIn("was lost: no sign of life for 4 s", output)
+                self.assertIn("was lost: no heartbeat for 4 s", output)
             self.assertEqual(self.end(nodes[2])[0], 3)
 
     def wait_for_line(self, process, text):

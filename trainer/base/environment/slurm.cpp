@@ -144,7 +144,7 @@ std::vector<int64_t> expand_counts(const std::string& list) {
   for (std::string entry : entries_of(list)) {
     int64_t times = 1;
     if (const size_t open = entry.find("(x"); open != std::string::npos) {
-      TORCH_CHECK_VALUE(entry.back() == ')', "'", entry, "' is neither COUNT nor COUNT(xTIMES)");
+      TORCH_CHECK_VALUE(entry.back() == ')', "'", entry, "' must be COUNT or COUNT(xTIMES)");
       times = parse_number(entry.substr(open + 2, entry.size() - open - 3));
       entry.resize(open);
     }

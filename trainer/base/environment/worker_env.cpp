@@ -23,7 +23,7 @@ bool is_one_of(std::string text, const std::vector<std::string>& words) {
 const Setting& required(const Place& place, const Place::Value& value) {
   TORCH_CHECK_VALUE(value.setting.has_value(), value.missing, " is not set, but ",
                     place.launcher.empty() ? "flags" : "variables of " + place.launcher,
-                    " say that this process is one of several; set it, or give the flag");
+                    " show that this process is one of several; set it, or give the flag");
   TORCH_CHECK_VALUE(!value.other || value.other->text == value.setting->text, value.other->described(), " contradicts ",
                     value.setting->described(), " of ", place.launcher, ": unset one, or give the flag");
   return *value.setting;
@@ -54,7 +54,7 @@ bool is_in_job(const Place& place, const WorkerFlags& flags) {
 void check_useless(const WorkerFlags& flags) {
   const char* const flag = flags.master_addr ? "--master_addr" : "--master_port";
   TORCH_CHECK_VALUE(!flags.master_addr && !flags.master_port, flag,
-                    ": has no effect on one process alone; --rank and --world_size say that there are others");
+                    ": has no effect in a single process; give --rank and --world_size for several processes");
 }
 
 void read_ranks(const Place& place, WorkerEnv& env) {
@@ -68,7 +68,7 @@ void read_ranks(const Place& place, WorkerEnv& env) {
 void read_master(const Place& place, WorkerEnv& env) {
   if (env.world_size > 1) {
     const Setting& address = required(place, place.master_addr);
-    TORCH_CHECK_VALUE(!address.text.empty(), address.described(), " names no host");
+    TORCH_CHECK_VALUE(!address.text.empty(), address.described(), " must be a name or an address");
     const std::optional<network::HostAndPort> read = network::parse_host_and_port(address.text);
     TORCH_CHECK_VALUE(read && read->port != 0, address.described(), " must be a name or an address");
     env.master_addr = read->host;
@@ -91,8 +91,8 @@ void check_local_ranks(const Place& place, const WorkerEnv& env) {
   TORCH_CHECK_VALUE(!env.on_one_node() || env.local_rank == env.rank, local_rank, " must equal ", rank,
                     " where all ranks are on one node (", local_world_size, ", ", world_size, ")");
   TORCH_CHECK_VALUE(env.on_one_node() || !network::names_loopback(env.master_addr),
-                    place.master_addr.setting->described(), " is this node's own loopback, but ", world_size, " and ",
-                    local_world_size, " say that other nodes must reach it");
+                    place.master_addr.setting->described(), " is a loopback address of this node, but ", world_size,
+                    " and ", local_world_size, " mean that other nodes must reach it");
 }
 
 void read_local_ranks(const Place& place, WorkerEnv& env) {
@@ -111,7 +111,7 @@ bool parse_switch(const EnvironmentVariables& variables, const std::string& name
   const std::string text = text_or_empty(variables, name);
   const bool is_true = is_one_of(text, {"true", "t", "yes", "y", "1"});
   TORCH_CHECK_VALUE(is_true || text.empty() || is_one_of(text, {"false", "f", "no", "n", "0"}), name, "='", text,
-                    "' is neither True nor False");
+                    "' must be True or False");
   return is_true;
 }
 

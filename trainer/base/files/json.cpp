@@ -37,16 +37,16 @@ ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits) {
   }
   const size_t zero = text.find('\0');  // The library treats it as the end of the text.
   if (zero != std::string_view::npos) {
-    return {nullptr, c10::str("is no valid JSON at byte ", zero + 1)};
+    return {nullptr, c10::str("is not valid JSON at byte ", zero + 1)};
   }
   try {
     return {parse_within(text, limits.depth), ""};
   } catch (const TooDeep&) {
     return {nullptr, c10::str("is JSON nested more than ", limits.depth, " deep")};
   } catch (const json::parse_error& error) {
-    return {nullptr, c10::str("is no valid JSON at byte ", error.byte)};
+    return {nullptr, c10::str("is not valid JSON at byte ", error.byte)};
   } catch (const json::exception&) {
-    return {nullptr, "is no valid JSON: a number is too large"};
+    return {nullptr, "is not valid JSON: a number is too large"};
   }
 }
 
@@ -66,7 +66,7 @@ json with_utf8_strings(json value) {
 json parse_list(const ListOfRank& list, bool (*is_entry)(const json&)) {
   json parsed = try_parse_json(list.text).value;
   TORCH_CHECK_WITH(DistBackendError, parsed.is_array() && std::all_of(parsed.begin(), parsed.end(), is_entry), "rank ",
-                   list.rank, " sent something other than ", list.what, ": ", in_quotes(list.text));
+                   list.rank, " sent an invalid list of ", list.what, ": ", in_quotes(list.text));
   return parsed;
 }
 

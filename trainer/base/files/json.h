@@ -18,7 +18,7 @@ struct JsonLimits {
 
 struct ParsedJson {
   nlohmann::json value;
-  std::string problem;  // follows the text's name in errors: "is no valid JSON at byte 7"; empty with a value
+  std::string problem;  // follows the text's name in errors: "is not valid JSON at byte 7"; empty with a value
 };
 
 ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits = {});
@@ -30,8 +30,8 @@ struct ListOfRank {
   std::string_view what;  // the expected list, for the message: "the files that it wrote"
 };
 
-// Returns the JSON list, if `is_entry` accepts all its entries. Else throws c10::DistBackendError "rank 1 sent
-// something other than the files that it wrote: '...'".
+// Returns the JSON list, if `is_entry` accepts all its entries. Else throws c10::DistBackendError "rank 1 sent an
+// invalid list of the files that it wrote: '...'".
 nlohmann::json parse_list(const ListOfRank& list, bool (*is_entry)(const nlohmann::json&));
 
 // Throws CorruptInputError with `name`, which describes the source of the text, and the problem.

@@ -22,7 +22,7 @@ constexpr int64_t kProbe = 4096;
 int open_for_reading(const std::string& path, Links links) {
   std::error_code ignored;  // A path whose status is unavailable cannot be opened either.
   TORCH_CHECK_VALUE(links == Links::kFollow || !std::filesystem::is_symlink(path, ignored), path,
-                    ": is a symbolic link, where a file is needed");
+                    ": is a symbolic link, but must be a file");
   // Without O_NONBLOCK, opening a pipe that has no writer would block forever.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (links == Links::kRefuse ? O_NOFOLLOW : 0);
   const int descriptor = ::open(path.c_str(), flags);
@@ -57,7 +57,7 @@ std::string reason(int error_number) { return std::generic_category().message(er
 InputFile::InputFile(const std::string& path, Links links) : path_(path), descriptor_(open_for_reading(path, links)) {
   struct stat status = {};
   TORCH_CHECK_VALUE(::fstat(descriptor_.get(), &status) == 0, path, ": cannot be read: ", reason(errno));
-  TORCH_CHECK_VALUE(!S_ISDIR(status.st_mode), path, ": is a folder, where a file is needed");
+  TORCH_CHECK_VALUE(!S_ISDIR(status.st_mode), path, ": is a folder, but must be a file");
   TORCH_CHECK_VALUE(S_ISREG(status.st_mode), path, ": is not a regular file");
   size_ = status.st_size;
 }
@@ -84,8 +84,8 @@ std::string read_file(const std::string& path, const ReadOptions& options) {
   const InputFile file(path, options.links);
   check_length(file, file.size(), options.most_bytes);
   // Compared before allocating: the system may grant more memory than it has, and later kill the process that uses it.
-  TORCH_CHECK_VALUE(file.size() < memory_bytes(), path, ": has ", file.size(),
-                    " bytes, but this machine's memory only ", memory_bytes());
+  TORCH_CHECK_VALUE(file.size() < memory_bytes(), path, ": has ", file.size(), " bytes, but this machine has only ",
+                    memory_bytes(), " bytes of memory");
   try {
     return read_all(file, options.most_bytes);
   } catch (const std::bad_alloc&) {

@@ -81,7 +81,7 @@ std::vector<int> parse_signals(const std::string& flag, const std::string& names
   std::vector<int> signals;
   for (const std::string& name : split_at_commas(names)) {
     const int signal = signal_named(name);
-    TORCH_CHECK_VALUE(signal != 0, flag, "=", names, ": '", name, "' is no signal; an example is SIGTERM,SIGINT");
+    TORCH_CHECK_VALUE(signal != 0, flag, "=", names, ": '", name, "' is not a signal; example: SIGTERM,SIGINT");
     TORCH_CHECK_VALUE(std::ranges::find(rules.reserved, signal) == rules.reserved.end(), flag, "=", names, ": ", name,
                       " cannot be handled by ", rules.owner);
     signals.push_back(signal);

@@ -60,10 +60,10 @@ std::string exit_codes_help(const std::vector<ExitMeaning>& codes) {
 std::vector<ExitMeaning> common_exit_codes() {
   return {
       {kSuccess, "success"},
-      {kCheckFailed, "the program ran and its answer is no"},
+      {kCheckFailed, "the program ran, but a check failed"},
       {kWrongUse, "wrong use: a flag, a name, a value or a combination of them"},
       {kPeerFailed, "another rank or the network failed, or a collective timed out"},
-      {kCorruptInput, "a file or a message does not hold what it must"},
+      {kCorruptInput, "a file or a message has invalid content"},
       {kInternalError, "an internal error: please report it"},
       {kOutputFailed, "a checkpoint could not be written, e.g. because the disk is full"},
   };

@@ -28,11 +28,11 @@ JobSecret JobSecret::read(const std::string& option, const std::string& path) {
   TORCH_CHECK_VALUE(file.is_open(), option, ": ", path, ": cannot be read: ", files::reason(errno));
   struct stat status {};
   TORCH_CHECK_VALUE(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), option, ": ", path,
-                    ": is no regular file");
-  TORCH_CHECK_VALUE(status.st_uid == ::geteuid() || status.st_uid == 0, option, ": ", path, ": belongs to user ",
-                    status.st_uid, ", who would know the secret");
+                    ": is not a regular file");
+  TORCH_CHECK_VALUE(status.st_uid == ::geteuid() || status.st_uid == 0, option, ": ", path,
+                    ": must belong to this user or root, but belongs to user ", status.st_uid);
   TORCH_CHECK_VALUE((status.st_mode & (S_IRWXG | S_IRWXO)) == 0, option, ": ", path,
-                    ": others may read or write it; chmod 600 it");
+                    ": other users may read or write it; run chmod 600");
   std::string bytes(kMostBytes + 2, '\0');
   const ssize_t read = ::read(file.get(), bytes.data(), bytes.size());
   TORCH_CHECK_VALUE(read >= 0, option, ": ", path, ": cannot be read: ", files::reason(errno));
@@ -41,7 +41,7 @@ JobSecret JobSecret::read(const std::string& option, const std::string& path) {
     bytes.pop_back();
   }
   TORCH_CHECK_VALUE(bytes.size() >= kLeastBytes && bytes.size() <= kMostBytes, option, ": ", path, ": has ",
-                    bytes.size(), " bytes, but a secret has ", kLeastBytes, " to ", kMostBytes);
+                    bytes.size(), " bytes, but a secret must have ", kLeastBytes, " to ", kMostBytes);
   return JobSecret(std::move(bytes));
 }
 

@@ -53,7 +53,7 @@ void check_schedule(const OuterOptions& options) {
                     options.fragments(), "), but is ", options.sync_every());
   const int64_t between = steps_between(options);
   TORCH_CHECK_VALUE(options.overlap_steps() < between, "overlap_steps: must be less than sync_every / fragments (",
-                    between, "), or two fragments would be under way, but is ", options.overlap_steps());
+                    between, "), so that only one fragment is exchanged at a time, but is ", options.overlap_steps());
   const int64_t first = options.effective_first_exchange();
   TORCH_CHECK_VALUE(first >= 1 && first <= options.sync_every(), "first_exchange: must be in 1..sync_every (",
                     options.sync_every(), "), but is ", first);
@@ -64,7 +64,7 @@ void check_wire(const hooks::WireOptions& wire) {
   hooks::check_hook_options(hooks::kAnyFormatHook, {nullptr, wire});
   TORCH_CHECK_VALUE(wire.format, "outer_format: must be given");
   TORCH_CHECK_VALUE(!wire.exempt_one_dimensional,
-                    "exempt_one_dimensional: has no effect on outer exchanges, whose fragments are one array each");
+                    "exempt_one_dimensional: has no effect on outer exchanges, because each fragment is one array");
   const bool rounds = codec::wire::rounds(*wire.format);
   TORCH_CHECK_VALUE(rounds || !wire.error_feedback, "outer_error_feedback: has no effect with the outer format ",
                     *wire.format, ", which rounds nothing");

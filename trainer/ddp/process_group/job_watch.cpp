@@ -29,7 +29,8 @@ bool may_follow_from_a_loss(const std::exception& error) {
 }
 
 std::string loss_by_silence(int64_t rank, int64_t lost, std::chrono::milliseconds silence) {
-  return c10::str("rank ", rank, ": rank ", lost, " is lost: it has given no sign for ", silence.count() / 1000, " s");
+  return c10::str("rank ", rank, ": rank ", lost, " is lost: it has sent no heartbeat for ", silence.count() / 1000,
+                  " s");
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ bool is_of_own_time_out(const std::exception& error) {
 at::Tensor message(int64_t what, int64_t silence) { return at::tensor({what, silence}, at::kLong); }
 
 std::string how_noticed(int64_t silence) {
-  return silence == 0 ? "it has closed its connections" : c10::str("it has given no sign for ", silence / 1000, " s");
+  return silence == 0 ? "it has closed its connections"
+                      : c10::str("it has sent no heartbeat for ", silence / 1000, " s");
 }
 
 }  // namespace

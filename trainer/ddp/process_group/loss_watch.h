@@ -36,7 +36,7 @@ class LossWatch {
   // The rank that this one watches.
   int64_t next() const;
 
-  // Returns a function to be called when `next` has given no sign for `silence`. It may be called at any time, even
+  // Returns a function to be called when `next` has sent no heartbeat for `silence`. It may be called at any time, even
   // after this object is destroyed.
   std::function<void()> on_silence(std::chrono::milliseconds silence) const;
 

@@ -72,7 +72,7 @@ std::string describe_current_step(int64_t rank) {
   const std::lock_guard<std::mutex> lock(steps().mutex);
   const auto after = steps().current.lower_bound({rank + 1, 0});
   if (after == steps().current.begin() || std::prev(after)->first.first != rank) {
-    return "is in no collective";
+    return "is not in a collective";
   }
   const Step& step = std::prev(after)->second;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - step.begin).count();

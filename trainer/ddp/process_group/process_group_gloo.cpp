@@ -55,7 +55,7 @@ void check_gloo_backend() {
   TORCH_CHECK_VALUE(found->second != "TCP_TLS", kTransport, "=TCP_TLS: LibTorch's Gloo would send everything in plain ",
                     "text nevertheless; unset it, and encrypt the network instead (docs/explain/security.md)");
   TORCH_CHECK_VALUE(false, kTransport, "='", found->second,
-                    "' is no transport that LibTorch's Gloo has here; unset it, or set it to TCP");
+                    "' is not a transport of this LibTorch's Gloo; unset it, or set it to TCP");
 }
 
 GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,

@@ -48,8 +48,8 @@ void check_nccl_backend(const WorkerEnv& env, const ProcessGroupOptions& options
   nccl::check_error_handling(process_environment());
   const int64_t gpus = c10::cuda::device_count();
   const int64_t gpu = gpu_of(env, options);
-  TORCH_CHECK_VALUE(gpu >= 0 && gpu < gpus, "backend 'nccl' needs a GPU: rank ", env.rank, " is to use GPU ", gpu,
-                    ", but this process can use ", gpus);
+  TORCH_CHECK_VALUE(gpu >= 0 && gpu < gpus, "backend 'nccl' needs a GPU: rank ", env.rank, " is configured for GPU ",
+                    gpu, ", but this process can use ", gpus);
   cudaDeviceProp properties = {};
   C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, static_cast<int>(gpu)));
   nccl::check_capability(

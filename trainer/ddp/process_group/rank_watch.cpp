@@ -102,7 +102,7 @@ Result within(milliseconds limit, const std::function<Result()>& body, Result ot
 }
 
 // Writes this rank's heartbeats and checks another rank's. Time is counted in polls, so that a process that was stopped
-// itself does not blame others. A rank that has given no sign yet does not count as silent.
+// itself does not blame others. A rank that has sent no heartbeat yet does not count as silent.
 class Signs {
  public:
   explicit Signs(const RankWatch::Options& options) : options_(options) {}

@@ -44,7 +44,7 @@ class RankWatch {
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
-  // Describes each other rank: "rank 1 does not answer (stopped, hung or unreachable); rank 2 is in no collective".
+  // Describes each other rank: "rank 1 does not answer (stopped, hung or unreachable); rank 2 is not in a collective".
   // Takes at most patience + 2 s, and throws nothing.
   std::string describe_others() const;
 

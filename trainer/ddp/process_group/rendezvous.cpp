@@ -67,8 +67,8 @@ void check_none_ended(const StorePtr& store, int64_t world_size) {
   const std::string text = store->get_to_str(kEndedRank);
   int64_t rank = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc()) {
-    TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "there will be no sign of rank ", rank,
-                     ": it has ended, with success (was it given --help, --version or --dry_run?)");
+    TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "rank ", rank,
+                     " will not join: it has ended with exit code 0 (was it given --help, --version or --dry_run?)");
   }
 }
 
@@ -81,8 +81,8 @@ struct OwnEntry {
 // Throws if somebody has overwritten the entry: then no rank would meet this one.
 void check_intact(const StorePtr& store, const RollCall& call, const OwnEntry& own) {
   const bool is_intact = store->check({own.key}) && store->get_to_str(own.key) == own.value;
-  TORCH_CHECK_WITH(DistStoreError, is_intact, "somebody else has written the entry of rank ", call.rank,
-                   " in the store: another process has the same rank, or does not belong to this job");
+  TORCH_CHECK_WITH(DistStoreError, is_intact, "another process has overwritten the entry of rank ", call.rank,
+                   " in the store: it has the same rank, or does not belong to this job");
 }
 
 // Whether all of `keys` exist before the deadline. Throws c10::DistStoreError if a rank ended instead, or if this
@@ -112,7 +112,7 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
 }
 
 [[noreturn]] void throw_missing(const std::vector<int64_t>& ranks) {
-  TORCH_CHECK_WITH(DistStoreError, false, "no sign of ", describe_ranks(ranks), " within the time-out");
+  TORCH_CHECK_WITH(DistStoreError, false, "timed out: ", describe_ranks(ranks), " did not join");
 }
 
 // The role of rank 0. Returns the attempt's name.
@@ -207,9 +207,9 @@ std::string serving_address(const WorkerEnv& env, const JobStoreOptions& options
       return address;
     }
   }
-  TORCH_CHECK_WITH(DistNetworkError, !options.interface.empty(), "that is ", c10::Join(", ", addresses),
-                   " here, where other nodes cannot reach rank 0: let MASTER_ADDR be an address of rank 0's machine, "
-                   "or name the interface to serve at (--interface or GLOO_SOCKET_IFNAME)");
+  TORCH_CHECK_WITH(DistNetworkError, !options.interface.empty(), "the name resolves to ", c10::Join(", ", addresses),
+                   " here, where other nodes cannot reach rank 0: set MASTER_ADDR to an address of rank 0's machine, "
+                   "or set the interface to listen at (--interface or GLOO_SOCKET_IFNAME)");
   return network::addresses_of_interface(options.interface)[0];
 }
 
@@ -219,7 +219,7 @@ network::ListeningSocket listen_at(const std::string& address, int64_t port) {
   TORCH_CHECK_WITH(DistNetworkError, found != nullptr, address, ": ", gai_strerror(error));
   auto socket = network::ListeningSocket::listen_at(found, port, error);
   TORCH_CHECK_WITH(DistNetworkError, socket.has_value(), "cannot listen at ", address, " port ", port, ": ",
-                   error == EADDRNOTAVAIL ? "it is no address of this machine" : std::strerror(error));
+                   error == EADDRNOTAVAIL ? "it is not an address of this machine" : std::strerror(error));
   return *std::move(socket);
 }
 

@@ -54,8 +54,8 @@ std::string ParameterWatch::difference_in_module() const {
   for (size_t i = 0; i < std::min(now.size(), watched_.size()); ++i) {
     const NamedTensor& before = watched_[i].parameter;
     if (now[i].name != before.name || !now[i].tensor.is_same(before.tensor)) {
-      return c10::str("parameter '", now[i].name, "' of the module is in the place of another tensor, parameter '",
-                      before.name, "' when DistributedDataParallel was made", kAdvice);
+      return c10::str("parameter '", now[i].name, "' of the module is another tensor than parameter '", before.name,
+                      "' was when DistributedDataParallel was made", kAdvice);
     }
   }
   if (now.size() != watched_.size()) {

@@ -73,7 +73,7 @@ void refuse_python(const program::CommandLine& line) {
   TORCH_CHECK_VALUE(!line.given("module"),
                     "--module: programs are started as they are; write `python3 -m MODULE` as the program");
   TORCH_CHECK_VALUE(!line.given("start_method"), "--start_method=", absl::GetFlag(FLAGS_start_method),
-                    ": workers are programs of their own, started as such; there is nothing to choose");
+                    ": has no effect, because workers are separate programs");
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ using network::kLargestPort;
 void check_excluded(const program::CommandLine& line, const std::string& flag, const std::vector<std::string>& others) {
   for (const std::string& other : others) {
     TORCH_CHECK_VALUE(!line.given(flag) || !line.given(other), "--", flag, " and --", other,
-                      " exclude each other: both say where the nodes meet");
+                      " exclude each other: both set the address at which the nodes meet");
   }
 }
 
@@ -96,24 +96,24 @@ void refuse_for(const program::CommandLine& line, const std::vector<std::string>
 void check_one_node(const program::CommandLine& line) {
   refuse_for(line, {"rdzv_conf", "local_addr"}, "one node");
   TORCH_CHECK_VALUE(!line.given("rdzv_endpoint") || !line.given("standalone"),
-                    "--standalone chooses address and port: give it, or --rdzv_endpoint");
+                    "--standalone and --rdzv_endpoint exclude each other: --standalone chooses the address and port");
   TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_standalone) || !(line.given("master_addr") || line.given("master_port")),
-                    "--standalone chooses address and port: give it, or --master_addr and --master_port");
+                    "--standalone excludes --master_addr and --master_port: --standalone chooses the address and port");
 }
 
 void check_several_nodes(const program::CommandLine& line, const GroupRequest& request) {
   TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_standalone),
-                    "--standalone means one node, but --nnodes=", absl::GetFlag(FLAGS_nnodes));
+                    "--standalone is for one node, but --nnodes=", absl::GetFlag(FLAGS_nnodes));
   if (request.backend == kElasticBackend) {
-    refuse_for(line, {"node_rank", "master_addr", "master_port"}, "--rdzv_backend=c10d; it wants --rdzv_endpoint");
+    refuse_for(line, {"node_rank", "master_addr", "master_port"}, "--rdzv_backend=c10d; use --rdzv_endpoint");
     TORCH_CHECK_VALUE(line.given("rdzv_endpoint"), "--rdzv_backend=c10d with --nnodes=", absl::GetFlag(FLAGS_nnodes),
                       " needs --rdzv_endpoint=HOST:PORT, the same on all nodes");
     return;
   }
   TORCH_CHECK_VALUE(request.nodes.least == request.nodes.most, "--nnodes=", absl::GetFlag(FLAGS_nnodes),
-                    ": a changing number of nodes needs --rdzv_backend=c10d");
+                    ": a range of nodes needs --rdzv_backend=c10d");
   TORCH_CHECK_VALUE(line.given("master_addr") || line.given("rdzv_endpoint"), "--nnodes=", absl::GetFlag(FLAGS_nnodes),
-                    " needs --master_addr, the address under which the other nodes know node 0");
+                    " needs --master_addr, the address at which the other nodes reach node 0");
 }
 
 // The port if the user gives none.
@@ -181,8 +181,9 @@ std::optional<NetworkShape> read_simulated_network(const program::CommandLine& l
     TORCH_CHECK_VALUE(!line.given(flag), "--simulate_gbit and --", flag,
                       " exclude each other: in a simulated network the launcher chooses where the workers meet");
   }
-  TORCH_CHECK_VALUE(absl::GetFlag(FLAGS_isolate) != "off",
-                    "--simulate_gbit and --isolate=off exclude each other: a simulated network is the job's own");
+  TORCH_CHECK_VALUE(
+      absl::GetFlag(FLAGS_isolate) != "off",
+      "--simulate_gbit and --isolate=off exclude each other: a simulated network is always private to the job");
   return shape;
 }
 

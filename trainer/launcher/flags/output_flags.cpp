@@ -90,7 +90,7 @@ void read_output_flags(const program::CommandLine& line, LaunchRequest& wanted) 
   TORCH_CHECK_VALUE(!all_to_files || !line.given("prefix"),
                     "--prefix and --log_dir exclude each other: output in files is never prefixed");
   TORCH_CHECK_VALUE(!all_to_files || !line.given("local_ranks_filter"),
-                    "--local_ranks_filter chooses what is shown, but --log_dir alone shows nothing; give --tee too");
+                    "--local_ranks_filter has no effect with --log_dir alone, which shows no output; add --tee");
   wanted.redirects = line.given("redirects") ? absl::GetFlag(FLAGS_redirects) : all_to_files ? "3" : "0";
   wanted.tee = absl::GetFlag(FLAGS_tee);
   wanted.local_ranks_filter = absl::GetFlag(FLAGS_local_ranks_filter);

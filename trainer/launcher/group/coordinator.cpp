@@ -77,9 +77,9 @@ void Coordinator::admit(const NodeView& newcomer) {
 void Coordinator::released(const Roster::Node& node) {
   const int64_t ticket = node.view.ticket;
   if (!node.view.unreadable.empty()) {
-    turn_away(ticket, "the host cannot read this launcher: " + node.view.unreadable, program::kCorruptInput);
+    turn_away(ticket, "the host cannot read this launcher's entries: " + node.view.unreadable, program::kCorruptInput);
   } else if (node.lost) {
-    turn_away(ticket, "the others gave this launcher up: " + lost_because(node), program::kPeerFailed);
+    turn_away(ticket, "the host removed this launcher from the job: " + lost_because(node), program::kPeerFailed);
   } else if (wants_to_leave(node) && membership_->elastic() && ticket != kOwnTicket) {
     evict(ticket, {.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
   }
@@ -175,8 +175,8 @@ std::string Coordinator::lost_because(const Roster::Node& node) const {
   if (!node.view.unreadable.empty()) {
     return node.view.unreadable;
   }
-  const std::string silence = "no sign of life for " + seconds(timeouts_.silence);
-  return node.was_tampered_with() ? silence + ", and somebody else overwrites or removes its entries in the store"
+  const std::string silence = "no heartbeat for " + seconds(timeouts_.silence);
+  return node.was_tampered_with() ? silence + ", and another process overwrites or removes its entries in the store"
                                   : silence;
 }
 
@@ -187,7 +187,7 @@ void Coordinator::look_at_newcomers() {
       continue;
     }
     if (!membership_->elastic()) {
-      turn_away(ticket, "the job runs already, with all of its nodes", program::kWrongUse);
+      turn_away(ticket, "the job is already running with all of its nodes", program::kWrongUse);
     } else if (!full) {
       newcomer_ = name_of(node.view.node);
       decision_.phase = Decision::Phase::kStopping;

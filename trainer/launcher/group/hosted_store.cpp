@@ -82,7 +82,7 @@ network::ListeningSocket open_store_socket(const std::string& address, int64_t p
   const network::AddressList found = network::find_addresses(address, error);
   TORCH_CHECK_VALUE(found != nullptr, flags.address, "=", address, ": ", gai_strerror(error));
   TORCH_CHECK_VALUE(!network::means_all(found), flags.address, "=", address,
-                    ": means every address of this machine; name the one that the other nodes use");
+                    ": means every address of this machine; give the address that the other nodes use");
   if (auto socket = network::ListeningSocket::listen_at(found, port, error)) {
     return *std::move(socket);
   }

@@ -57,7 +57,7 @@ class StaticMembership : public Membership {
     for (int64_t rank = 0; rank < nodes_; ++rank) {
       ranks += here.contains(rank) ? "" : (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
-    return std::to_string(here.size()) + " of " + std::to_string(nodes_) + " nodes are here; missing is --node_rank " +
+    return std::to_string(here.size()) + " of " + std::to_string(nodes_) + " nodes have joined; missing: --node_rank " +
            ranks;
   }
 
@@ -99,11 +99,11 @@ class ElasticMembership : public Membership {
   }
 
   std::string missing(const Applicants& applicants) const override {
-    const std::string here = std::to_string(count(applicants)) + (count(applicants) == 1 ? " node is" : " nodes are");
+    const std::string here = std::to_string(count(applicants)) + (count(applicants) == 1 ? " node has" : " nodes have");
     if (!enough(applicants)) {
-      return here + " here of at least " + std::to_string(least_);
+      return here + " joined of at least " + std::to_string(least_);
     }
-    return here + " here; waiting for more, up to " + std::to_string(most_);
+    return here + " joined; waiting for up to " + std::to_string(most_);
   }
 
  private:

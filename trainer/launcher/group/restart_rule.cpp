@@ -40,7 +40,7 @@ bool RestartRule::allows(GroupEnd& end) {
   }
   if (is_final) {
     end.before = cause_;
-    end.text = restarts_ < max_restarts_ ? "not started again: it would fail in the same way" : "";
+    end.text = restarts_ < max_restarts_ ? "not restarted, because it would fail in the same way" : "";
   }
   return false;
 }

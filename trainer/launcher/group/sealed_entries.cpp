@@ -118,7 +118,7 @@ bool SealedEntries::accept(const std::string& key, const std::string& value, siz
 std::optional<std::string> SealedEntries::open(const std::string& key, const std::string& value, size_t most_bytes) {
   if (!has_secret()) {
     NARROWCAST_CHECK_INPUT(!value.starts_with(kSealed),
-                           "the launchers' store is sealed with a secret: give this launcher --secret_file, too");
+                           "the launchers' store is sealed with a secret: this launcher needs --secret_file");
     return value;
   }
   accept(key, value, most_bytes);

@@ -78,8 +78,8 @@ bool StoreMember::knows_session() {
 bool StoreMember::join(const NodeDescription& node) {
   if (ticket_ == 0) {
     ticket_ = entries_.store().add(key("tickets"), 1);
-    NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store says that ", ticket_,
-                           " launchers have come: somebody else writes there");
+    NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store counts ", ticket_,
+                           " launchers: another process writes to it");
     pass(Failpoint::kTicketDrawn);
   }
   const bool is_let_in = knows_session();

@@ -139,8 +139,8 @@ Verdict judge_workers(const Results& results, const RoundRules& rules) {
   if (stopped == nullptr) {
     return {.kind = Verdict::Kind::kOver, .end = end_with(results, GroupEnd::Cause::kSucceeded, "")};
   }
-  return rules.newcomer.empty() ? lost(results, rules, stopped->member.name + " stopped its workers by itself")
-                                : changed(results, rules.newcomer + " came");
+  return rules.newcomer.empty() ? lost(results, rules, stopped->member.name + " stopped its workers without a request")
+                                : changed(results, rules.newcomer + " joined");
 }
 
 // Seconds with one decimal.
@@ -167,8 +167,8 @@ std::string ending_of_others(const GroupEnd& end) {
   if (end.stopped_ranks == 0) {
     return "";
   }
-  return "; stopped " + std::to_string(end.stopped_ranks) + (end.stopped_ranks == 1 ? " rank" : " ranks") +
-         " that ran" + (end.killed ? ", with SIGKILL" : "");
+  return "; stopped " + std::to_string(end.stopped_ranks) +
+         (end.stopped_ranks == 1 ? " running rank" : " running ranks") + (end.killed ? ", with SIGKILL" : "");
 }
 
 std::string headline(const FailureRecord& failure, const std::string& others) {
@@ -201,7 +201,7 @@ std::vector<std::string> failure_lines(const FailureRecord& failure, const std::
 std::vector<std::string> lines_of_failures(const GroupEnd& end) {
   std::vector<std::string> lines = failure_lines(*end.failure, ending_of_others(end));
   if (end.before) {
-    lines.push_back("the failure that this restart was to mend, of which the job ends:");
+    lines.push_back("the failure that caused this restart, and that ends the job:");
     const std::vector<std::string> before = failure_lines(*end.before, "");
     lines.insert(lines.end(), before.begin(), before.end());
   }

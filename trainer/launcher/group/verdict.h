@@ -24,7 +24,7 @@ struct MemberResult {
 struct RoundRules {
   bool elastic = false;       // the job survives nodes that leave or are lost,
   int64_t host_ticket = 1;    // except the host, which has this ticket
-  std::string lost_because;   // e.g. "no sign of life for 10 s"
+  std::string lost_because;   // e.g. "no heartbeat for 10 s"
   std::string newcomer = {};  // the node for which the round was stopped; empty: none
 };
 

@@ -56,8 +56,8 @@ GroupEnd Agent::run() {
 
 void Agent::tell_ignored() const {
   if (const int64_t ignored = rendezvous_.ignored_entries(); ignored > 0) {
-    options_.tell("somebody else wrote into the launchers' store: " + std::to_string(ignored) +
-                  (ignored == 1 ? " entry was" : " entries were") + " not of this job, and ignored");
+    options_.tell("another process wrote to the launchers' store: ignored " + std::to_string(ignored) +
+                  (ignored == 1 ? " entry" : " entries") + " that did not belong to this job");
   }
 }
 

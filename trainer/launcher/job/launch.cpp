@@ -67,7 +67,7 @@ void isolate(const LaunchRequest& request, const EnvironmentVariables& environme
   if (request.simulated) {
     const std::string why = enter_private_network();
     TORCH_CHECK_VALUE(why.empty(), "--simulate_gbit=", request.simulated->gbit,
-                      ": this process cannot have a network of its own: ", why);
+                      ": this process cannot get a private network: ", why);
     return;
   }
   const bool is_asked = request.isolation == Isolation::kOn;
@@ -82,13 +82,13 @@ void isolate(const LaunchRequest& request, const EnvironmentVariables& environme
   if (!is_asked && !(is_local && does_without_network(command, environment, own_folder()))) {
     return;
   }
-  TORCH_CHECK_VALUE(network::names_loopback(request.group.endpoint.host), "--isolate=on leaves no address but ",
+  TORCH_CHECK_VALUE(network::names_loopback(request.group.endpoint.host), "--isolate=on leaves only the address ",
                     network::kLoopback, ", but ", request.group.endpoint_flags.address, " is ",
                     request.group.endpoint.host);
   const std::string why = enter_private_network();
-  TORCH_CHECK_VALUE(!is_asked || why.empty(), "--isolate=on: this process cannot have a network of its own: ", why);
+  TORCH_CHECK_VALUE(!is_asked || why.empty(), "--isolate=on: this process cannot get a private network: ", why);
   if (is_asked) {
-    tell("this job has a network of its own");
+    tell("this job runs in a private network");
   }
 }
 

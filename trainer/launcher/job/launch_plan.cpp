@@ -107,9 +107,7 @@ void check_filter(const char* flag, const LaunchOptions& options, const std::vec
   for (int64_t local_rank = 0; local_rank < options.nproc_per_node && !is_used; ++local_rank) {
     is_used = !(targets_for(options.output, local_rank, {}).*stream).filter.texts.empty();
   }
-  TORCH_CHECK_VALUE(is_used, flag,
-                    " copies lines that --tee writes to files and shows, but --tee has that stream of no ",
-                    "local rank that is shown");
+  TORCH_CHECK_VALUE(is_used, flag, " needs --tee for this stream of a local rank that is shown");
 }
 
 // Adds the parts that differ between the workers of this node.
@@ -188,7 +186,7 @@ std::vector<std::string> parse_filters(const std::string& flag, const std::strin
     }
   }
   const bool is_any_empty = std::ranges::any_of(texts, [](const std::string& text) { return text.empty(); });
-  TORCH_CHECK_VALUE(!is_any_empty, flag, "=", list, ": has an empty text, which every line holds");
+  TORCH_CHECK_VALUE(!is_any_empty, flag, "=", list, ": contains an empty text, which every line matches");
   return texts;
 }
 

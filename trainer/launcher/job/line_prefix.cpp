@@ -52,7 +52,7 @@ std::string expand_line_prefix(const std::string& flag, const std::string& text,
       const Reference reference = reference_at(rest);
       const std::string* const value = variable(variables, reference.name);
       TORCH_CHECK_VALUE(value != nullptr, flag, "=", text, ": '$", rest.substr(0, reference.length),
-                        "' is no variable; write ${rank}, ${local_rank}, ${role_name} or ${hostname}, and $$ for a "
+                        "' is not a variable; write ${rank}, ${local_rank}, ${role_name} or ${hostname}, and $$ for a "
                         "dollar sign");
       expanded += *value;
       at += 1 + reference.length;

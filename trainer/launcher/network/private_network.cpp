@@ -127,7 +127,7 @@ bool does_without_network(const std::vector<std::string>& command, const Environ
 std::string enter_private_network() {
   const int in_child = run_in_child(&enter);
   const int error = in_child == 0 ? enter() : in_child;
-  return error == 0 ? "" : error > 0 ? std::strerror(error) : "a process that tried it did not end by itself";
+  return error == 0 ? "" : error > 0 ? std::strerror(error) : "a child process for it did not end normally";
 }
 
 }  // namespace narrowcast::launcher

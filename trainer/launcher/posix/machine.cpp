@@ -68,7 +68,7 @@ std::filesystem::path folder_for_temporary_files(const EnvironmentVariables& env
     const std::string folder = text_or_empty(environment, name);
     if (!folder.empty()) {
       std::error_code ignored;
-      TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, ignored), name, "=", folder, ": is no folder");
+      TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, ignored), name, "=", folder, ": is not a folder");
       return std::filesystem::absolute(folder);
     }
   }
@@ -82,13 +82,13 @@ std::filesystem::path make_in_log_dir(const std::filesystem::path& log_dir, cons
   std::filesystem::create_directories(parent, error);
   // Not create_directories, because a folder that exists already belongs to another run.
   TORCH_CHECK_VALUE(mkdir(path.c_str(), 0777) == 0, path.string(),
-                    ": cannot be made: ", error ? error.message() : std::strerror(errno));
+                    ": cannot be created: ", error ? error.message() : std::strerror(errno));
   return path;
 }
 
 std::filesystem::path make_among_temporary_files(const std::filesystem::path& parent, const std::string& run_id) {
   std::string path = (parent / (kPrefix + run_id + ".XXXXXX")).string();
-  TORCH_CHECK_VALUE(mkdtemp(path.data()) != nullptr, path, ": cannot be made: ", std::strerror(errno));
+  TORCH_CHECK_VALUE(mkdtemp(path.data()) != nullptr, path, ": cannot be created: ", std::strerror(errno));
   return path;
 }
 
@@ -154,7 +154,7 @@ int64_t parse_nproc(const std::string& text, const Processors& processors) {
   }
   if (text == "gpu" || text == "auto") {
     const int64_t gpus = processors.gpus();
-    TORCH_CHECK_VALUE(gpus > 0 || text == "auto", "--nproc_per_node=gpu: this machine shows no GPU");
+    TORCH_CHECK_VALUE(gpus > 0 || text == "auto", "--nproc_per_node=gpu: this machine has no usable GPU");
     return gpus > 0 ? gpus : processors.cpus();
   }
   int64_t number = 0;

@@ -53,7 +53,7 @@ class RunFolder {
   // Makes a new folder named after `run_id` in `log_dir`, which is made if necessary. If `log_dir` is empty, the folder
   // is in the folder for temporary files that `environment` names. A temporary folder is removed with this object.
   // Temporary folders of this user's launchers that were killed are removed now. Throws c10::ValueError if the folder
-  // cannot be made.
+  // cannot be created.
   RunFolder(const std::filesystem::path& log_dir, const std::string& run_id, Fate fate,
             const EnvironmentVariables& environment);
   RunFolder(const RunFolder&) = delete;

@@ -110,7 +110,7 @@ pid_t ProcessRunner::start(const WorkerCommand& command) {
   std::error_code error;
   const std::filesystem::path folder = command.error_file.parent_path();
   std::filesystem::create_directories(folder, error);
-  TORCH_CHECK_VALUE(!error, folder.string(), ": cannot be made: ", error.message());
+  TORCH_CHECK_VALUE(!error, folder.string(), ": cannot be created: ", error.message());
   Stream output = open_stream(command, OutputRelay::Kind::kOutput);
   Stream errors = open_stream(command, OutputRelay::Kind::kError);
   const pid_t pid = start_child(command, {output.workers_end.get(), errors.workers_end.get()}, guard_);

@@ -46,7 +46,7 @@ void set_is_host(RendezvousOptions& options, const std::string& value) {
 }
 
 void check_store_type(RendezvousOptions&, const std::string& value) {
-  TORCH_CHECK_VALUE(value == "tcp", "must be tcp; there is no other store");
+  TORCH_CHECK_VALUE(value == "tcp", "must be tcp, the only supported store");
 }
 
 const std::map<std::string, Setter>& setters() {
@@ -71,11 +71,10 @@ void apply(const std::string& entry, const std::string& backend, RendezvousOptio
   const std::vector<std::string> parts = absl::StrSplit(entry, absl::MaxSplits('=', 1));
   const auto found = setters().find(parts.front());
   TORCH_CHECK_VALUE(parts.size() == 2, "--rdzv_conf: '", entry, "' is not KEY=VALUE");
-  TORCH_CHECK_VALUE(found != setters().end(), "--rdzv_conf: unknown key '", parts.front(), "'; known are ",
-                    known_keys());
+  TORCH_CHECK_VALUE(found != setters().end(), "--rdzv_conf: unknown key '", parts.front(), "'; known: ", known_keys());
   const bool c10d_only = parts.front() == "last_call_timeout" || parts.front() == "is_host";
   TORCH_CHECK_VALUE(!c10d_only || backend == kElasticBackend, "--rdzv_conf: ", parts.front(),
-                    " means nothing with --rdzv_backend=", backend);
+                    " has no effect with --rdzv_backend=", backend);
   try {
     found->second(options, parts.back());
   } catch (const c10::ValueError& error) {
@@ -99,7 +98,7 @@ Endpoint parse_endpoint(const std::string& text, int64_t default_port) {
   const std::optional<network::HostAndPort> read = network::parse_host_and_port(text);
   // Without brackets, the port of an IPv6 address would be ambiguous.
   const bool is_good = read && (text.starts_with('[') || read->host.find(':') == std::string::npos);
-  TORCH_CHECK_VALUE(is_good, "--rdzv_endpoint=", text, ": must be HOST:PORT; an IPv6 address stands in brackets");
+  TORCH_CHECK_VALUE(is_good, "--rdzv_endpoint=", text, ": must be HOST:PORT, with an IPv6 address in brackets");
   return {.host = read->host, .port = read->port.value_or(default_port)};
 }
 

@@ -145,7 +145,7 @@ class StoreLink::Conversation {
   bool find_host(StoreMember& member) {
     const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
     while (!member.has_host() || !member.join(options_.node)) {
-      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "a store, but not one of narrowcast-run",
+      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "the store there does not belong to narrowcast-run",
                        options_.seal.secret ? " with this job's secret" : "");
       if (!pause()) {
         return false;

@@ -71,8 +71,8 @@ Directive StoreRendezvous::directive() {
     lost_ = !state.broken.empty() ? state.broken
             : !silent             ? ""
             : state.host_is_spoiled
-                ? "no sign of the launcher that serves it, and somebody else overwrites or removes its entries there"
-                : "no answer; the launcher that serves it hangs, or the network is gone";
+                ? "no heartbeat of the launcher that serves it, and another process overwrites or removes its entries"
+                : "no answer; the launcher that serves it hangs, or the network is down";
   }
   if (!lost_.empty()) {
     return over({.cause = GroupEnd::Cause::kAborted, .text = place_ + ": " + lost_, .code = program::kPeerFailed});

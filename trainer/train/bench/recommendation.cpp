@@ -178,11 +178,10 @@ std::string rivals_text(const std::vector<Rival>& rivals) {
 }
 
 std::string undecided_text(const Recommendation& recommendation) {
-  return absl::StrCat("Recommendation: none, the order of the hooks is a guess. ", recommendation.leader,
-                      " looks best, but the iterations vary too much to tell it from ",
-                      rivals_text(recommendation.undecided),
-                      "; in brackets, how many times as fast it is, at 95%. More than ", recommendation.iterations,
-                      " iterations or a quieter machine can tell.\n");
+  return absl::StrCat("Recommendation: none, the differences between the hooks are not significant. ",
+                      recommendation.leader, " looks best, but its times vary too much to distinguish it from ",
+                      rivals_text(recommendation.undecided), "; in brackets: the speed-up, at 95%. Use more than ",
+                      recommendation.iterations, " iterations or a less busy machine.\n");
 }
 
 }  // namespace
@@ -224,18 +223,18 @@ std::string recommendation_text(const Recommendation& recommendation) {
     case Verdict::kTooFewIterations:
       return absl::StrCat("Recommendation: none, ", recommendation.iterations,
                           recommendation.iterations == 1 ? " iteration" : " iterations",
-                          " cannot tell hooks apart: it takes at least ", kFewestForInterval,
-                          " for a confidence of 95%.\n");
+                          " measured, but a confidence of 95% needs at least ", kFewestForInterval, ".\n");
     case Verdict::kUndecided:
       return undecided_text(recommendation);
     case Verdict::kNoHookPays:
       return absl::StrFormat(
-          "Recommendation: no hook pays here, use --hook=%s. The fastest, %s, is %.2f times as fast as %s%s.\n",
+          "Recommendation: no hook is worthwhile here, use --hook=%s. The fastest, %s, is %.2f times as fast as "
+          "%s%s.\n",
           hooks::kNoHook, recommendation.fastest, recommendation.speed_up, kReference, spread_text(recommendation));
     case Verdict::kHookPays:
       return absl::StrFormat(
-          "Recommendation: --hook=%s. It is %.2f times as fast as %s%s%s; docs/reference/hooks.md says how exact it "
-          "is.\n",
+          "Recommendation: --hook=%s. It is %.2f times as fast as %s%s%s; see docs/reference/hooks.md for its "
+          "accuracy.\n",
           recommendation.hook, recommendation.speed_up, kReference, spread_text(recommendation),
           bf16_text(recommendation));
   }

@@ -318,7 +318,7 @@ std::vector<NamedValue> agreed_values(const BenchOptions& options) {
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words) {
   std::vector<double> numbers(words.size());
   for (size_t i = 0; i < words.size(); ++i) {
-    TORCH_CHECK_VALUE(absl::SimpleAtod(words[i], &numbers[i]), flag, ": '", words[i], "' is no number");
+    TORCH_CHECK_VALUE(absl::SimpleAtod(words[i], &numbers[i]), flag, ": '", words[i], "' is not a number");
   }
   return numbers;
 }
@@ -326,7 +326,7 @@ std::vector<double> parse_numbers(const std::string& flag, const std::vector<std
 std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<std::string>& words) {
   std::vector<int64_t> integers(words.size());
   for (size_t i = 0; i < words.size(); ++i) {
-    TORCH_CHECK_VALUE(absl::SimpleAtoi(words[i], &integers[i]), flag, ": '", words[i], "' is no whole number");
+    TORCH_CHECK_VALUE(absl::SimpleAtoi(words[i], &integers[i]), flag, ": '", words[i], "' is not an integer");
   }
   return integers;
 }

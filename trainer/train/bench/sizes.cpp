@@ -44,17 +44,17 @@ std::optional<SizeRange> read_size_range(const SizeFlags& flags) {
     return std::nullopt;
   }
   TORCH_CHECK_VALUE(!flags.bucket_mib_given,
-                    "bucket_mib: says the sizes of buckets, and so do min_bytes and max_bytes; give one or the other");
-  TORCH_CHECK_VALUE(flags.min_bytes, "max_bytes: ", *flags.max_bytes, " needs min_bytes, the least size");
-  TORCH_CHECK_VALUE(flags.max_bytes, "min_bytes: ", *flags.min_bytes, " needs max_bytes, the greatest size");
+                    "bucket_mib: excludes min_bytes and max_bytes, because both set the sizes of buckets");
+  TORCH_CHECK_VALUE(flags.min_bytes, "max_bytes: ", *flags.max_bytes, " needs min_bytes, the smallest size");
+  TORCH_CHECK_VALUE(flags.max_bytes, "min_bytes: ", *flags.min_bytes, " needs max_bytes, the largest size");
   SizeRange range;
   range.min_bytes = parse_bytes("min_bytes", *flags.min_bytes);
   range.max_bytes = parse_bytes("max_bytes", *flags.max_bytes);
   range.factor = flags.factor.value_or(range.factor);
   check_size_range(range);
   TORCH_CHECK_VALUE(!flags.factor || sizes_of(range).size() > 1, "factor: ", range.factor,
-                    " has no effect: min_bytes, ", range.min_bytes, ", times it is more than max_bytes, ",
-                    range.max_bytes);
+                    " has no effect, because min_bytes (", range.min_bytes, ") * factor exceeds max_bytes (",
+                    range.max_bytes, ")");
   return range;
 }
 
@@ -63,7 +63,7 @@ int64_t parse_bytes(const std::string& flag, const std::string& text) {
   const std::string digits = text.substr(0, text.size() - (unit == 1 ? 0 : 1));
   int64_t number = 0;
   TORCH_CHECK_VALUE(absl::SimpleAtoi(digits, &number) && number >= 0, flag, ": '", text,
-                    "' is no size: a number of bytes, or of KiB, MiB or GiB with K, M or G behind it");
+                    "' is not a size; write a number of bytes, or a number of KiB, MiB or GiB followed by K, M or G");
   TORCH_CHECK_VALUE(number <= std::numeric_limits<int64_t>::max() / unit, flag, ": '", text, "' is too large");
   return number * unit;
 }

@@ -54,7 +54,7 @@ size_t different_x(const std::vector<Point>& points) {
 }  // namespace
 
 double quantile(std::vector<double> values, double share) {
-  TORCH_CHECK_VALUE(!values.empty(), "values: a quantile needs at least one");
+  TORCH_CHECK_VALUE(!values.empty(), "values must not be empty");
   TORCH_CHECK_VALUE(share > 0 && share <= 1, "share: must be in (0, 1], but is ", share);
   const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
   const auto value = values.begin() + static_cast<std::ptrdiff_t>(rank - 1);

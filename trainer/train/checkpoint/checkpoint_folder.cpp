@@ -96,7 +96,7 @@ void remove_probes(const std::string& folder) {
 // Nothing is changed before this job owns the folder: an unfinished checkpoint may be one that another job is writing.
 std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const std::string& job) {
   const std::string reason = files::try_to_make_folder(folder);
-  TORCH_CHECK_VALUE(reason.empty(), "cannot be made: ", reason);
+  TORCH_CHECK_VALUE(reason.empty(), "cannot be created: ", reason);
   auto owner = std::make_unique<FolderOwner>(folder, this_writer(job));
   remove_unfinished(folder);
   remove_probes(folder);
@@ -118,7 +118,7 @@ void write_probe(const std::string& folder, const std::string& text) {
 void check_probe(const std::string& folder, const std::string& text) {
   const bool is_there = ::access((folder + kProbeName).c_str(), R_OK) == 0;
   TORCH_CHECK_VALUE(is_there && files::read_file(folder + kProbeName) == text,
-                    "does not hold what rank 0 wrote there: all nodes must share this folder");
+                    "does not contain the file that rank 0 wrote: all nodes must share this folder");
 }
 
 // Rank 0's list, so that all ranks try the same ones in the same order.
@@ -135,7 +135,7 @@ std::vector<int64_t> agreed_steps(const ProcessGroupPtr& group, const std::strin
   for (const auto text : absl::StrSplit(list, ',', absl::SkipEmpty())) {
     int64_t step = 0;
     TORCH_CHECK_WITH(DistBackendError, absl::SimpleAtoi(text, &step),
-                     "rank 0 sent something other than steps: ", in_quotes(list));
+                     "rank 0 sent a text that is not a list of steps: ", in_quotes(list));
     steps.push_back(step);
   }
   return steps;
@@ -151,7 +151,7 @@ std::string try_to_read(const ProcessGroupPtr& group, const std::string& path, s
   files::Sha256 hash;
   hash.update(format_manifest(read->manifest));
   return first_failure(group, [&, own = hash.hex(), agreed = from_rank_0(group, hash.hex())] {
-    NARROWCAST_CHECK_INPUT(agreed == own, path, "/", kManifestName, ": is not the one that rank 0 reads");
+    NARROWCAST_CHECK_INPUT(agreed == own, path, "/", kManifestName, ": differs from the one that rank 0 reads");
   });
 }
 
@@ -279,7 +279,7 @@ FoundCheckpoint find_newest(const ProcessGroupPtr& group, const std::string& fol
     }
   }
   NARROWCAST_CHECK_INPUT(found.invalid_steps.empty(), "checkpoint_dir ", folder, ": none of its ",
-                         found.invalid_steps.size(), " checkpoints is valid; remove them to start anew");
+                         found.invalid_steps.size(), " checkpoints is valid; remove them to start a new training");
   return found;
 }
 

@@ -59,8 +59,8 @@ enum class Existing {
 // A collective: rank 0 makes the folder if it does not exist, becomes its owner, under the name of its `job`, and
 // removes unfinished checkpoints. Every rank then reads rank 0's file there: ranks on several nodes need a shared
 // folder. Returns the ownership on rank 0, null on the others. Throws c10::ValueError naming the folder, the same on
-// all ranks, if the folder cannot be made or written, another job owns it, it is not shared, or it contains checkpoints
-// under kRefuse.
+// all ranks, if the folder cannot be created or written, another job owns it, it is not shared, or it contains
+// checkpoints under kRefuse.
 std::unique_ptr<FolderOwner> prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing,
                                             const std::string& job = "");
 

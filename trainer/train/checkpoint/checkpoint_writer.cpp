@@ -27,7 +27,7 @@ using nlohmann::json;
 void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directory(path, error);
-  TORCH_CHECK_VALUE(!error, path, ": cannot be made: ", error.message());
+  TORCH_CHECK_VALUE(!error, path, ": cannot be created: ", error.message());
 }
 
 ManifestFile write_file(const std::string& folder, const std::string& name, const TensorMap& tensors) {
@@ -64,7 +64,7 @@ void write_manifest(const std::string& folder, const Manifest& manifest) {
 void rename_folder(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
-  TORCH_CHECK_VALUE(!error, to, ": cannot be made: ", error.message());
+  TORCH_CHECK_VALUE(!error, to, ": cannot be created: ", error.message());
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ std::string describe(const Writer& writer) {
 
 [[noreturn]] void refuse(const std::optional<OwnerRecord>& owner) {
   TORCH_CHECK_VALUE(false, "is in use by ", owner ? describe(owner->writer) : "another process",
-                    "; give each job a folder of its own");
+                    "; give each job a separate folder");
 }
 
 // Somebody may have put anything there: a pipe, opened without O_NONBLOCK, would wait for its other end for ever.
@@ -82,8 +82,8 @@ bool is_regular(const FileDescriptor& file) {
 
 FileDescriptor open_owner_file(const std::string& path, int more) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | kFlagsOfAnOwnerFile | more, 0644));
-  files::check_written(file.is_open(), path, "cannot be made");
-  TORCH_CHECK_VALUE(is_regular(file), path, ": cannot be made: ", kNoRegularFile);
+  files::check_written(file.is_open(), path, "cannot be created");
+  TORCH_CHECK_VALUE(is_regular(file), path, ": cannot be created: ", kNoRegularFile);
   return file;
 }
 
@@ -328,12 +328,12 @@ void FolderOwner::check() const {
   const Look look = look_patiently(folder_, patience_);
   const std::string path = owner_path(folder_);
   NARROWCAST_CHECK_OUTPUT(look.failure.empty(), path,
-                          ": cannot be read, so that another job may have taken the folder: ", look.failure);
+                          ": cannot be read; another job may have taken over the folder: ", look.failure);
   NARROWCAST_CHECK_OUTPUT(!look.text.empty(), path,
-                          ": is gone, so that another job may have had the folder meanwhile; nobody but its owner "
-                          "may remove it");
+                          ": is missing; another job may have used the folder. Only the owner of the folder may "
+                          "remove it");
   NARROWCAST_CHECK_OUTPUT(look.record->writer == self_, folder_, ": has been taken over by ",
-                          describe(look.record->writer), ", since this job showed no sign of life for a while");
+                          describe(look.record->writer), ", because this job sent no heartbeat for a while");
 }
 
 }  // namespace narrowcast::checkpoint

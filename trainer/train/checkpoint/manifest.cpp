@@ -29,14 +29,14 @@ std::string sum_of(const json& without_sum) {
 
 json parse_object(const std::string& text, const std::string& path) {
   json object = files::parse_json(text, path, {.bytes = kLargestManifest});
-  NARROWCAST_CHECK_INPUT(object.is_object(), path, ": is no JSON object");
+  NARROWCAST_CHECK_INPUT(object.is_object(), path, ": is not a JSON object");
   NARROWCAST_CHECK_INPUT(object.value("format", json()) == kFormat, path, ": is not of the format '", kFormat, "'");
   const json version = object.value("format_version", json());
   NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", printable(version.dump(), 200),
                          ", but this program reads version ", kFormatVersion);
   const json sum = object.value("sha256", json());
   object.erase("sha256");
-  NARROWCAST_CHECK_INPUT(sum == sum_of(object), path, ": its SHA-256 is not the one it names");
+  NARROWCAST_CHECK_INPUT(sum == sum_of(object), path, ": its SHA-256 differs from its entry sha256");
   return object;
 }
 
@@ -49,19 +49,19 @@ const json& member(const json& object, const char* key, const std::string& path)
 int64_t integer(const json& object, const char* key, const std::string& path) {
   const json& value = member(object, key, path);
   NARROWCAST_CHECK_INPUT(value.is_number_integer() && value.get<int64_t>() >= 0, path, ": '", key, "' is ",
-                         printable(value.dump(), 200), ", which it must not");
+                         printable(value.dump(), 200), ", but must be an integer of at least 0");
   return value.get<int64_t>();
 }
 
 std::string text(const json& object, const char* key, const std::string& path) {
   const json& value = member(object, key, path);
-  NARROWCAST_CHECK_INPUT(value.is_string(), path, ": '", key, "' is no text");
+  NARROWCAST_CHECK_INPUT(value.is_string(), path, ": '", key, "' is not a string");
   return value.get<std::string>();
 }
 
 const json& object_member(const json& object, const char* key, const std::string& path) {
   const json& value = member(object, key, path);
-  NARROWCAST_CHECK_INPUT(value.is_object(), path, ": '", key, "' is no object");
+  NARROWCAST_CHECK_INPUT(value.is_object(), path, ": '", key, "' is not an object");
   return value;
 }
 
@@ -73,14 +73,13 @@ std::vector<ManifestFile> parse_files(const json& object, int64_t world_size, co
   NARROWCAST_CHECK_INPUT(world_size >= 1 && world_size <= kMostRanks, path, ": 'world_size' is ", world_size);
   const json& list = member(object, "files", path);
   NARROWCAST_CHECK_INPUT(list.is_array() && static_cast<int64_t>(list.size()) == world_size + 1, path,
-                         ": 'files' is not one for the replica and one for each of ", world_size, " ranks");
+                         ": 'files' must have one entry for the replica and one for each of ", world_size, " ranks");
   std::vector<ManifestFile> files;
   for (const json& entry : list) {
-    NARROWCAST_CHECK_INPUT(entry.is_object(), path, ": 'files' holds something other than objects");
+    NARROWCAST_CHECK_INPUT(entry.is_object(), path, ": 'files' must hold only objects");
     const std::string expected = files.empty() ? kReplicaName : rank_file_name(static_cast<int64_t>(files.size()) - 1);
     const std::string name = text(entry, "name", path);
-    NARROWCAST_CHECK_INPUT(name == expected, path, ": names the file ", in_quotes(name), " where ", expected,
-                           " must be");
+    NARROWCAST_CHECK_INPUT(name == expected, path, ": names the file ", in_quotes(name), " instead of ", expected);
     files.push_back({name, {integer(entry, "bytes", path), text(entry, "sha256", path)}});
   }
   return files;

@@ -78,8 +78,8 @@ void check_no_part(const std::string& path) {
   }
   const fs::path folder = fs::path(path).parent_path();
   for (const FormatRow& row : format_rows()) {
-    TORCH_CHECK_VALUE(!has_file(row, fs::path(path).filename()), "data: ", path, " has the name of one of a folder's ",
-                      row.description, ": name the folder, ", folder.empty() ? "." : folder.string(), ", instead");
+    TORCH_CHECK_VALUE(!has_file(row, fs::path(path).filename()), "data: ", path, " is named like a folder's file of ",
+                      row.description, ": give the folder ", folder.empty() ? "." : folder.string(), " instead");
   }
 }
 
@@ -113,7 +113,7 @@ DataFormat format_of(const std::vector<std::string>& paths) {
     for (const FormatRow& row : format_rows()) {
       if (!has_file(row, name)) continue;
       NARROWCAST_CHECK_INPUT(found == nullptr || found == &row, paths[0], ": holds data of two formats, ",
-                             in_quotes(first), " and ", in_quotes(name), ": a folder for each, please");
+                             in_quotes(first), " and ", in_quotes(name), "; use a separate folder for each format");
       found = &row;
       first = name;
     }
@@ -128,7 +128,7 @@ DataFiles list_files(const std::string& folder, DataFormat format) {
   const DataFiles files = {.training = paths_of(folder, row.training), .validation = paths_of(folder, row.validation)};
   for (const std::string& path : files.training) {
     NARROWCAST_CHECK_INPUT(std::ranges::find(files.validation, path) == files.validation.end(), path,
-                           ": is called as training and as validation data are");
+                           ": has a name that matches both training and validation data");
   }
   return files;
 }

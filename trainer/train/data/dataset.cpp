@@ -82,7 +82,7 @@ ReadData read_tokens(const DataRequest& request, const FitModel& fit) {
                     request.vocabulary_size.value_or(1));
   const bool is_made = models::any_model_row(request.model).data == models::DataKind::kGiven;
   TORCH_CHECK_VALUE(!is_made || request.vocabulary_size, "vocabulary: must be given with token files for ",
-                    request.model, ": a TorchScript module does not say how many different tokens it takes");
+                    request.model, ": a TorchScript module does not contain its vocabulary size");
   TokenOptions options;
   options.vocabulary_size = request.vocabulary_size ? *request.vocabulary_size : folder.greatest_token() + 1;
   options.context = fit({{"vocabulary_size", options.vocabulary_size}});
@@ -97,7 +97,7 @@ ReadData read_tensors(const DataRequest& request, const FitModel& fit) {
   models::ModelOptions sizes;
   if (models::any_model_row(request.model).data != models::DataKind::kGiven) {
     TORCH_CHECK_VALUE(tensors->has_pixels(), "data: ", request.model,
-                      " takes inputs that are uint8 or floats, but not those of ", request.paths[0]);
+                      " needs inputs that are uint8 or floating-point, unlike the inputs in ", request.paths[0]);
     sizes = {{"inputs", tensors->inputs_per_sample()}, {"classes", tensors->classes()}};
   }
   fit(sizes);
@@ -140,7 +140,7 @@ bool holds_tokens(const std::vector<std::string>& paths) { return format_of(path
 
 ReadData read_data(const DataRequest& request, const FitModel& fit) {
   const models::DataKind kind = data_kind(request.model, request.paths);
-  TORCH_CHECK_VALUE(kind != models::DataKind::kNone, "data: ", request.model, " takes none");
+  TORCH_CHECK_VALUE(kind != models::DataKind::kNone, "data: ", request.model, " takes no data");
   switch (format_of(request.paths)) {
     case DataFormat::kTokens:
       return read_tokens(request, fit);

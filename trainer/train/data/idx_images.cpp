@@ -49,11 +49,11 @@ at::Tensor read_idx(const std::string& path, size_t dimensions) {
     sizes.push_back(number_at(content, 4 + 4 * i));
     NARROWCAST_CHECK_INPUT(sizes.back() >= 1 && !__builtin_mul_overflow(bytes, sizes.back(), &bytes),
                            files::at_byte(4 + 4 * static_cast<int64_t>(i), path), "has the sizes ", sizes,
-                           ", which cannot be");
+                           ", which are not valid");
   }
   const auto data_bytes = static_cast<int64_t>(content.size() - header_bytes);
-  NARROWCAST_CHECK_INPUT(bytes == data_bytes, files::at_byte(4, path), "has the sizes ", sizes, ", so ", bytes,
-                         " bytes must follow them, but ", data_bytes, " do");
+  NARROWCAST_CHECK_INPUT(bytes == data_bytes, files::at_byte(4, path), "has the sizes ", sizes, ", which need ", bytes,
+                         " bytes of data, but ", data_bytes, " bytes follow");
   return at::from_blob(const_cast<char*>(content.data() + header_bytes), sizes, at::kByte).clone();
 }
 

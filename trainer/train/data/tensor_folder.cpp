@@ -40,7 +40,7 @@ void copy_samples(const MappedTensor& tensor, int64_t begin, int64_t count, void
   if (tensor.dtype == at::kBool) {
     const auto wrong = std::ranges::find_if(bytes, [](char byte) { return byte != 0 && byte != 1; });
     NARROWCAST_CHECK_INPUT(wrong == bytes.end(), at_byte(first + (wrong - bytes.begin()), tensor.path()),
-                           "is neither 0 nor 1, in a tensor of bools");
+                           "must be 0 or 1, because the tensor has the dtype bool");
   }
   std::memcpy(out, bytes.data(), bytes.size());
 }
@@ -87,9 +87,9 @@ int64_t greatest_class(const MappedTensor& classes) {
 // Checks a shard by itself: `name` is its tensor's name.
 void check_samples(const MappedTensor& tensor, const char* name) {
   NARROWCAST_CHECK_INPUT(!tensor.shape.empty(), at_byte(tensor.begin, tensor.path()), name,
-                         " are one number without a dimension, but ", "the first must count the samples");
+                         " have no dimension, but need a first dimension that counts the samples");
   NARROWCAST_CHECK_INPUT(numbers_per_sample(tensor) >= 1, at_byte(tensor.begin, tensor.path()), name,
-                         " have the shape ", at::IntArrayRef(tensor.shape), ", which leaves nothing for a sample");
+                         " have the shape ", at::IntArrayRef(tensor.shape), ", in which a sample has no elements");
 }
 
 void check_alike(const MappedTensor& tensor, const MappedTensor& first, const char* name) {
@@ -116,9 +116,9 @@ MappedTensor take(std::map<std::string, MappedTensor>& tensors, const std::strin
   const auto found = tensors.find(name);
   NARROWCAST_CHECK_INPUT(found != tensors.end(), at_byte(8, path), "the header has no tensor '", name, "'");
   NARROWCAST_CHECK_INPUT(found->second.dtype != at::kUInt64, at_byte(found->second.begin, path), "tensor '", name,
-                         "' has the dtype U64, of which int64, as modules look things up, does not hold all numbers");
+                         "' has the dtype U64, whose range exceeds the int64 that modules use");
   NARROWCAST_CHECK_INPUT(!c10::isComplexType(found->second.dtype), at_byte(found->second.begin, path), "tensor '", name,
-                         "' has the dtype C64, but complex numbers are not read as data");
+                         "' has the dtype C64, but complex data is not supported");
   return std::move(found->second);
 }
 
@@ -144,8 +144,8 @@ TensorPart open_npy(const std::vector<std::string>& paths) {
     const std::optional<std::string> stem = npy_stem(path, kInputs);
     const char* const other = stem ? kTargets : kInputs;
     const std::string partner = stem.value_or(npy_stem(path, kTargets).value_or("")) + npy_ending(other);
-    NARROWCAST_CHECK_INPUT(std::ranges::find(paths, partner) != paths.end(), path,
-                           ": is there without the file of its ", other);
+    NARROWCAST_CHECK_INPUT(std::ranges::find(paths, partner) != paths.end(), path, ": has no matching file of its ",
+                           other);
     if (stem) {
       shards.push_back({.inputs = files::map_npy(path), .targets = files::map_npy(partner)});
     }
@@ -167,8 +167,8 @@ TensorPart::TensorPart(std::vector<TensorShard> shards) : shards_(std::move(shar
     samples += shard.inputs.shape[0];
     ends_.push_back(samples);
   }
-  NARROWCAST_CHECK_INPUT(samples >= 1, shards_.front().inputs.path(), ": there are no samples in it",
-                         shards_.size() > 1 ? " nor in the others" : "");
+  NARROWCAST_CHECK_INPUT(samples >= 1, shards_.front().inputs.path(), ": has no samples",
+                         shards_.size() > 1 ? ", like all other files" : "");
 }
 
 models::Batch TensorPart::samples(at::IntArrayRef indices) const {

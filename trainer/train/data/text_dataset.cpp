@@ -83,10 +83,11 @@ TextSplit split_text(int64_t characters, int64_t context, const std::string& nam
     const int64_t border = std::max<int64_t>(0, characters - block);
     split = {.block_characters = block, .training = {{0, border}}, .held_out = {{border, characters}}};
   }
-  TORCH_CHECK_VALUE(has_window(split.training, context) && has_window(split.held_out, context), name, ": its ",
-                    characters, " characters are too few for context ", context,
-                    ": the part to train on and the held-out part must each be longer than that, so it takes at least ",
-                    2 * (context + 1), " characters");
+  TORCH_CHECK_VALUE(
+      has_window(split.training, context) && has_window(split.held_out, context), name, ": its ", characters,
+      " characters are too few for context ", context,
+      ": the training part and the held-out part must each be longer than the context, which needs at least ",
+      2 * (context + 1), " characters");
   return split;
 }
 

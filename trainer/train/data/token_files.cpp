@@ -94,7 +94,7 @@ bool may_be_raw(const std::string& path) {
 // Checks the header and returns its number of tokens.
 int64_t read_header(const files::MappedFile& file, const Header& header) {
   NARROWCAST_CHECK_INPUT(file.size() >= kHeaderBytes, at_byte(file.size(), file.path()),
-                         "the file ends before its header of ", kHeaderBytes, " bytes does");
+                         "the file ends within its header of ", kHeaderBytes, " bytes");
   const auto version = stored_at<int32_t>(file.bytes(), kVersionAt);
   NARROWCAST_CHECK_INPUT(version == header.version, at_byte(kVersionAt, file.path()), "has the version ", version,
                          ", but tokens with the magic number ", header.magic, " have ", header.version);
@@ -140,7 +140,7 @@ TokenFile::TokenFile(const std::string& path)
   const std::optional<Header> header = row_of_layout(layout_).header;
   NARROWCAST_CHECK_INPUT(header || may_be_raw(path), at_byte(0, path), "has neither of the magic numbers ",
                          c10::Join(" and ", magic_numbers()),
-                         " of llm.c's token files; without a header they are called ", kRawTraining, " and ",
+                         " of llm.c's token files; files without a header must be named ", kRawTraining, " and ",
                          kRawValidation);
   if (header) {
     size_ = read_header(*file_, *header);
@@ -150,8 +150,8 @@ TokenFile::TokenFile(const std::string& path)
   const int64_t width = token_bytes(layout_);
   NARROWCAST_CHECK_INPUT(bytes % width == 0, at_byte(file_->size(), path), "the file ends within a token of ", width,
                          " bytes");
-  NARROWCAST_CHECK_INPUT(!header || size_ == bytes / width, at_byte(kCountAt, path), "says ", size_, " tokens, but ",
-                         bytes / width, " follow the header");
+  NARROWCAST_CHECK_INPUT(!header || size_ == bytes / width, at_byte(kCountAt, path), "the header counts ", size_,
+                         " tokens, but ", bytes / width, " follow it");
   size_ = bytes / width;
   NARROWCAST_CHECK_INPUT(size_ >= 1, at_byte(begin_, path), "the file ends before its first token");
 }

@@ -165,7 +165,8 @@ void AtomicFile::commit_unsynced() {
 void check_replaceable(const std::string& option, const std::string& path) {
   const std::string folder = folder_of(path);
   std::error_code error;
-  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, error), option, ": ", path, ": there is no folder ", folder);
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, error), option, ": ", path, ": folder ", folder,
+                    " does not exist");
   try {
     const AtomicFile unused(path);  // Its destructor removes it.
   } catch (const OutputError& failure) {
@@ -187,12 +188,12 @@ std::string try_to_make_folder(const std::string& folder) {
 
 void make_folder(const std::string& option, const std::string& folder) {
   const std::string reason = try_to_make_folder(folder);
-  TORCH_CHECK_VALUE(reason.empty(), option, ": cannot make folder ", folder, ": ", reason);
+  TORCH_CHECK_VALUE(reason.empty(), option, ": cannot create folder ", folder, ": ", reason);
 }
 
 void check_makeable(const std::string& option, const std::string& folder) {
   const std::string dangling = describe_dangling_link(folder);
-  TORCH_CHECK_VALUE(dangling.empty(), option, ": cannot make folder ", folder, ": ", dangling);
+  TORCH_CHECK_VALUE(dangling.empty(), option, ": cannot create folder ", folder, ": ", dangling);
   std::error_code ignored;  // A folder whose status is unavailable does not exist, or its parent is not writable.
   std::filesystem::path nearest = folder;
   while (!nearest.empty() && !std::filesystem::exists(std::filesystem::symlink_status(nearest, ignored))) {
@@ -201,7 +202,7 @@ void check_makeable(const std::string& option, const std::string& folder) {
   if (nearest.empty()) {
     nearest = ".";
   }
-  TORCH_CHECK_VALUE(std::filesystem::is_directory(nearest, ignored), option, ": cannot make folder ", folder, ": ",
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(nearest, ignored), option, ": cannot create folder ", folder, ": ",
                     reason(ENOTDIR));
   TORCH_CHECK_VALUE(::access(nearest.c_str(), W_OK | X_OK) == 0, option, ": ", nearest.string(),
                     ": cannot be written: ", reason(errno));
@@ -227,7 +228,7 @@ namespace {
 FileDescriptor open_for_appending(const std::string& path, JsonLinesMode mode) {
   std::error_code ignored;  // A path whose status is unavailable cannot be opened either.
   TORCH_CHECK_VALUE(!std::filesystem::is_symlink(path, ignored), path,
-                    ": cannot be written: it is a symbolic link, where a file is needed");
+                    ": cannot be written: it is a symbolic link, but must be a file");
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   FileDescriptor file(::open(path.c_str(), flags, 0666));
   TORCH_CHECK_VALUE(file.is_open() || errno != ENXIO, path, ": cannot be written: it is not a regular file");

@@ -72,12 +72,12 @@ class AtomicFile {
 // file. Changes nothing.
 void check_replaceable(const std::string& option, const std::string& path);
 
-// Makes a folder and its parents if they do not exist. Throws c10::ValueError "OPTION: cannot make folder FOLDER: ..."
-// with the system's reason.
+// Makes a folder and its parents if they do not exist. Throws c10::ValueError "OPTION: cannot create folder FOLDER:
+// ..." with the system's reason.
 void make_folder(const std::string& option, const std::string& folder);
 
-// Makes the folder as make_folder does, but returns the reason if it cannot be made, for a message. Empty if the folder
-// exists now. For a dangling symbolic link the reason is "LINK is a link to TARGET, which does not exist".
+// Makes the folder as make_folder does, but returns the reason if it cannot be created, for a message. Empty if the
+// folder exists now. For a dangling symbolic link the reason is "LINK is a link to TARGET, which does not exist".
 std::string try_to_make_folder(const std::string& folder);
 
 // Throws c10::ValueError "OPTION: ..." naming the folder and the reason if make_folder would, or the folder could not

@@ -68,7 +68,7 @@ std::string describe_zip(const std::string& path) {
     caffe2::serialize::PyTorchStreamReader archive(path);
     return describe_entries(archive);
   } catch (const std::exception&) {
-    return "it is a zip archive, but of another program, cut or damaged";
+    return "it is a zip archive of another program, or is damaged";
   }
 }
 

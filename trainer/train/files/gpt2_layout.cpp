@@ -90,7 +90,7 @@ models::StateDict without_gpt2_extras(const std::string& path, const models::Sta
     std::string there = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
     if (is_mask(there)) continue;
     const bool is_new = plain.emplace(std::move(there), tensor).second;
-    NARROWCAST_CHECK_INPUT(is_new, path, ": tensor ", in_quotes(name), " is there twice, with and without '", kPrefix,
+    NARROWCAST_CHECK_INPUT(is_new, path, ": tensor ", in_quotes(name), " occurs twice, with and without '", kPrefix,
                            "'");
   }
   const auto head = plain.find(kHead);

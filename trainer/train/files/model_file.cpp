@@ -63,7 +63,7 @@ std::string to_text(const std::string& path, const nlohmann::json& value) {
 
 const std::string& metadata_value(const std::string& path, const Safetensors& content, const std::string& key) {
   const auto entry = content.metadata.find(key);
-  NARROWCAST_CHECK_INPUT(entry != content.metadata.end(), path, ": is no model of narrowcast: its metadata lacks '",
+  NARROWCAST_CHECK_INPUT(entry != content.metadata.end(), path, ": is not a model of narrowcast: its metadata lacks '",
                          key, "'");
   return entry->second;
 }
@@ -75,10 +75,10 @@ nlohmann::json parse_metadata(const std::string& path, const Safetensors& conten
 
 std::vector<std::string> read_vocabulary(const std::string& path, const Safetensors& content) {
   const nlohmann::json entries = parse_metadata(path, content, "vocabulary");
-  NARROWCAST_CHECK_INPUT(entries.is_array(), path, ": metadata 'vocabulary' is no array");
+  NARROWCAST_CHECK_INPUT(entries.is_array(), path, ": metadata 'vocabulary' is not an array");
   std::vector<std::string> vocabulary;
   for (const nlohmann::json& entry : entries) {
-    NARROWCAST_CHECK_INPUT(entry.is_string(), path, ": metadata 'vocabulary' holds something other than strings");
+    NARROWCAST_CHECK_INPUT(entry.is_string(), path, ": metadata 'vocabulary' must hold only strings");
     vocabulary.push_back(entry.get<std::string>());
   }
   return vocabulary;
@@ -157,7 +157,7 @@ void convert(const std::string& path, const Safetensors& content, SavedModel& sa
 // Checks every tensor of the file against the model's before anything is copied.
 void check_state(const std::string& path, const models::StateDict& from, const models::StateDict& to) {
   for (const auto& [name, tensor] : from) {
-    NARROWCAST_CHECK_INPUT(to.contains(name), path, ": tensor ", in_quotes(name), " is none of the model's");
+    NARROWCAST_CHECK_INPUT(to.contains(name), path, ": tensor ", in_quotes(name), " does not belong to the model");
   }
   for (const auto& [name, tensor] : to) {
     const auto found = from.find(name);
@@ -193,7 +193,7 @@ models::StateDict without_aliases(const std::string& path, models::StateDict ten
     const at::Tensor& tensor = further.mapped();
     const at::Tensor& known = tensors.emplace(first, tensor).first->second;
     NARROWCAST_CHECK_INPUT(have_equal_bits(known, tensor), path, ": tensors '", first, "' and '", alias,
-                           "' differ, but in the model they are one");
+                           "' differ, but the model has one tensor for both");
   }
   return tensors;
 }
@@ -207,7 +207,7 @@ void read_metadata(const Safetensors& content, const models::ModelRow& row, Init
   TORCH_CHECK_VALUE(fits, "init_from: ", path, " holds the model ", printable(name, kLongestReason), ", not ",
                     row.name);
   TORCH_CHECK_VALUE(!content.metadata.contains("quantization"), "init_from: ", path,
-                    " is quantised: it has no weights that could be trained");
+                    " is quantised: its weights cannot be trained");
   initial.vocabulary = read_vocabulary(path, content);
   initial.options = with_options_of(path, [&] { return to_options(name, parse_metadata(path, content, "options")); });
 }
@@ -240,8 +240,8 @@ std::string model_suffix(const std::string& option, const std::string& path) {
   if (path.ends_with(kModelSuffix)) {
     return kModelSuffix;
   }
-  TORCH_CHECK_VALUE(path.ends_with(kScriptSuffix), option, ": ", path, " is neither named *", kModelSuffix,
-                    ", a model file, nor *", kScriptSuffix, ", a TorchScript module");
+  TORCH_CHECK_VALUE(path.ends_with(kScriptSuffix), option, ": ", path, " must be named *", kModelSuffix,
+                    " (a model file) or *", kScriptSuffix, " (a TorchScript module)");
   return kScriptSuffix;
 }
 
@@ -301,7 +301,7 @@ SavedModel load_model(const std::string& path) {
   SavedModel saved;
   saved.name = metadata_value(path, content, "model");
   TORCH_CHECK_VALUE(saved.name != models::kScript, path,
-                    ": holds the tensors of a TorchScript module without its code; ", "take the *", kScriptSuffix,
+                    ": holds the tensors of a TorchScript module without its code; ", "use the *", kScriptSuffix,
                     " that was written beside it");
   saved.vocabulary = read_vocabulary(path, content);
   saved.model = make_model(path, content, saved.name, parse_metadata(path, content, "options"));
@@ -346,7 +346,7 @@ models::ModelOptions options_with(const InitialState& initial, const models::Mod
       option->second = value;  // load_initial_state takes the first positions.
     }
     TORCH_CHECK_VALUE(option->second == value, name, ": is ", value, ", but ", option->second, " in ", initial.path,
-                      ", which init_from names");
+                      ", the file of init_from");
   }
   return options;
 }

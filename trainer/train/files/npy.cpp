@@ -54,17 +54,18 @@ struct HeaderPlace {
 HeaderPlace find_header(const MappedFile& file) {
   const std::string_view bytes = file.bytes();
   const std::string& path = file.path();
-  NARROWCAST_CHECK_INPUT(bytes.starts_with(kMagic), at_byte(0, path), "is no NPY file, which begins with \\x93NUMPY");
+  NARROWCAST_CHECK_INPUT(bytes.starts_with(kMagic), at_byte(0, path),
+                         "is not an NPY file, which begins with \\x93NUMPY");
   NARROWCAST_CHECK_INPUT(bytes.size() >= kLengthAt, at_byte(bytes.size(), path),
-                         "the file ends before its format's version does");
+                         "the file ends within its format version");
   const size_t major = number_at(bytes, kVersionAt, 1);
   const size_t minor = number_at(bytes, kVersionAt + 1, 1);
-  NARROWCAST_CHECK_INPUT(major >= 1 && major <= 3 && minor == 0, at_byte(kVersionAt, path), "has the format's version ",
+  NARROWCAST_CHECK_INPUT(major >= 1 && major <= 3 && minor == 0, at_byte(kVersionAt, path), "has the format version ",
                          major, ".", minor, ", but this program reads 1.0, 2.0 and 3.0");
   const size_t width = major == 1 ? 2 : 4;
   const size_t begin = kLengthAt + width;
   NARROWCAST_CHECK_INPUT(bytes.size() >= begin, at_byte(bytes.size(), path),
-                         "the file ends before its header's length does");
+                         "the file ends within its header's length");
   const size_t length = number_at(bytes, kLengthAt, width);
   NARROWCAST_CHECK_INPUT(length <= bytes.size() - begin, at_byte(kLengthAt, path), "the header's length ", length,
                          " reaches past the end of the file at byte ", bytes.size());
@@ -84,10 +85,10 @@ class NpyHeaderReader {
       read_entry();
       const bool has_comma = take(',');
       more = !take('}');
-      NARROWCAST_CHECK_INPUT(!more || has_comma, at_byte(at_, path_), "the header has neither ',' nor '}' here");
+      NARROWCAST_CHECK_INPUT(!more || has_comma, at_byte(at_, path_), "the header must have ',' or '}' here");
     }
     skip_spaces();
-    NARROWCAST_CHECK_INPUT(at_ == text_.size(), at_byte(at_, path_), "the header goes on behind its '}'");
+    NARROWCAST_CHECK_INPUT(at_ == text_.size(), at_byte(at_, path_), "the header has text after its '}'");
     NARROWCAST_CHECK_INPUT(dtype_ && has_order_ && shape_, at_byte(at_, path_),
                            "the header lacks descr, fortran_order or shape");
     return {.file = nullptr, .dtype = *dtype_, .shape = std::move(*shape_), .begin = std::ssize(text_)};
@@ -105,7 +106,7 @@ class NpyHeaderReader {
   bool take(char mark) { return take(std::string_view(&mark, 1)); }
 
   void expect(char mark) {
-    NARROWCAST_CHECK_INPUT(take(mark), at_byte(at_, path_), "the header has no '", mark, "' here");
+    NARROWCAST_CHECK_INPUT(take(mark), at_byte(at_, path_), "the header must have '", mark, "' here");
   }
 
   void read_entry() {
@@ -120,7 +121,7 @@ class NpyHeaderReader {
       read_order();
     } else {
       NARROWCAST_CHECK_INPUT(key == "shape" && !shape_, at_byte(begin, path_), "the header has the key ",
-                             in_quotes(key), ", which is unknown or there twice");
+                             in_quotes(key), ", which is unknown or a duplicate");
       read_shape();
     }
   }
@@ -128,9 +129,10 @@ class NpyHeaderReader {
   std::string_view read_string() {
     const std::string_view rest = text_.substr(at_);
     NARROWCAST_CHECK_INPUT(rest.starts_with('\'') || rest.starts_with('"'), at_byte(at_, path_),
-                           "the header has no string here");
+                           "the header must have a string here");
     const size_t end = rest.find(rest[0], 1);
-    NARROWCAST_CHECK_INPUT(end != std::string_view::npos, at_byte(at_, path_), "the header's string has no end");
+    NARROWCAST_CHECK_INPUT(end != std::string_view::npos, at_byte(at_, path_),
+                           "the header's string has no closing quote");
     at_ += end + 1;
     return rest.substr(1, end - 1);
   }
@@ -138,10 +140,10 @@ class NpyHeaderReader {
   void read_dtype() {
     const size_t begin = at_;
     NARROWCAST_CHECK_INPUT(!text_.substr(at_).starts_with('['), at_byte(at_, path_),
-                           "the array has fields, but only plain numbers are read");
+                           "the array has fields, but only plain numbers are supported");
     const std::string_view name = read_string();
     NARROWCAST_CHECK_INPUT(!name.starts_with('>'), at_byte(begin, path_), "the array has the dtype ", in_quotes(name),
-                           ", which is big-endian: write array.astype(array.dtype.newbyteorder('<'))");
+                           ", which is big-endian: convert it with array.astype(array.dtype.newbyteorder('<'))");
     const auto* const known = std::find_if(kDescriptions.begin(), kDescriptions.end(),
                                            [&](const auto& entry) { return entry.first == name; });
     NARROWCAST_CHECK_INPUT(known != kDescriptions.end(), at_byte(begin, path_), "the array has the dtype ",
@@ -152,9 +154,8 @@ class NpyHeaderReader {
   void read_order() {
     const size_t begin = at_;
     NARROWCAST_CHECK_INPUT(!take("True"), at_byte(begin, path_),
-                           "the array is in Fortran's order: write it with numpy.ascontiguousarray");
-    NARROWCAST_CHECK_INPUT(take("False"), at_byte(begin, path_),
-                           "the header's fortran_order is neither True nor False");
+                           "the array is in Fortran order: convert it with numpy.ascontiguousarray");
+    NARROWCAST_CHECK_INPUT(take("False"), at_byte(begin, path_), "the header's fortran_order must be True or False");
     has_order_ = true;
   }
 
@@ -164,14 +165,14 @@ class NpyHeaderReader {
     shape_.emplace();
     bool has_comma = true;
     while (!take(')')) {
-      NARROWCAST_CHECK_INPUT(has_comma, at_byte(at_, path_), "the header has neither ',' nor ')' here");
+      NARROWCAST_CHECK_INPUT(has_comma, at_byte(at_, path_), "the header must have ',' or ')' here");
       NARROWCAST_CHECK_INPUT(shape_->size() < kMostDimensions, at_byte(at_, path_), "the array has more than ",
                              kMostDimensions, " dimensions");
       shape_->push_back(read_size());
       has_comma = take(',');
     }
     NARROWCAST_CHECK_INPUT(has_comma || shape_->size() != 1, at_byte(at_ - 1, path_),
-                           "the shape of one dimension lacks its ','");
+                           "the shape with one dimension lacks its ','");
   }
 
   int64_t read_size() {
@@ -180,7 +181,7 @@ class NpyHeaderReader {
     int64_t size = -1;
     const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), size);
     NARROWCAST_CHECK_INPUT(end.ec == std::errc() && size >= 0, at_byte(at_, path_),
-                           "the header has no size in 0..2^63-1 here");
+                           "the header must have a size in 0..2^63-1 here");
     at_ += static_cast<size_t>(end.ptr - rest.data());
     return size;
   }

@@ -163,13 +163,13 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool null() override { return fail("null"); }
-  bool boolean(bool) override { return fail("a truth value"); }
+  bool boolean(bool) override { return fail("a boolean"); }
   bool number_integer(int64_t) override { return fail("a negative number"); }
   bool number_float(double, const std::string&) override { return fail("a fractional or huge number"); }
   bool binary(Json::binary_t&) override { return fail("binary data"); }
   bool parse_error(size_t read, const std::string&, const Json::exception&) override {  // The header's end counts, too.
     NARROWCAST_CHECK_INPUT(false, at_byte(kLengthBytes + static_cast<int64_t>(read) - 1, path_),
-                           "header: no valid JSON");
+                           "header: not valid JSON");
   }
 
  private:
@@ -181,7 +181,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool fail(const char* what) const {
     const bool is_inside = place_ != Place::kStart && place_ != Place::kHeader;
     const std::string owner = is_inside ? in_quotes(name_) + ", " : "";
-    NARROWCAST_CHECK_INPUT(false, here(), "header: ", owner, in_quotes(key_), " holds ", what, ", which it must not");
+    NARROWCAST_CHECK_INPUT(false, here(), "header: ", owner, in_quotes(key_), " holds ", what,
+                           ", which is not allowed");
   }
 
   const std::string& path_;
@@ -218,7 +219,7 @@ void check_ranges(const SafetensorsHeader& header, const DataPlace& data, const 
     NARROWCAST_CHECK_INPUT(bytes.has_value(), here(), "header: tensor ", in_quotes(name),
                            " has a shape that overflows");
     NARROWCAST_CHECK_INPUT(entry.begin == covered, here(), "header: tensor ", in_quotes(name), " begins at byte ",
-                           entry.begin, " of the data, where ", covered, " is next");
+                           entry.begin, " of the data instead of at byte ", covered);
     NARROWCAST_CHECK_INPUT(entry.end >= entry.begin && entry.end - entry.begin == *bytes, here(), "header: tensor ",
                            in_quotes(name), " has the range ", entry.begin, "..", entry.end,
                            ", but shape and dtype need ", *bytes, " bytes");
@@ -264,7 +265,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
   NARROWCAST_CHECK_INPUT(json.substr(0, 1) == "{", at_byte(kLengthBytes, path), "the header does not begin with '{'");
   const size_t zero = json.find('\0');
   NARROWCAST_CHECK_INPUT(zero == std::string_view::npos, at_byte(kLengthBytes + static_cast<int64_t>(zero), path),
-                         "header: no valid JSON, it has a zero byte");
+                         "header: not valid JSON, it has a zero byte");
   HeaderReader reader(path);
   reader.read(json);
   SafetensorsHeader header = reader.take_header();
@@ -282,7 +283,7 @@ std::string format_safetensors_header(const SafetensorsHeader& header, const std
   }
   for (const auto& [name, entry] : header.tensors) {
     check_name(name, path);
-    TORCH_CHECK_VALUE(name != kMetadataKey, path, ": no tensor can have the name ", kMetadataKey);
+    TORCH_CHECK_VALUE(name != kMetadataKey, path, ": a tensor cannot have the name ", kMetadataKey);
     json[name] = {
         {"dtype", dtype_name(entry.dtype).value()}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }

@@ -40,14 +40,14 @@ std::unordered_map<std::string, std::string> extra_file_names(const std::string&
 
 SavedScript load_script(const std::string& path) {
   const std::string foreign = describe_foreign_model(path);
-  NARROWCAST_CHECK_INPUT(foreign.empty(), path, ": is no TorchScript module: ", foreign);
+  NARROWCAST_CHECK_INPUT(foreign.empty(), path, ": is not a TorchScript module: ", foreign);
   try {
     auto extra_files = extra_file_names(path);
     torch::jit::Module module = torch::jit::load(path, at::kCPU, extra_files);
     return {.module = std::move(module), .extra_files = std::move(extra_files)};
   } catch (const std::exception& error) {
     NARROWCAST_CHECK_INPUT(false, path,
-                           ": is no TorchScript module: ", printable(first_line(error_message(error)), 1000));
+                           ": is not a TorchScript module: ", printable(first_line(error_message(error)), 1000));
   }
 }
 
@@ -73,7 +73,7 @@ std::vector<std::string> script_vocabulary(const std::string& path, const SavedS
   const nlohmann::json entries = try_parse_json(found->second).value;
   const bool strings = entries.is_array() && std::all_of(entries.begin(), entries.end(),
                                                          [](const nlohmann::json& entry) { return entry.is_string(); });
-  NARROWCAST_CHECK_INPUT(strings, path, ": its extra file ", kVocabulary, " is no JSON array of strings");
+  NARROWCAST_CHECK_INPUT(strings, path, ": its extra file ", kVocabulary, " is not a JSON array of strings");
   return entries.get<std::vector<std::string>>();
 }
 

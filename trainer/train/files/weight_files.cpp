@@ -52,7 +52,7 @@ std::string find_in_folder(const std::string& option, const std::string& folder)
   TORCH_CHECK_VALUE(has_file || has_index, option, ": the folder ", folder, " has neither ", kFileInFolder, " nor ",
                     kIndexInFolder);
   TORCH_CHECK_VALUE(!has_file || !has_index, option, ": the folder ", folder, " has both ", kFileInFolder, " and ",
-                    kIndexInFolder, "; name one of them");
+                    kIndexInFolder, "; give one of the files");
   return has_file ? file : index;
 }
 
@@ -60,17 +60,17 @@ void check_suffix(const std::string& option, const std::string& path) {
   if (path.ends_with(kIndexSuffix)) {
     return;
   }
-  TORCH_CHECK_VALUE(path.ends_with(kFileSuffix), option, ": ", path, " is neither named *", kFileSuffix,
-                    ", a file of weights, nor *", kIndexSuffix, ", the index of several, nor is it a folder");
+  TORCH_CHECK_VALUE(path.ends_with(kFileSuffix), option, ": ", path, " must be a file of weights (*", kFileSuffix,
+                    "), an index of such files (*", kIndexSuffix, ") or a folder");
   const int64_t parts = count_of_parts(fs::path(path).filename().string()).value_or(1);
-  TORCH_CHECK_VALUE(parts == 1, option, ": ", path, " is one of ", parts, " parts; name their folder or their index, *",
+  TORCH_CHECK_VALUE(parts == 1, option, ": ", path, " is one of ", parts, " parts; give the folder or the index, *",
                     kIndexSuffix);
 }
 
 NamesByPart read_index(const std::string& path) {
   const nlohmann::json index = parse_json(read_file(path), path);
   const nlohmann::json weights = index.is_object() ? index.value("weight_map", nlohmann::json()) : nlohmann::json();
-  NARROWCAST_CHECK_INPUT(weights.is_object() && !weights.empty(), path, ": has no object weight_map");
+  NARROWCAST_CHECK_INPUT(weights.is_object() && !weights.empty(), path, ": lacks the object 'weight_map'");
   NamesByPart names;
   for (const auto& [tensor, part] : weights.items()) {
     NARROWCAST_CHECK_INPUT(part.is_string(), path, ": the part of tensor ", in_quotes(tensor), " is not a string");
@@ -89,11 +89,11 @@ void take_part(const std::string& path, const std::string& index, const std::vec
   Safetensors part = read_safetensors(path);
   for (const std::string& name : names) {
     NARROWCAST_CHECK_INPUT(part.tensors.contains(name), path, ": lacks tensor ", in_quotes(name), ", which ", index,
-                           " expects there");
+                           " assigns to it");
   }
   for (auto& [name, tensor] : part.tensors) {
     NARROWCAST_CHECK_INPUT(std::ranges::binary_search(names, name), path, ": tensor ", in_quotes(name),
-                           " is not one that ", index, " expects there");
+                           " is not assigned to it by ", index);
     tensors.emplace(name, std::move(tensor));
   }
 }

@@ -57,7 +57,7 @@ std::string evaluated_model(const Given& given, const std::string& file) {
   }
   const std::string& model = given.arguments.job.model;
   const std::vector<std::string> known = models::learning_models();
-  TORCH_CHECK_VALUE(is_in(known, model), "--model: a TorchScript module is evaluated as ", c10::Join(" or ", known),
+  TORCH_CHECK_VALUE(is_in(known, model), "--model: a TorchScript module can be evaluated as ", c10::Join(" or ", known),
                     ", not as ", model);
   return model;
 }
@@ -94,8 +94,8 @@ const models::ModelRow& given_model(const Given& given) {
   if (!models::is_script(name) && !is_in(models::model_names(), name) &&
       std::filesystem::is_regular_file(name, ignored)) {
     const std::string foreign = files::describe_foreign_model(name);
-    TORCH_CHECK_VALUE(false, "--model: ", name, " is not named *", files::kScriptSuffix, ", as a TorchScript module is",
-                      foreign.empty() ? "" : ": " + foreign);
+    TORCH_CHECK_VALUE(false, "--model: ", name, " must be named *", files::kScriptSuffix,
+                      " to be read as a TorchScript module", foreign.empty() ? "" : ": " + foreign);
   }
   return models::any_model_row(name);
 }

@@ -67,8 +67,7 @@ void refuse_useless_job_flags(const Given& given, const std::string& hook) {
     refuse_with_verification(given, hook);
   } else {
     refuse(given, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
-    TORCH_CHECK_VALUE(model.learns(), "--model: ", model.name,
-                      " is only for --verify_gradients; it has nothing to learn");
+    TORCH_CHECK_VALUE(model.learns(), "--model: ", model.name, " is only for --verify_gradients; it cannot be trained");
   }
   if (given.has("hook") && hooks::hook_row(hook).averages_in_groups && !given.arguments.verify_gradients) {
     TORCH_CHECK_VALUE(given.has("sync_every"), "--hook=", hook, ": needs --sync_every, the number of steps ",

@@ -11,7 +11,7 @@ namespace {
 // A launcher with a run id may restart the job with more processes, all with this command line.
 void check_interface_is_used(const WorkerEnv& env, const std::string& interface) {
   TORCH_CHECK_VALUE(env.world_size > 1 || !env.run_id.empty(), "--interface=", interface,
-                    ": has no effect on one process alone, which connects to no other");
+                    ": has no effect in a single process");
 }
 
 int64_t seconds_of(std::chrono::milliseconds time) {

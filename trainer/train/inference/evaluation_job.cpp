@@ -28,7 +28,7 @@ namespace {
 LoadedModel load_model_file(const EvaluationJob& job) {
   files::SavedModel saved = files::load_model(job.file);
   TORCH_CHECK_VALUE(models::model_row(saved.name).learns(), "evaluate: ", job.file, " holds the model ", saved.name,
-                    ", which has nothing to evaluate; ", c10::Join(" and ", models::learning_models()), " have");
+                    ", which cannot be evaluated; evaluate supports ", c10::Join(" and ", models::learning_models()));
   LoadedModel loaded = {.model = saved.model, .name = saved.name, .vocabulary = std::move(saved.vocabulary)};
   for (const auto& tensors : {saved.model->parameters(), saved.model->buffers()}) {
     loaded.state.insert(loaded.state.end(), tensors.begin(), tensors.end());
@@ -68,7 +68,7 @@ void check_job(const EvaluationJob& job, int64_t world_size) {
       job.batch_size >= 1 && data::divides_evenly({.global_batch = job.batch_size, .world_size = world_size}),
       "batch_size: must be a multiple of the number of ranks (", world_size, "), but is ", job.batch_size);
   TORCH_CHECK_VALUE(job.batches > 0 || job.generation.options.count > 0,
-                    "evaluate: with eval_batches = 0 and nothing to generate there is nothing to do");
+                    "evaluate: has no effect with eval_batches = 0 and without generate");
 }
 
 // An evaluation once everything it needs is there.
@@ -106,9 +106,9 @@ Evaluation prepare(const EvaluationJob& job) {
   check_vocabulary(evaluation);
   if (job.generation.options.count > 0) {
     TORCH_CHECK_VALUE(evaluation.loaded.next.has_value(), "generate: ", job.file, " holds the model ",
-                      evaluation.loaded.name, ", which writes no text");
+                      evaluation.loaded.name, ", which cannot generate text");
     TORCH_CHECK_VALUE(!evaluation.vocabulary().empty(), "generate: ", job.file,
-                      " holds no vocabulary, and without an evaluation there is no text to take it from");
+                      " has no vocabulary; with eval_batches above 0 it is taken from the data");
     const data::Vocabulary vocabulary(evaluation.vocabulary());
     const std::string& prompt = job.generation.prompt;
     evaluation.prompt = prompt.empty() ? vocabulary.line_start() : vocabulary.encode(prompt);
@@ -122,7 +122,7 @@ void check_classes(const EvaluationJob& job, const models::ModelOptions& of_data
   const auto given = of_data.find("classes");
   const auto known = of_model.find("classes");
   TORCH_CHECK_VALUE(given == of_data.end() || known == of_model.end() || given->second <= known->second,
-                    "evaluate: ", job.file, " knows ", known->second, " classes, but the data has ", given->second);
+                    "evaluate: ", job.file, " has ", known->second, " classes, but the data has ", given->second);
 }
 
 nlohmann::json make_plan(const Evaluation& evaluation, int64_t world_size) {

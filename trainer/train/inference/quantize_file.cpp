@@ -175,7 +175,7 @@ std::string float_layers_text(const std::vector<models::FloatLayer>& layers, con
   std::string text;
   for (const models::FloatLayer& layer : layers) {
     text += (text.empty() ? "" : separator) + shown(layer.name) +
-            " stays as it is: " + printable(layer.reason, 3 * kLongestName);
+            " is not quantised: " + printable(layer.reason, 3 * kLongestName);
   }
   return text;
 }

@@ -51,7 +51,7 @@ std::string report_text(const QuantizeReport& report);
 // without a name it has `weight` and `scales`.
 QuantizeReport compare_layers(const models::StateDict& before, const models::StateDict& after);
 
-// The text "NAME stays as it is: REASON" for each layer, with the separator between them.
+// The text "NAME is not quantised: REASON" for each layer, with the separator between them.
 std::string float_layers_text(const std::vector<models::FloatLayer>& layers, const std::string& separator);
 
 }  // namespace narrowcast::inference

@@ -123,12 +123,13 @@ void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   if (checkpoints.restored.has_value()) {
     out << "resumes from " << printable(describe(agreed.job, *checkpoints.restored)) << "\n";
   } else if (agreed.job.checkpoints.resume) {
-    out << "starts anew: there is no checkpoint in " << printable(agreed.job.checkpoints.folder) << "\n";
+    out << "starts a new training: there is no checkpoint in " << printable(agreed.job.checkpoints.folder) << "\n";
   } else if (!agreed.job.output.restarted_run.empty()) {
-    out << "starts anew: the start before this one left no checkpoint (--checkpoint_dir)\n";
+    out << "starts a new training: the previous start wrote no checkpoint (--checkpoint_dir)\n";
   }
   if (!checkpoints.changes.empty()) {
-    out << "warning: cannot give the same bits as without the interruption: " << printable(checkpoints.changes) << "\n";
+    out << "warning: results will not be bit-identical to an uninterrupted training: " << printable(checkpoints.changes)
+        << "\n";
   }
   out << std::flush;
 }
@@ -162,7 +163,7 @@ std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::
     }
   }
   NARROWCAST_CHECK_INPUT(steps.empty(), "checkpoint_dir ", options.folder, ": none of its ", steps.size(),
-                         " checkpoints is valid; remove them to start anew");
+                         " checkpoints is valid; remove them to start a new training");
   return options.resume_from.empty() ? std::nullopt
                                      : std::optional(checkpoint::read_checkpoint(options.resume_from, 0, 1));
 }
@@ -196,9 +197,10 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
 
 void check_checkpoint_options(const TrainJob& job) {
   const CheckpointOptions& options = job.checkpoints;
-  TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume, "resume: needs checkpoint_dir, where to resume from");
+  TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume,
+                    "resume: needs checkpoint_dir, the folder to resume from");
   TORCH_CHECK_VALUE(!options.folder.empty() || options.preemption_signals.empty(),
-                    "preemption_signals: need checkpoint_dir, where the training is saved");
+                    "preemption_signals: needs checkpoint_dir, the folder to write the checkpoint to");
   preemption_signals(options);  // Throws for one that cannot be caught.
   if (options.folder.empty()) {
     return;

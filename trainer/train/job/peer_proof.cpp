@@ -75,7 +75,7 @@ void prove_on(const ProcessGroupPtr& group, at::Device device, const Proof& proo
     const std::string expected = proof.answer(peer, own, questions[peer], asked[peer]);
     TORCH_CHECK_WITH(DistBackendError, program::equal_in_constant_time(answered[peer], expected), "rank ",
                      proof.ranks[peer], " does not know the secret of ", program::kSecretVariable,
-                     ", or somebody else is in its place");
+                     ", or another process impersonates it");
   }
 }
 

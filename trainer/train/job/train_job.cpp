@@ -74,8 +74,8 @@ void load_module(const TrainJob& job, JobInputs& inputs) {
   inputs.model = inputs.script_model;
   inputs.model->train();
   if (const std::string fixed = models::describe_fixed_modes(inputs.script->module); !fixed.empty()) {
-    inputs.warnings.push_back(absl::StrCat("model: ", job.model, " computes in one mode, as traced modules do: ", fixed,
-                                           "; torch.jit.script(net) makes a module that follows train() and eval()"));
+    inputs.warnings.push_back(absl::StrCat("model: ", job.model, " ignores train() and eval(), as traced modules do: ",
+                                           fixed, "; torch.jit.script(net) creates a module that does not"));
   }
 }
 
@@ -97,7 +97,7 @@ std::vector<std::string> given_vocabulary(const TrainJob& job, const JobInputs& 
     return of_module;
   }
   TORCH_CHECK_VALUE(of_module.empty() || of_module == initial->vocabulary, "init_from: ", job.init_from,
-                    " has another vocabulary than ", job.model);
+                    " has a different vocabulary from ", job.model);
   return initial->vocabulary;
 }
 
@@ -226,7 +226,7 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
     return;
   }
   if (plan.contains("why_one_level")) {
-    context.progress << "warning: one level, as the ranks of a node cannot share memory: "
+    context.progress << "warning: one level, because the ranks of a node cannot share memory: "
                      << printable(plan["why_one_level"].get<std::string>()) << std::endl;
   }
   if (plan.contains("nodes") && context.env.world_size > 1) {

@@ -193,7 +193,7 @@ bool replicas_must_match(const TrainJob& job) { return job.outer.has_value() || 
 void check_outer(const TrainJob& job) {
   const bool is_local = hooks::hook_row(job.ddp.hook()).averages_in_groups;
   TORCH_CHECK_VALUE(job.outer.has_value() == is_local, "sync_every: must be given with the hook ",
-                    hooks::hook_names_that_take(hooks::OptionKind::kLocal), ", and with no other, but the hook is ",
+                    hooks::hook_names_that_take(hooks::OptionKind::kLocal), " and only with it, but the hook is ",
                     job.ddp.hook());
   if (!is_local) {
     return;
@@ -202,8 +202,8 @@ void check_outer(const TrainJob& job) {
   outer.validate();
   const int64_t local_steps = job.training.steps - outer.warmup_steps();
   TORCH_CHECK_VALUE(local_steps > 0 && local_steps % outer.sync_every() == 0, "steps: must be outer_warmup (",
-                    outer.warmup_steps(), ") and a multiple of sync_every (", outer.sync_every(),
-                    ") more, or the last steps would be lost, but is ", job.training.steps);
+                    outer.warmup_steps(), ") plus a multiple of sync_every (", outer.sync_every(),
+                    "), or the last steps would be lost, but is ", job.training.steps);
   TORCH_CHECK_VALUE(job.training.early_stop == 0 || (job.training.eval_every % outer.sync_every() == 0 &&
                                                      outer.warmup_steps() % outer.sync_every() == 0),
                     "early_stop: needs eval_every and outer_warmup that are multiples of sync_every (",

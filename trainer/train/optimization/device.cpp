@@ -24,18 +24,18 @@ namespace {
 bool built_with_cuda() { return c10::impl::hasDeviceGuardImpl(c10::kCUDA); }
 
 at::Device gpu(const std::string& name, int64_t index) {
-  TORCH_CHECK_VALUE(built_with_cuda(), "device: ", name, " needs a build with CUDA, and this is one without");
+  TORCH_CHECK_VALUE(built_with_cuda(), "device: ", name, " needs a build with CUDA, but this build has no CUDA");
   const int64_t gpus = gpu_count();
-  TORCH_CHECK_VALUE(gpus > 0, "device: ", name, " needs a GPU, but none can be used here: no GPU or no driver");
+  TORCH_CHECK_VALUE(gpus > 0, "device: ", name, " needs a GPU, but this process has none: no GPU or no driver");
   TORCH_CHECK_VALUE(index < gpus, "device: ", name, " means GPU ", index, " here, but this process can use ", gpus,
-                    gpus == 1 ? " GPU; cuda:0 means that one on every rank" : " GPUs");
+                    gpus == 1 ? " GPU; cuda:0 selects it on every rank" : " GPUs");
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
 int64_t index_of(const std::string& name) {
   int32_t index = -1;
   const bool is_number = absl::SimpleAtoi(absl::StripPrefix(name, "cuda:"), &index) && index >= 0;
-  TORCH_CHECK_VALUE(is_number, "device: ", name, " names no GPU; an example is cuda:0");
+  TORCH_CHECK_VALUE(is_number, "device: ", name, " is not a GPU; example: cuda:0");
   return index;
 }
 

@@ -71,7 +71,7 @@ AdamWParamState& adamw_state(Optimizer& optimizer, const at::Tensor& parameter) 
 
 void step_adamw(Optimizer& optimizer, OptimizerParamGroup& group) {
   const auto& options = static_cast<const AdamWOptions&>(group.options());
-  TORCH_CHECK_VALUE(!options.amsgrad(), "amsgrad: has no fused step here");
+  TORCH_CHECK_VALUE(!options.amsgrad(), "amsgrad: is not supported by the fused step");
   Batches batches;
   for (const at::Tensor& parameter : group.params()) {
     if (parameter.grad().defined()) {

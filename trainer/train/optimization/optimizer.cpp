@@ -65,7 +65,7 @@ void add(TensorMap& state, const std::string& name, const OptimizerParamState& o
     return;
   }
   const auto* const sgd = dynamic_cast<const SGDParamState*>(&of_parameter);
-  TORCH_CHECK_VALUE(sgd != nullptr, "optimizer: its state is neither AdamW's nor SGD's, and cannot be saved");
+  TORCH_CHECK_VALUE(sgd != nullptr, "optimizer: only the states of AdamW and SGD can be saved");
   if (sgd->momentum_buffer().defined()) {
     state.emplace(name + kMomentum, sgd->momentum_buffer());
   }
@@ -89,12 +89,12 @@ class StateReader {
   int64_t take_int(const std::string& name) {
     const at::Tensor tensor = take(name);
     NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kLong && tensor.numel() == 1, "the optimizer's '", name,
-                           "' is no integer");
+                           "' is not an integer");
     return tensor.item<int64_t>();
   }
 
   void check_empty() const {
-    NARROWCAST_CHECK_INPUT(left_.empty(), "the optimizer has no use for '", left_.begin()->first, "'");
+    NARROWCAST_CHECK_INPUT(left_.empty(), "the optimizer's '", left_.begin()->first, "' is unknown");
   }
 
  private:

@@ -63,7 +63,7 @@ json events_of(const std::string& path) {
   std::vector<json> lines = read_metrics(metrics_of(path));
   const auto is_start = [](const json& line) { return line.value("event", json()) == "start"; };
   NARROWCAST_CHECK_INPUT(std::ranges::any_of(lines, is_start), metrics_of(path),
-                         ": has no line of a training's start: it is no metrics.jsonl of narrowcast-train");
+                         ": is not a metrics.jsonl of narrowcast-train: it has no line of a training's start");
   return thinned(std::move(lines));
 }
 
@@ -90,8 +90,8 @@ std::string report_page(const nlohmann::json& document) {
 }
 
 void check_page_name(const std::string& path) {
-  TORCH_CHECK_VALUE(path.ends_with(".html"), "report: must be a page (NAME.html), whose file is replaced, but is ",
-                    path);
+  TORCH_CHECK_VALUE(path.ends_with(".html"),
+                    "report: must be a page named NAME.html, because an existing file is replaced, but is ", path);
 }
 
 void write_report(const std::string& path, const nlohmann::json& document) {

@@ -16,7 +16,7 @@ namespace narrowcast::reporting {
 std::string tfrecord(std::string_view data);
 
 // Makes the folder of event files if it does not exist. Throws c10::ValueError "tensorboard_dir: ..." naming the folder
-// and the reason if it cannot be made, or no file can be written there.
+// and the reason if it cannot be created, or no file can be written there.
 void make_tensorboard_folder(const std::string& folder);
 
 // The folder of a training's events, and which earlier events they replace.

@@ -11,14 +11,15 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
   TORCH_CHECK_VALUE(options.accumulation_steps >= 1, "accumulation_steps: must be at least 1, but is ",
                     options.accumulation_steps);
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
-                    "early_stop: needs eval_every, after how many steps to look at the held-out data");
+                    "early_stop: needs eval_every, the number of steps between evaluations");
   TORCH_CHECK_VALUE(data::divides_evenly({.global_batch = options.batch_size,
                                           .world_size = world_size,
                                           .accumulation_steps = options.accumulation_steps}),
                     "batch_size: must be divisible by ranks * accumulation_steps (", world_size, " * ",
                     options.accumulation_steps, "), but is ", options.batch_size);
-  TORCH_CHECK_VALUE(options.skip_nonfinite_steps || options.precision != Precision::kFp16,
-                    "skip_nonfinite_steps: must be true with precision fp16, whose scale is found by such steps");
+  TORCH_CHECK_VALUE(
+      options.skip_nonfinite_steps || options.precision != Precision::kFp16,
+      "skip_nonfinite_steps: must be true with precision fp16, which adapts its loss scale by skipped steps");
   LearningRateSchedule(options.learning_rate, options.steps);
   check_optimizer_options(options.optimizer);
 }

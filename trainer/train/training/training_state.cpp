@@ -56,7 +56,7 @@ Number number_of(const TensorMap& tensors, const std::string& name) {
   NARROWCAST_CHECK_INPUT(found != tensors.end(), "'", name, "' is missing");
   const at::ScalarType dtype = std::is_same_v<Number, double> ? at::kDouble : at::kLong;
   NARROWCAST_CHECK_INPUT(found->second.scalar_type() == dtype && found->second.numel() == 1, "'", name,
-                         "' is no number of type ", dtype);
+                         "' is not a number of type ", dtype);
   return found->second.item<Number>();
 }
 
@@ -180,7 +180,7 @@ void load_model(const TensorMap& saved, const torch::nn::Module& module) {
         name, "' is ", found->second.scalar_type(), " ", found->second.sizes(), ", but must be ", tensor.scalar_type(),
         " ", tensor.sizes());
   }
-  NARROWCAST_CHECK_INPUT(saved.size() == state.size(), "it has ", saved.size(), " tensors of a model that has ",
+  NARROWCAST_CHECK_INPUT(saved.size() == state.size(), "it has ", saved.size(), " tensors, but the model has ",
                          state.size());
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : state) {

@@ -124,7 +124,7 @@ class TwoLevels final : public AllReduceExchange {
       }
       std::erase_if(chunks.back(), [](const Segment& chunk) { return chunk.numel == 0; });
       TORCH_CHECK_VALUE(chunks.back().size() <= node::kAllSteps, "a mean over ", options.nodes->layout.nodes(),
-                        " nodes comes in ", chunks.back().size(), " parts; the most is ", node::kAllSteps);
+                        " nodes has ", chunks.back().size(), " parts, but at most ", node::kAllSteps, " are supported");
     }
     return chunks;
   }

@@ -2,7 +2,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/cuda/affine_uint8/affine_message.h"
 #include "ops/cuda/launch/tensor_arguments.h"
+#include "ops/cuda/wire/wire_kernels.h"
 
 namespace narrowcast::collectives::gpu {
 namespace {
@@ -59,13 +59,11 @@ class AffineCodec final : public AllReduceCodec {
 
   // The distance between messages, which a StreamAllReduce places side by side.
   static int64_t stride_of(const std::vector<at::Tensor>& messages) {
-    const auto byte_of = [&](size_t rank) { return messages[rank].const_data_ptr<uint8_t>(); };
-    const int64_t stride = messages.size() > 1 ? byte_of(1) - byte_of(0) : 0;
-    for (size_t rank = 2; rank < messages.size(); ++rank) {
-      TORCH_CHECK_VALUE(byte_of(rank) - byte_of(rank - 1) == stride, "the message of rank ", rank, " of ",
-                        messages.size(), " is not as far from the one before as the first two are");
-    }
-    return stride;
+    std::vector<const uint8_t*> by_rank;
+    for (const at::Tensor& message : messages) by_rank.push_back(message.const_data_ptr<uint8_t>());
+    cuda::RankParts parts;
+    cuda::place_messages(by_rank, parts);
+    return parts.stride;
   }
 
   const std::optional<int64_t> channel_size_;

@@ -37,8 +37,8 @@ void check_device(const Call& call) {
   const at::Device device = call.x.device();
   TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "x must be on the CPU or a GPU, but is on ", device);
   TORCH_CHECK_VALUE(!device.is_cpu() || collectives::moves_cpu_tensors(call.group),
-                    "x is on cpu, but process_group must have a backend for CPU tensors, and this one (",
-                    call.group->getBackendName(), ") has none");
+                    "x is on the CPU, but process_group (", call.group->getBackendName(),
+                    ") has no backend for CPU tensors");
 }
 
 void check_alone(const Call& call) {

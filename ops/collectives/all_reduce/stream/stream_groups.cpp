@@ -31,7 +31,7 @@ int64_t next_number(const Group& group) {
 
 StreamGroups::StreamGroups(const Group& group, node::NodeLayout layout, const MakeGroup& make)
     : layout_(std::move(layout)) {
-  TORCH_CHECK_VALUE(make, "group must move tensors on GPUs by NCCL to be split");
+  TORCH_CHECK_VALUE(make, "group must use NCCL for GPU tensors to be split");
   const int64_t rank = group->getRank();
   const int64_t node = layout_.node_of(rank);
   const int64_t local_rank = layout_.local_rank_of(rank);

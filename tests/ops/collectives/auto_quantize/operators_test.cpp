@@ -127,9 +127,9 @@ TEST(AutoQuantizeOperatorErrors, NameTheShapeThatIsWrong) {
     EXPECT_EQ(value_error("all_to_all_single", kOne, at::ones({3}), "fp16", group),
               "input has 3 rows, which cannot be split equally among 2 ranks; give input_split_sizes");
     EXPECT_EQ(value_error("all_to_all_single", at::ones({1}).expand({2}), kOne, "fp16", group),
-              "output has several elements in one place: its sizes are [2], its strides [0]");
+              "output has elements that overlap in memory: its sizes are [2], its strides [0]");
     EXPECT_EQ(value_error("all_gather", Tensors{kOne, at::ones({1}).expand({2})}, kOne, "fp16", group),
-              "outputs[1] has several elements in one place: its sizes are [2], its strides [0]");
+              "outputs[1] has elements that overlap in memory: its sizes are [2], its strides [0]");
   });
 }
 

@@ -106,7 +106,7 @@ TEST(Transport, GivingUpEndsTheWaitAndRefusesWhatComesLater) {
     waiting = &transport;
     const auto receive = transport.post_receive({byte(0), 1});
     EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { transport.wait_receive(receive); }),
-                AllOf(HasSubstr("rank 0: test was given up")));
+                AllOf(HasSubstr("rank 0: test was cancelled")));
     other.join();
     EXPECT_THROW(transport.send({byte(1), 1}), c10::DistBackendError);
     EXPECT_THROW(transport.post_receive({byte(1), 1}), c10::DistBackendError);
@@ -123,7 +123,7 @@ TEST(Transport, NamesAPeerThatSendsFewerBytesThanExpected) {
     }
     const auto receive = transport.post_receive({at::ones({1000}, at::kByte), 1});
     EXPECT_EQ(testing::error_message<c10::DistBackendError>([&] { transport.wait_receive(receive); }),
-              "rank 0: test: rank 1 sent fewer than the 1000 bytes that are expected of it");
+              "rank 0: test: rank 1 sent fewer than the expected 1000 bytes");
   });
 }
 

@@ -67,7 +67,7 @@ TEST(EngineFaults, GivesUpWhatIsUnfinishedWhenItsLastUserGoes) {
     const auto third = engine->submit(std::make_shared<TwoHops>(2, 1000));
     started.get_future().wait();
     engine.reset();
-    EXPECT_THAT(error_of(first), AllOf(HasSubstr("exchange 0"), HasSubstr("given up")));
+    EXPECT_THAT(error_of(first), AllOf(HasSubstr("exchange 0"), HasSubstr("cancelled")));
     EXPECT_THAT(error_of(second), HasSubstr("exchange 1"));
     EXPECT_THAT(error_of(third), HasSubstr("exchange 2"));
     wait_for_ranks(group);

@@ -178,12 +178,11 @@ TEST(CheckAnnouncements, NamesTheFirstRankThatRefusesBeforeAnyDifference) {
 
 TEST(CheckAnnouncements, NamesARankThatSentSomethingElse) {
   const std::string message = to_message({.refusal = Refusal{false, "not looked at"}});
-  EXPECT_THAT(
-      error_message<c10::DistBackendError>([&] {
-        check_announcements(2, "a step", {message, "{}", "{}"});
-      }),
-      StartsWith("rank 2: a step failed: rank 1 sent something else than an announcement, or has a narrowcast of "
-                 "another version"));
+  EXPECT_THAT(error_message<c10::DistBackendError>([&] {
+                check_announcements(2, "a step", {message, "{}", "{}"});
+              }),
+              StartsWith("rank 2: a step failed: rank 1 sent a message that is not an announcement; all ranks must use "
+                         "the same version of narrowcast"));
 }
 
 TEST(CheckAnnouncements, ShowsLongTextsInPart) {
@@ -248,7 +247,7 @@ TEST_P(Agree, NamesAPeerThatSendsSomethingElse) {
       return;
     }
     EXPECT_THAT(error_message<c10::DistBackendError>([&] { agree(group, {.call = "mean"}); }),
-                HasSubstr(": mean failed: " + named_last() + " sent something else"));
+                HasSubstr(": mean failed: " + named_last() + " sent a message that is not an announcement"));
   });
 }
 

@@ -21,7 +21,7 @@ TEST(CheckWritable, TakesTensorsWhoseElementsHavePlacesOfTheirOwn) {
   }
   for (const at::Tensor& tensor : {at::ones({1}).expand({3}), at::ones({10}).as_strided({3, 3}, {1, 2})}) {
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { check_writable("x", tensor); }),
-                HasSubstr("x has several elements in one place"));
+                HasSubstr("x has elements that overlap in memory"));
   }
 }
 
@@ -53,7 +53,7 @@ TEST(Refusal, IsThrownInTheSameWordsOnAllRanks) {
   EXPECT_EQ(testing::error_message<c10::ValueError>([] {
               refuse_together({false, "x is big"}, [] { TORCH_CHECK_WITH(DistBackendError, false, "rank 1 is gone"); });
             }),
-            "x is big; the other ranks could not be told: rank 1 is gone");
+            "x is big; the other ranks could not be informed: rank 1 is gone");
   EXPECT_EQ(testing::error_message<c10::TypeError>([] {
               refuse_together({false, "x is big"}, [] { throw_refusal({true, "x is Int"}, "mean", 0); });
             }),

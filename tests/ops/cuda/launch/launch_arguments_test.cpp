@@ -62,7 +62,7 @@ TEST(LaunchBetweenLooks, TellsItsOwnErrorFromThatOfOthers) {
             "CUDA kernel some_kernel was not launched: invalid device function");
   EXPECT_EQ(launches, 2);
   EXPECT_EQ(launch_with("out of memory", nullptr, launches),
-            "CUDA kernel some_kernel is not launched, as something else left an error behind on this thread: out of "
+            "CUDA kernel some_kernel was not launched, because an earlier CUDA call on this thread failed: out of "
             "memory");
   EXPECT_EQ(launches, 2);
 }

@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MASTER_PORT", "0", "not between 1 and 65535"},
         BadValue{"MASTER_PORT", "65536", "not between 1 and 65535"}, BadValue{"MASTER_PORT", "http", "not an integer"},
         BadValue{"MASTER_ADDR", "localhost", "other nodes must reach it"},
-        BadValue{"TORCHELASTIC_USE_AGENT_STORE", "maybe", "neither True nor False"},
+        BadValue{"TORCHELASTIC_USE_AGENT_STORE", "maybe", "must be True or False"},
         BadValue{"TORCHELASTIC_RESTART_COUNT", "-2", "not between 0"}));
 
 TEST(WorkerEnvTest, ReadsTheInterfaceAlsoWithoutALauncher) {
@@ -175,7 +175,7 @@ TEST(WorkerEnvTest, AKubernetesPodIsANode) {
   EXPECT_EQ(env.local_rank, 0);
   EXPECT_EQ(env.local_world_size, 1);
   EXPECT_THAT(error_of(pod + EnvironmentVariables{{"MASTER_ADDR", "localhost"}}),
-              HasSubstr("MASTER_ADDR=localhost is this node's own loopback"));
+              HasSubstr("MASTER_ADDR=localhost is a loopback address of this node"));
 }
 
 TEST(WorkerFlagsTest, AloneDescribeAJob) {
@@ -211,8 +211,9 @@ TEST(WorkerFlagsTest, ErrorsNameTheFlagOrWhatItContradicts) {
               HasSubstr("--local_rank=4 must be less than LOCAL_WORLD_SIZE=4"));
   EXPECT_THAT(error_of(torchrun_variables(), {.master_port = 0}), HasSubstr("--master_port=0 is not between 1"));
   EXPECT_THAT(error_of(torchrun_variables(), {.master_addr = "127.0.0.1"}),
-              HasSubstr("--master_addr=127.0.0.1 is this node's own loopback"));
-  EXPECT_THAT(error_of(torchrun_variables(), {.master_addr = ""}), HasSubstr("--master_addr= names no host"));
+              HasSubstr("--master_addr=127.0.0.1 is a loopback address of this node"));
+  EXPECT_THAT(error_of(torchrun_variables(), {.master_addr = ""}),
+              HasSubstr("--master_addr= must be a name or an address"));
 }
 
 TEST(WorkerFlagsTest, GapsAreNamed) {

@@ -38,12 +38,12 @@ TEST(ParseJson, GivesTheValue) {
 }
 
 TEST(ParseJson, NamesWhatIsNoJson) {
-  EXPECT_EQ(problem_of(""), "is no valid JSON at byte 1");
-  EXPECT_EQ(problem_of("{\"a\":1,}"), "is no valid JSON at byte 8");
-  EXPECT_EQ(problem_of(std::string_view("{}\0x", 4)), "is no valid JSON at byte 3");
-  EXPECT_EQ(problem_of("[1e999]"), "is no valid JSON: a number is too large");
+  EXPECT_EQ(problem_of(""), "is not valid JSON at byte 1");
+  EXPECT_EQ(problem_of("{\"a\":1,}"), "is not valid JSON at byte 8");
+  EXPECT_EQ(problem_of(std::string_view("{}\0x", 4)), "is not valid JSON at byte 3");
+  EXPECT_EQ(problem_of("[1e999]"), "is not valid JSON: a number is too large");
   EXPECT_EQ(error_message<CorruptInputError>([] { parse_json("[1", "FILE: metadata 'x'"); }),
-            "FILE: metadata 'x': is no valid JSON at byte 3");
+            "FILE: metadata 'x': is not valid JSON at byte 3");
 }
 
 TEST(ParseJson, DepthIsLimited) {
@@ -98,7 +98,7 @@ TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
   EXPECT_EQ(parse("[]"), json::array());
   for (const char* const text : {"", "1", "{}", "[1,\"2\"]", "[1"}) {
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { parse(text); }),
-              "rank 2 sent something other than its numbers: " + in_quotes(text));
+              "rank 2 sent an invalid list of its numbers: " + in_quotes(text));
   }
 }
 

@@ -33,7 +33,7 @@ TEST(ReadFile, MissingFileIsNamed) {
 TEST(ReadFile, ThingsWithoutALengthAreRefused) {
   const TemporaryFolder folder;
   const std::string path = folder.path();
-  EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(path); }), path + ": is a folder, where a file is needed");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(path); }), path + ": is a folder, but must be a file");
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // has no writer: reading would wait for ever
   EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(pipe); }), pipe + ": is not a regular file");
@@ -44,7 +44,7 @@ TEST(ReadFile, LinksAreRefusedWhereAsked) {
   std::filesystem::create_symlink(folder.write("file", "content"), folder / "link");
   EXPECT_EQ(read_file(folder / "link"), "content");
   EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(folder / "link", {.links = Links::kRefuse}); }),
-            folder / "link" + ": is a symbolic link, where a file is needed");
+            folder / "link" + ": is a symbolic link, but must be a file");
   EXPECT_EQ(read_file(folder / "file", {.links = Links::kRefuse}), "content");
 }
 
@@ -64,7 +64,7 @@ TEST(ReadFile, OneThatIsTooLargeForTheMemoryIsNamed) {
   constexpr int64_t kBytes = int64_t{1} << 43;  // A sparse file; many file systems allow no longer files.
   ASSERT_EQ(::truncate(path.c_str(), kBytes), 0);
   EXPECT_THAT(error_message<c10::ValueError>([&] { read_file(path); }),
-              ::testing::StartsWith(path + ": has 8796093022208 bytes, but this machine's memory only "));
+              ::testing::StartsWith(path + ": has 8796093022208 bytes, but this machine has only "));
 }
 
 // The kernel reports a size of 0 for them.

@@ -37,8 +37,8 @@ TEST(ParseSignals, NamesWhatItRefuses) {
   const auto refusal = [&](const std::string& names) {
     return error_message<c10::ValueError>([&] { parse_signals("f", names, rules); });
   };
-  EXPECT_EQ(refusal("SIGTERM,TERM"), "f=SIGTERM,TERM: 'TERM' is no signal; an example is SIGTERM,SIGINT");
-  EXPECT_EQ(refusal("SIGTERM,"), "f=SIGTERM,: '' is no signal; an example is SIGTERM,SIGINT");
+  EXPECT_EQ(refusal("SIGTERM,TERM"), "f=SIGTERM,TERM: 'TERM' is not a signal; example: SIGTERM,SIGINT");
+  EXPECT_EQ(refusal("SIGTERM,"), "f=SIGTERM,: '' is not a signal; example: SIGTERM,SIGINT");
   EXPECT_EQ(refusal("SIGSEGV"), "f=SIGSEGV: SIGSEGV cannot be handled by a training");
 }
 

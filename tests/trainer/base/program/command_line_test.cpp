@@ -147,7 +147,7 @@ TEST_F(CommandLineTest, NamesTheLineOfABadFlagFile) {
               HasSubstr(":1: --sample_data needs a value"));
   EXPECT_EQ(refusal({"--flagfile=/no/such"}), "--flagfile=/no/such: cannot be read: No such file or directory");
   EXPECT_EQ(refusal({"--flagfile=" + folder.path().string()}),
-            "--flagfile=" + folder.path().string() + ": is a folder, where a file is needed");
+            "--flagfile=" + folder.path().string() + ": is a folder, but must be a file");
   const std::string own = folder / "own";
   EXPECT_THAT(refusal({"--flagfile=" + folder.write("own", "--flagfile=" + own)}), HasSubstr("more than 8 deep"));
 }

@@ -45,12 +45,12 @@ TEST_F(JobSecretTest, LeavesOutLineFeedsAtTheEnd) {
 
 TEST_F(JobSecretTest, RefusesWhatOthersKnowOrIsNone) {
   EXPECT_THAT(refusal(write("0123456789abcdef", 0640)),
-              HasSubstr("/secret: others may read or write it; chmod 600 it"));
-  EXPECT_THAT(refusal(write("0123456789abcdef", 0602)), HasSubstr("others may read or write it"));
-  EXPECT_THAT(refusal(write("0123456789abcde\n")), HasSubstr("has 15 bytes, but a secret has 16 to 4096"));
+              HasSubstr("/secret: other users may read or write it; run chmod 600"));
+  EXPECT_THAT(refusal(write("0123456789abcdef", 0602)), HasSubstr("other users may read or write it"));
+  EXPECT_THAT(refusal(write("0123456789abcde\n")), HasSubstr("has 15 bytes, but a secret must have 16 to 4096"));
   EXPECT_THAT(refusal(write(std::string(4097, 'a'))), HasSubstr("has 4097 bytes"));
   EXPECT_THAT(refusal(folder / "none"), HasSubstr("--secret_file: " + (folder / "none") + ": cannot be read: No such"));
-  EXPECT_THAT(refusal(folder.path()), HasSubstr("is no regular file"));
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("is not a regular file"));
 }
 
 TEST_F(JobSecretTest, IsThatOfTheEnvironment) {

@@ -138,11 +138,12 @@ TEST(ConsensusPeersTest, SomethingOtherThanAListIsABackendErrorThatNamesTheRank)
         all_gather_text(group, text);
         return;
       }
-      EXPECT_THAT(error_message<c10::DistBackendError>([&] {
-                    check_equal_on_all_ranks(group, {{"a", "1"}});
-                  }),
-                  AllOf(HasSubstr("rank 0: comparing values failed: rank 1 sent something else than an announcement, "),
-                        SizeIs(Lt(300))));
+      EXPECT_THAT(
+          error_message<c10::DistBackendError>([&] {
+            check_equal_on_all_ranks(group, {{"a", "1"}});
+          }),
+          AllOf(HasSubstr("rank 0: comparing values failed: rank 1 sent a message that is not an announcement; "),
+                SizeIs(Lt(300))));
     });
   }
 }

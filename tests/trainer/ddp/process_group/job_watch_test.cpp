@@ -146,7 +146,7 @@ TEST(JobWatchTest, ARankWithoutASignIsLost) {
     const JobWatch watch(group, options);
     EXPECT_TRUE(of_gpu->wait_for_abort());
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_if_broken_off(); }),
-              "rank 0: rank 1 is lost: it has given no sign for 1 s");
+              "rank 0: rank 1 is lost: it has sent no heartbeat for 1 s");
     testing::wait_for_ranks(group);
   });
 }
@@ -163,7 +163,7 @@ TEST(JobWatchTest, ATimeOutOfABackendIsToldWithWhatTheOthersDo) {
       of_gpu->error = c10d::ErrorType::TIMEOUT;
       EXPECT_EQ(error_message<c10::DistBackendError>(
                     [&] { watch.throw_explained(error_of<c10::DistBackendError>("NCCL communicator was aborted")); }),
-                "rank 0: a collective timed out; rank 1 is in no collective");
+                "rank 0: a collective timed out; rank 1 is not in a collective");
     }
     testing::wait_for_ranks(group);
   });
@@ -181,7 +181,7 @@ TEST(JobWatchTest, SilenceIsToldWhereNothingIsBrokenOff) {
       return testing::wait_for_ranks(group);
     }
     const JobWatch watch(group, options);
-    const std::string kSilence = "rank 0: rank 1 is lost: it has given no sign for 1 s";
+    const std::string kSilence = "rank 0: rank 1 is lost: it has sent no heartbeat for 1 s";
     EXPECT_EQ(told.get_future().get(), kSilence);
     EXPECT_EQ(error_message<c10::DistBackendError>([&] {
                 watch.throw_explained(error_of<c10::DistBackendError>("rank 0: recv failed: Connection closed"));

@@ -82,7 +82,7 @@ TEST(LossWatchTest, AllRanksLearnWhoIsSilent) {
     }
     if (rank != 1) {
       watch.wait_for_loss(testing::kPatience);
-      EXPECT_EQ(told.at(rank), std::vector<std::string>{"rank 1: it has given no sign for 30 s"});
+      EXPECT_EQ(told.at(rank), std::vector<std::string>{"rank 1: it has sent no heartbeat for 30 s"});
     }
     testing::wait_for_ranks(group);
   });

@@ -21,7 +21,7 @@ namespace narrowcast {
 namespace {
 
 TEST(CurrentStepTest, IsTheOneThatBeganLast) {
-  EXPECT_EQ(describe_current_step(3), "is in no collective");
+  EXPECT_EQ(describe_current_step(3), "is not in a collective");
   {
     const StepScope outer(3, "backward pass");
     EXPECT_EQ(describe_current_step(3), "has been in backward pass for 0 s");
@@ -31,14 +31,14 @@ TEST(CurrentStepTest, IsTheOneThatBeganLast) {
     }
     EXPECT_EQ(describe_current_step(3), "has been in backward pass for 0 s");
   }
-  EXPECT_EQ(describe_current_step(3), "is in no collective");
+  EXPECT_EQ(describe_current_step(3), "is not in a collective");
 }
 
 TEST(CurrentStepTest, BelongsToARankNotToAThread) {
   const StepScope step(4, "backward pass");
   std::thread([] { EXPECT_EQ(describe_current_step(4), "has been in backward pass for 0 s"); }).join();
-  EXPECT_EQ(describe_current_step(3), "is in no collective");
-  EXPECT_EQ(describe_current_step(5), "is in no collective");
+  EXPECT_EQ(describe_current_step(3), "is not in a collective");
+  EXPECT_EQ(describe_current_step(5), "is not in a collective");
 }
 
 template <class Error>

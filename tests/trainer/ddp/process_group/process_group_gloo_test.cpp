@@ -76,7 +76,7 @@ TEST_F(GlooTransportTest, RefusesTlsThatWouldNotEncryptBeforeTheStoreIsReached) 
 
 TEST_F(GlooTransportTest, NamesATransportThatLibTorchLacks) {
   for (const std::string transport : {"UV", "IBVERBS", "tcp_tls", ""}) {
-    EXPECT_THAT(error_with(transport), HasSubstr("GLOO_DEVICE_TRANSPORT='" + transport + "' is no transport"));
+    EXPECT_THAT(error_with(transport), HasSubstr("GLOO_DEVICE_TRANSPORT='" + transport + "' is not a transport"));
   }
 }
 

@@ -31,7 +31,7 @@ TEST_F(CudaProcessGroupTest, MovesTensorsOfGpusAndOfTheCpu) {
 TEST_F(CudaProcessGroupTest, NamesAGpuThatThisProcessLacks) {
   EXPECT_THAT(testing::error_message<c10::ValueError>(
                   [] { init_process_group(WorkerEnv{}, {.backend = "nccl", .gpu = 1000}); }),
-              ::testing::HasSubstr("rank 0 is to use GPU 1000, but this process can use "));
+              ::testing::HasSubstr("rank 0 is configured for GPU 1000, but this process can use "));
 }
 
 }  // namespace

@@ -33,10 +33,11 @@ TEST(RankWatchTest, SaysWhatTheOthersDo) {
   const RankWatch rank2(store, rank_of_three(2));
   {
     const StepScope step(2, "backward pass");
-    EXPECT_THAT(rank0.describe_others(),
-                ::testing::MatchesRegex("rank 1 is in no collective; rank 2 has been in backward pass for [0-9]+ s"));
+    EXPECT_THAT(
+        rank0.describe_others(),
+        ::testing::MatchesRegex("rank 1 is not in a collective; rank 2 has been in backward pass for [0-9]+ s"));
   }
-  EXPECT_EQ(rank0.describe_others(), "rank 1 is in no collective; rank 2 is in no collective") << "asked again";
+  EXPECT_EQ(rank0.describe_others(), "rank 1 is not in a collective; rank 2 is not in a collective") << "asked again";
 }
 
 TEST(RankWatchTest, SaysWhoDoesNotAnswer) {
@@ -44,7 +45,7 @@ TEST(RankWatchTest, SaysWhoDoesNotAnswer) {
   const RankWatch rank0(store, rank_of_three(0, 3s));
   const RankWatch rank1(store, rank_of_three(1));
   EXPECT_EQ(rank0.describe_others(),
-            "rank 1 is in no collective; rank 2 does not answer (stopped, hung or unreachable)");
+            "rank 1 is not in a collective; rank 2 does not answer (stopped, hung or unreachable)");
 }
 
 TEST(RankWatchTest, SeveralMayAskAtOnce) {
@@ -54,8 +55,8 @@ TEST(RankWatchTest, SeveralMayAskAtOnce) {
   const RankWatch rank2(store, rank_of_three(2));
   auto from1 = std::async(std::launch::async, [&] { return rank1.describe_others(); });
   auto from2 = std::async(std::launch::async, [&] { return rank2.describe_others(); });
-  EXPECT_THAT(from1.get(), ::testing::StartsWith("rank 0 is in no collective; rank 2 "));
-  EXPECT_THAT(from2.get(), ::testing::StartsWith("rank 0 is in no collective; rank 1 "));
+  EXPECT_THAT(from1.get(), ::testing::StartsWith("rank 0 is not in a collective; rank 2 "));
+  EXPECT_THAT(from2.get(), ::testing::StartsWith("rank 0 is not in a collective; rank 1 "));
 }
 
 TEST(RankWatchTest, ADeadThreadAnswersNobody) {

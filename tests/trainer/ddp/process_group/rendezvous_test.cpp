@@ -100,13 +100,13 @@ std::string error_of(const StorePtr& store, const RollCall& call) {
 TEST(RollCallErrorTest, NamesTheRanksThatDoNotCome) {
   const StorePtr store = new_store();
   auto present = std::async(std::launch::async, [&] { return error_of(store, rank_of(2, 4, 4s)); });
-  EXPECT_THAT(error_of(store, rank_of(0, 4, 3s)), HasSubstr("no sign of ranks 1, 3 within the time-out"));
-  EXPECT_THAT(present.get(), HasSubstr("no sign of ranks 1, 3 within the time-out"));
+  EXPECT_THAT(error_of(store, rank_of(0, 4, 3s)), HasSubstr("timed out: ranks 1, 3 did not join"));
+  EXPECT_THAT(present.get(), HasSubstr("timed out: ranks 1, 3 did not join"));
 }
 
 TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
   const StorePtr store = new_store();
-  const std::string ended = "there will be no sign of rank 1: it has ended, with success";
+  const std::string ended = "rank 1 will not join: it has ended with exit code 0";
   store->set(kEndedRank, std::vector<uint8_t>{'1'});
   EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));
   EXPECT_THAT(error_of(store, rank_of(0, 3, 1h)), HasSubstr(ended));
@@ -116,8 +116,8 @@ TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
 TEST(RollCallErrorTest, NobodyCaresForARankOfAnotherWorld) {
   const StorePtr store = new_store();
   store->set(kEndedRank, std::vector<uint8_t>{'3'});
-  EXPECT_THAT(error_of(store, rank_of(1, 3, 700ms)), HasSubstr("no sign of rank 0 within the time-out"));
-  EXPECT_THAT(error_of(store, rank_of(0, 3, 700ms)), HasSubstr("no sign of ranks 1, 2 within the time-out"));
+  EXPECT_THAT(error_of(store, rank_of(1, 3, 700ms)), HasSubstr("timed out: rank 0 did not join"));
+  EXPECT_THAT(error_of(store, rank_of(0, 3, 700ms)), HasSubstr("timed out: ranks 1, 2 did not join"));
 }
 
 TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
@@ -135,15 +135,15 @@ TEST(RollCallErrorTest, SaysWhoseEntryWasOverwritten) {
     auto error = std::async(std::launch::async, [&] { return error_of(store, rank_of(rank, 3)); });
     while (!store->check({entry})) std::this_thread::yield();
     store->set(entry, std::string("another"));
-    EXPECT_THAT(error.get(), HasSubstr("somebody else has written the entry of rank " + std::to_string(rank)));
+    EXPECT_THAT(error.get(), HasSubstr("another process has overwritten the entry of rank " + std::to_string(rank)));
   }
 }
 
 TEST(RollCallErrorTest, RankZeroMayBeTheOneThatIsMissing) {
-  EXPECT_THAT(error_of(new_store(), rank_of(1, 2, 100ms)), HasSubstr("no sign of rank 0"));
+  EXPECT_THAT(error_of(new_store(), rank_of(1, 2, 100ms)), HasSubstr("rank 0 did not join"));
   const StorePtr used = new_store();
   attempt_of(used, {"old", "old"});
-  EXPECT_THAT(error_of(used, rank_of(1, 2, 100ms)), HasSubstr("no sign of rank 0"));
+  EXPECT_THAT(error_of(used, rank_of(1, 2, 100ms)), HasSubstr("rank 0 did not join"));
 }
 
 // A rank of a world of two, on one node or on two.
@@ -233,7 +233,7 @@ TEST(JobStoreErrorTest, SaysThatThePortIsInUse) {
 TEST(JobStoreErrorTest, SaysThatTheMasterIsAnotherMachine) {
   WorkerEnv env = env_of(0, free_port(), 1);
   env.master_addr = "203.0.113.9";
-  EXPECT_THAT(error_of(env, options()), HasSubstr("let MASTER_ADDR be an address of rank 0's machine"));
+  EXPECT_THAT(error_of(env, options()), HasSubstr("set MASTER_ADDR to an address of rank 0's machine"));
 }
 
 TEST(JobStoreErrorTest, SaysThatTheMastersNameIsUnknown) {
@@ -245,9 +245,9 @@ TEST(JobStoreErrorTest, SaysThatTheMastersNameIsUnknown) {
 
 TEST(JobStoreErrorTest, NamesTheRankThatDoesNotCome) {
   const int64_t port = free_port();
-  EXPECT_THAT(
-      error_of(env_of(0, port), options(3s)),
-      AllOf(HasSubstr("rank 0: joining the job at 127.0.0.1:" + std::to_string(port)), HasSubstr("no sign of rank 1")));
+  EXPECT_THAT(error_of(env_of(0, port), options(3s)),
+              AllOf(HasSubstr("rank 0: joining the job at 127.0.0.1:" + std::to_string(port)),
+                    HasSubstr("rank 1 did not join")));
 }
 
 // Like a port of another service, or of a process that is stopped.

@@ -69,9 +69,8 @@ TEST(ParameterWatchTest, NamesAParameterThatTakesThePlaceOfAnother) {
   const ParameterWatch watch(module_state(net.ptr()));
   EXPECT_THAT(watch.difference(), IsEmpty());
   net->replace_module("1", torch::nn::Linear(16, 4).ptr());
-  EXPECT_THAT(
-      watch.difference(),
-      StartsWith("parameter '1.weight' of the module is in the place of another tensor, parameter '1.weight' when "));
+  EXPECT_THAT(watch.difference(),
+              StartsWith("parameter '1.weight' of the module is another tensor than parameter '1.weight' was when "));
 }
 
 TEST(ParameterWatchTest, CountsParametersThatAreAddedAtTheEnd) {

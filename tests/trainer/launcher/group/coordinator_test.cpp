@@ -91,7 +91,7 @@ class CoordinatorTest : public ::testing::Test {
 TEST_F(CoordinatorTest, RunsAStaticJobToItsEnd) {
   begin_static(2);
   EXPECT_EQ(after(100).phase, Phase::kForming);
-  EXPECT_THAT(decision().note, HasSubstr("missing is --node_rank 1"));
+  EXPECT_THAT(decision().note, HasSubstr("missing: --node_rank 1"));
   comes("b", 1);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   EXPECT_EQ(decision().members.size(), 2U);
@@ -132,7 +132,7 @@ TEST_F(CoordinatorTest, DoesNotRestartWhatWouldFailAlike) {
   after(100);
   EXPECT_EQ(decision().phase, Phase::kOver);
   EXPECT_EQ(end().exit_code(), 2);
-  EXPECT_EQ(end().text, "not started again: it would fail in the same way");
+  EXPECT_EQ(end().text, "not restarted, because it would fail in the same way");
 }
 
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
@@ -142,9 +142,9 @@ TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
   EXPECT_EQ(after(200).phase, Phase::kStopping);
   reports(1, NodeReport::End::kStopped);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(end().text, "node 1 (b) was lost: no sign of life for 1 s");
+  EXPECT_EQ(end().text, "node 1 (b) was lost: no heartbeat for 1 s");
   EXPECT_EQ(end().exit_code(), program::kPeerFailed);
-  EXPECT_THAT(decision().evicted.at(2).text, HasSubstr("gave this launcher up"));
+  EXPECT_THAT(decision().evicted.at(2).text, HasSubstr("removed this launcher from the job"));
 }
 
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANodeBetweenRounds) {
@@ -198,7 +198,7 @@ TEST_F(CoordinatorTest, GivesUpWaitingForNodes) {
   begin_static(2);
   after_the_join_timeout();
   EXPECT_EQ(after(500).phase, Phase::kOver);
-  EXPECT_EQ(end().text, "not complete within 10 s: 1 of 2 nodes are here; missing is --node_rank 1");
+  EXPECT_EQ(end().text, "not complete within 10 s: 1 of 2 nodes have joined; missing: --node_rank 1");
   EXPECT_EQ(end().exit_code(), program::kPeerFailed);
 }
 
@@ -276,7 +276,7 @@ TEST_F(CoordinatorTest, ElasticJobTakesANewcomerIn) {
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   EXPECT_EQ(decision().round, 1);
   EXPECT_EQ(decision().members.size(), 2U);
-  EXPECT_EQ(end().text, "b (pid 7) came");
+  EXPECT_EQ(end().text, "b (pid 7) joined");
 }
 
 TEST_F(CoordinatorTest, ElasticJobGoesOnWithoutALostNode) {
@@ -319,7 +319,7 @@ TEST_F(CoordinatorTest, ElasticJobWaitsForTheFewestAndGivesUp) {
   EXPECT_EQ(after(100).phase, Phase::kForming);
   after_the_join_timeout();
   EXPECT_EQ(decision().phase, Phase::kOver);
-  EXPECT_THAT(end().text, HasSubstr("1 node is here of at least 2"));
+  EXPECT_THAT(end().text, HasSubstr("1 node has joined of at least 2"));
 }
 
 TEST_F(CoordinatorTest, ElasticJobKeepsASpareUntilAPlaceIsFree) {

@@ -101,7 +101,7 @@ TEST(StaticMembership, WaitsForEveryNodeRank) {
   const auto fixed = three_fixed();
   EXPECT_FALSE(fixed->elastic());
   EXPECT_THAT(fixed->form(applicants({node(1, 0), node(2, 2)})), IsEmpty());
-  EXPECT_EQ(fixed->missing(applicants({node(1, 0), node(2, 2)})), "2 of 3 nodes are here; missing is --node_rank 1");
+  EXPECT_EQ(fixed->missing(applicants({node(1, 0), node(2, 2)})), "2 of 3 nodes have joined; missing: --node_rank 1");
   // The order is by rank, not by arrival.
   EXPECT_THAT(names(fixed->form(applicants({node(1, 0), node(2, 2), node(3, 1)}))),
               ElementsAre("node 0 (h1)", "node 1 (h3)", "node 2 (h2)"));
@@ -124,7 +124,7 @@ TEST(ElasticMembership, WaitsForTheLastCallBeforeTheFirstRound) {
   Applicants two = applicants({node(1), node(2)});
   two.enough = milliseconds(999);
   EXPECT_THAT(two_to_three()->form(two), IsEmpty());
-  EXPECT_EQ(two_to_three()->missing(two), "2 nodes are here; waiting for more, up to 3");
+  EXPECT_EQ(two_to_three()->missing(two), "2 nodes have joined; waiting for up to 3");
   two.enough = milliseconds(1000);
   EXPECT_EQ(two_to_three()->form(two).size(), 2U);
 }
@@ -143,7 +143,7 @@ TEST(ElasticMembership, KeepsTheOrderOfThoseThatStay) {
 
 TEST(ElasticMembership, NeedsTheFewest) {
   EXPECT_THAT(two_to_three()->form(applicants({node(1)})), IsEmpty());
-  EXPECT_EQ(two_to_three()->missing(applicants({node(1)})), "1 node is here of at least 2");
+  EXPECT_EQ(two_to_three()->missing(applicants({node(1)})), "1 node has joined of at least 2");
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ TEST_F(RestartRuleTest, AllowsNoneAfterAFailureThatIsFinal) {
     FailureRecord record = failure({.exit_code = code});
     record.is_final = true;
     EXPECT_FALSE(allows(record));
-    EXPECT_EQ(end.text, "not started again: it would fail in the same way");
+    EXPECT_EQ(end.text, "not restarted, because it would fail in the same way");
     EXPECT_EQ(end.exit_code(), code);
   }
 }

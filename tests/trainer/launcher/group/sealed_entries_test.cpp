@@ -158,7 +158,7 @@ TEST_F(SealedEntriesTest, WithoutASecretAreTexts) {
   EXPECT_THAT(plain.get("key"), Optional(std::string("text")));
   writer.set("key", "sealed");
   EXPECT_THAT(error_message<CorruptInputError>([&] { plain.get("key"); }),
-              HasSubstr("give this launcher --secret_file"));
+              HasSubstr("this launcher needs --secret_file"));
 }
 
 }  // namespace

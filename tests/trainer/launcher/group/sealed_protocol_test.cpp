@@ -219,7 +219,7 @@ TEST_P(SealedProtocolTest, SilenceThatAStrangerCausesIsToldFromSilence) {
   ASSERT_EQ(run->step(1600).phase, Phase::kOver);
   EXPECT_EQ(
       run->host.decision().end->text,
-      "node 1 (b) was lost: no sign of life for 1 s, and somebody else overwrites or removes its entries in the store");
+      "node 1 (b) was lost: no heartbeat for 1 s, and another process overwrites or removes its entries in the store");
 }
 
 // An attacker replays the entries of one run in the next run of the job.

@@ -141,7 +141,7 @@ TEST_F(StrangerInTheStoreTest, WhoCannotBeReadIsTurnedAwayAlone) {
   for (const auto& [ticket, end] : decision.evicted) {
     EXPECT_LE(ticket, static_cast<int64_t>(std::size(entries)));
     EXPECT_EQ(end.code, 4);
-    EXPECT_NE(end.text.find("the host cannot read this launcher: the launchers' store does not hold "),
+    EXPECT_NE(end.text.find("the host cannot read this launcher's entries: the launchers' store does not hold "),
               std::string::npos)
         << end.text;
   }
@@ -229,7 +229,7 @@ TEST_F(StrangerInTheStoreTest, ACounterThatIsAddedToEndsWhoComesNextAndNotTheHos
   EXPECT_EQ(step(0).phase, Phase::kForming);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { other.join(describe("b", 1)); }),
-            "the launchers' store says that 1000000002 launchers have come: somebody else writes there");
+            "the launchers' store counts 1000000002 launchers: another process writes to it");
 }
 
 TEST_F(StoreProtocolTest, TheHostGivesSigns) {

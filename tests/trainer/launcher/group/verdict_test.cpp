@@ -45,7 +45,7 @@ MemberResult lost(int64_t ticket) { return {member(ticket), std::nullopt}; }
 constexpr Ending kSeven{.exit_code = 7};
 constexpr Ending kBlamesPeer{.exit_code = program::kPeerFailed};
 
-RoundRules rules(bool elastic) { return {.elastic = elastic, .lost_because = "no sign of life for 10 s"}; }
+RoundRules rules(bool elastic) { return {.elastic = elastic, .lost_because = "no heartbeat for 10 s"}; }
 
 TEST(Verdict, IsOverWhenAllSucceeded) {
   const Verdict verdict = judge({done(1), done(2)}, rules(false));
@@ -73,7 +73,7 @@ TEST(Verdict, EndsAStaticJobThatLostANode) {
   const Verdict verdict = judge({failed(1, kBlamesPeer, 1000), lost(2)}, rules(false));
   EXPECT_EQ(verdict.kind, Kind::kOver);
   EXPECT_EQ(verdict.end.cause, Cause::kAborted);
-  EXPECT_EQ(verdict.end.text, "node 1 (b) was lost: no sign of life for 10 s");
+  EXPECT_EQ(verdict.end.text, "node 1 (b) was lost: no heartbeat for 10 s");
   EXPECT_EQ(verdict.end.exit_code(), program::kPeerFailed);
 }
 
@@ -132,14 +132,14 @@ TEST(Verdict, RestartsForANewcomer) {
   with_newcomer.newcomer = "c (pid 7)";
   const Verdict verdict = judge({done(1, NodeReport::End::kStopped), done(2)}, with_newcomer);
   EXPECT_EQ(verdict.kind, Kind::kRestart);
-  EXPECT_EQ(verdict.end.text, "c (pid 7) came");
+  EXPECT_EQ(verdict.end.text, "c (pid 7) joined");
   EXPECT_EQ(judge({done(1), done(2)}, with_newcomer).end.cause, Cause::kSucceeded);
 }
 
 TEST(Verdict, EndsAStaticJobWhoseNodeGaveUp) {
   const Verdict verdict = judge({done(1), done(2, NodeReport::End::kStopped)}, rules(false));
   EXPECT_EQ(verdict.kind, Kind::kOver);
-  EXPECT_EQ(verdict.end.text, "node 1 (b) stopped its workers by itself");
+  EXPECT_EQ(verdict.end.text, "node 1 (b) stopped its workers without a request");
 }
 
 TEST(Verdict, EndsAJobWhoseProgramCannotBeStarted) {
@@ -184,10 +184,10 @@ TEST(FailureReport, NamesTheNodeWhereThereAreSeveral) {
 TEST(FailureReport, SaysWhatBecameOfTheOthers) {
   GroupEnd end = failed(exit_seven());
   end.stopped_ranks = 1;
-  EXPECT_THAT(describe_end(end)[0], HasSubstr("; stopped 1 rank that ran"));
+  EXPECT_THAT(describe_end(end)[0], HasSubstr("; stopped 1 running rank"));
   end.stopped_ranks = 3;
   end.killed = true;
-  EXPECT_THAT(describe_end(end)[0], HasSubstr("; stopped 3 ranks that ran, with SIGKILL"));
+  EXPECT_THAT(describe_end(end)[0], HasSubstr("; stopped 3 running ranks, with SIGKILL"));
   end.left_behind = true;
   EXPECT_THAT(describe_end(end)[0], HasSubstr("not all processes could be ended"));
 }
@@ -213,11 +213,11 @@ TEST(FailureReport, TellsOfTheFailureThatARestartWasToMend) {
   GroupEnd end = failed(exit_seven());
   end.before = FailureRecord{.rank = 3, .pid = 9, .node = "", .ending = {.signal = SIGKILL}};
   end.before->last_lines = {"one"};
-  end.text = "not started again: it would fail in the same way";
+  end.text = "not restarted, because it would fail in the same way";
   const Lines lines = describe_end(end);
   ASSERT_EQ(lines.size(), 6);
   EXPECT_THAT(lines[0], HasSubstr("rank 1 (pid 4321) failed first: exit code 7"));
-  EXPECT_EQ(lines[1], "the failure that this restart was to mend, of which the job ends:");
+  EXPECT_EQ(lines[1], "the failure that caused this restart, and that ends the job:");
   EXPECT_THAT(lines[2], HasSubstr("rank 3 (pid 9) failed first: signal SIGKILL (Killed)"));
   EXPECT_EQ(lines[4], "    one");
   EXPECT_EQ(lines[5], end.text);
@@ -238,7 +238,7 @@ TEST(FailureReport, ShowsWhatATerminalWouldObey) {
 
 TEST(FailureReport, NamesTheSignalThatStoppedTheJob) {
   GroupEnd end{.cause = GroupEnd::Cause::kInterrupted, .signal = SIGINT, .stopped_ranks = 2};
-  EXPECT_THAT(describe_end(end), ElementsAre("stopped by SIGINT; stopped 2 ranks that ran"));
+  EXPECT_THAT(describe_end(end), ElementsAre("stopped by SIGINT; stopped 2 running ranks"));
   end.text = "node 0 (alpha)";
   EXPECT_THAT(describe_end(end)[0], HasSubstr("stopped by SIGINT on node 0 (alpha); "));
 }

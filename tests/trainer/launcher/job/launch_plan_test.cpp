@@ -98,7 +98,7 @@ TEST(Filters, AreListed) {
   EXPECT_THAT(parse_filters("--f", "a,,b,c,,"), ElementsAre("a,b", "c,"));
   for (const char* const list : {"", "a,", ",a", "a,b,"}) {
     EXPECT_EQ(choice_refusal([&] { parse_filters("--f", list); }),
-              std::string("--f=") + list + ": has an empty text, which every line holds");
+              std::string("--f=") + list + ": contains an empty text, which every line matches");
   }
 }
 
@@ -177,10 +177,8 @@ TEST(LaunchPlan, RefusesFiltersThatCopyNothing) {
   LaunchOptions wanted = options(2);
   wanted.output.error_filters = {"x"};
   wanted.output.tee = StreamChoices::parse("--tee", "1");
-  EXPECT_EQ(
-      choice_refusal([&] { check_workers(wanted, {}); }),
-      "--duplicate_stderr_filters copies lines that --tee writes to files and shows, but --tee has that stream of "
-      "no local rank that is shown");
+  EXPECT_EQ(choice_refusal([&] { check_workers(wanted, {}); }),
+            "--duplicate_stderr_filters needs --tee for this stream of a local rank that is shown");
   wanted.output.tee = StreamChoices::parse("--tee", "1:2");
   check_workers(wanted, {});
   wanted.output.shown_ranks = {0};

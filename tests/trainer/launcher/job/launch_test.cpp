@@ -83,7 +83,7 @@ TEST_F(LaunchTest, RefusesWhatCannotBeCarriedOutBeforeAnyWorkerRuns) {
   EXPECT_THAT(refusal(request), StartsWith("--tee=4: must be 0 (none)"));
   request = shell("touch $RESULTS/ran");
   request.signals_to_handle = "TERM";
-  EXPECT_THAT(refusal(request), StartsWith("--signals_to_handle=TERM: 'TERM' is no signal"));
+  EXPECT_THAT(refusal(request), StartsWith("--signals_to_handle=TERM: 'TERM' is not a signal"));
   request.signals_to_handle = "SIGTERM";
   request.command = {"no-such-program"};
   EXPECT_THAT(refusal(request), StartsWith("no-such-program: no such program in PATH or in "));

@@ -31,12 +31,12 @@ TEST(LinePrefix, ReplacesVariablesAsTorchrunDoes) {
 TEST(LinePrefix, NamesWhatItDoesNotKnow) {
   EXPECT_EQ(
       template_error("[${host}]"),
-      "--f=[${host}]: '${host}' is no variable; write ${rank}, ${local_rank}, ${role_name} or ${hostname}, and $$ "
+      "--f=[${host}]: '${host}' is not a variable; write ${rank}, ${local_rank}, ${role_name} or ${hostname}, and $$ "
       "for a dollar sign");
-  EXPECT_THAT(template_error("a $ranks"), HasSubstr("'$ranks' is no variable"));
-  EXPECT_THAT(template_error("5$"), HasSubstr("'$' is no variable"));
-  EXPECT_THAT(template_error("${rank"), HasSubstr("'$' is no variable"));
-  EXPECT_THAT(template_error("${}"), HasSubstr("'$' is no variable"));
+  EXPECT_THAT(template_error("a $ranks"), HasSubstr("'$ranks' is not a variable"));
+  EXPECT_THAT(template_error("5$"), HasSubstr("'$' is not a variable"));
+  EXPECT_THAT(template_error("${rank"), HasSubstr("'$' is not a variable"));
+  EXPECT_THAT(template_error("${}"), HasSubstr("'$' is not a variable"));
   EXPECT_EQ(template_error("a\nb"), "--f=a\\nb: must be one line");
 }
 

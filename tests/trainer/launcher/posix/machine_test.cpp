@@ -40,7 +40,8 @@ TEST(ParseNproc, RefusesTheRest) {
     EXPECT_THAT(refusal([&] { parse_nproc(text, machine_with(4, 2)); }),
                 StartsWith(std::string("--nproc_per_node=") + text + ": must be a number from 1"));
   }
-  EXPECT_EQ(refusal([] { parse_nproc("gpu", machine_with(4, 0)); }), "--nproc_per_node=gpu: this machine shows no GPU");
+  EXPECT_EQ(refusal([] { parse_nproc("gpu", machine_with(4, 0)); }),
+            "--nproc_per_node=gpu: this machine has no usable GPU");
 }
 
 TEST(ParseNproc, AsksTheDriverOnlyIfItMatters) {
@@ -123,7 +124,7 @@ TEST_F(RunFolderTest, IsKeptInALogDirAndNamedAfterTheRun) {
     const RunFolder folder(logs, "run7", Fate::kKept, environment);
     path = folder.path();
     EXPECT_EQ(path, logs / "run7");
-    EXPECT_THAT(refusal_of(logs), HasSubstr("cannot be made: File exists"));
+    EXPECT_THAT(refusal_of(logs), HasSubstr("cannot be created: File exists"));
   }
   EXPECT_TRUE(std::filesystem::is_directory(path));
 }
@@ -141,9 +142,9 @@ TEST_F(RunFolderTest, IsTheUsersAloneAndGoesIfItIsTemporary) {
 }
 
 TEST_F(RunFolderTest, RefusesAPlaceItCannotUse) {
-  EXPECT_THAT(refusal_of("/dev/null/logs"), HasSubstr("cannot be made: Not a directory"));
+  EXPECT_THAT(refusal_of("/dev/null/logs"), HasSubstr("cannot be created: Not a directory"));
   environment["TMPDIR"] = "/no/such";
-  EXPECT_EQ(refusal_of(""), "TMPDIR=/no/such: is no folder");
+  EXPECT_EQ(refusal_of(""), "TMPDIR=/no/such: is not a folder");
 }
 
 TEST_F(RunFolderTest, RemovesWhatKilledLaunchersLeft) {

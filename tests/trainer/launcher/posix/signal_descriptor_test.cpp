@@ -21,8 +21,8 @@ TEST(ParseSignals, KnowsThemByName) {
 
 TEST(ParseSignals, RefusesTheRest) {
   EXPECT_EQ(refusal("SIGTERM,TERM"),
-            "--signals_to_handle=SIGTERM,TERM: 'TERM' is no signal; an example is SIGTERM,SIGINT");
-  EXPECT_EQ(refusal(""), "--signals_to_handle=: '' is no signal; an example is SIGTERM,SIGINT");
+            "--signals_to_handle=SIGTERM,TERM: 'TERM' is not a signal; example: SIGTERM,SIGINT");
+  EXPECT_EQ(refusal(""), "--signals_to_handle=: '' is not a signal; example: SIGTERM,SIGINT");
   EXPECT_EQ(refusal("SIGKILL"), "--signals_to_handle=SIGKILL: SIGKILL cannot be handled by a launcher");
   EXPECT_EQ(refusal("SIGCHLD"), "--signals_to_handle=SIGCHLD: SIGCHLD cannot be handled by a launcher");
 }

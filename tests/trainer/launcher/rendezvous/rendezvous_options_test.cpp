@@ -100,7 +100,7 @@ TEST(RendezvousOptions, HaveDefaults) {
 }
 
 TEST(RendezvousOptions, RefuseTheRest) {
-  EXPECT_THAT(refused("timeout=5"), StartsWith("--rdzv_conf: unknown key 'timeout'; known are close_timeout, "));
+  EXPECT_THAT(refused("timeout=5"), StartsWith("--rdzv_conf: unknown key 'timeout'; known: close_timeout, "));
   EXPECT_EQ(refused("join_timeout"), "--rdzv_conf: 'join_timeout' is not KEY=VALUE");
   EXPECT_EQ(refused("join_timeout=soon"),
             "--rdzv_conf: join_timeout=soon: must be a number of seconds above 0 and up to 86400");
@@ -109,13 +109,13 @@ TEST(RendezvousOptions, RefuseTheRest) {
   EXPECT_EQ(refused("keep_alive_max_attempt=1"),
             "--rdzv_conf: keep_alive_max_attempt=1: must be a number from 2 to 1000");
   EXPECT_EQ(refused("is_host=maybe"), "--rdzv_conf: is_host=maybe: must be true or false");
-  EXPECT_EQ(refused("store_type=file"), "--rdzv_conf: store_type=file: must be tcp; there is no other store");
+  EXPECT_EQ(refused("store_type=file"), "--rdzv_conf: store_type=file: must be tcp, the only supported store");
 }
 
 TEST(RendezvousOptions, RefuseWhatMeansNothingForFixedNodes) {
-  EXPECT_EQ(refused("is_host=1", "static"), "--rdzv_conf: is_host means nothing with --rdzv_backend=static");
+  EXPECT_EQ(refused("is_host=1", "static"), "--rdzv_conf: is_host has no effect with --rdzv_backend=static");
   EXPECT_EQ(refused("last_call_timeout=1", "static"),
-            "--rdzv_conf: last_call_timeout means nothing with --rdzv_backend=static");
+            "--rdzv_conf: last_call_timeout has no effect with --rdzv_backend=static");
 }
 
 }  // namespace

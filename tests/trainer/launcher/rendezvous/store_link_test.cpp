@@ -134,7 +134,7 @@ TEST_F(StoreLinkTest, ASecretKeepsAJobAliveWhoseSignsAStrangerOverwrites) {
 
 TEST_F(StoreLinkTest, RefusesAStoreOfSomethingElse) {
   const StoreLink other(options(1, testing::kPatience, milliseconds(300)));  // no host decides here
-  EXPECT_EQ(wait_for(other, is_broken).broken, "a store, but not one of narrowcast-run");
+  EXPECT_EQ(wait_for(other, is_broken).broken, "the store there does not belong to narrowcast-run");
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ TEST_F(StoreRendezvousTest, NoticesThatANodeIsGone) {
   }
   wait_for(host, Kind::kStop);
   host.report({.end = NodeReport::End::kStopped});
-  EXPECT_EQ(wait_for(host, Kind::kOver).end->text, "node 1 (h) was lost: no sign of life for 3 s");
+  EXPECT_EQ(wait_for(host, Kind::kOver).end->text, "node 1 (h) was lost: no heartbeat for 3 s");
 }
 
 TEST_F(StoreRendezvousTest, GivesUpAHostThatCannotBeReached) {

@@ -29,7 +29,7 @@ TEST(Recommendation, NamesTheFastestHookAndItsGain) {
   EXPECT_EQ(
       text_of({time_of("allreduce", 200, 100), time_of("bf16_compress", 100, 50), time_of("int8", 50, 25)}),
       "Recommendation: --hook=int8. It is 4.00 times as fast as allreduce (4.00 to 4.00 at 95%) and 2.00 times as "
-      "fast as bf16_compress; docs/reference/hooks.md says how exact it is.\n");
+      "fast as bf16_compress; see docs/reference/hooks.md for its accuracy.\n");
 }
 
 TEST(Recommendation, TakesTheGeometricMeanOfAllCases) {
@@ -37,7 +37,7 @@ TEST(Recommendation, TakesTheGeometricMeanOfAllCases) {
       text_of({time_of("allreduce", 200, 100), time_of("int8", 100, 25), four_of("allreduce", 800, 400),
                four_of("int8", 100, 100)}),
       "Recommendation: --hook=int8. It is 4.00 times as fast as allreduce (4.00 to 4.00 at 95%; 2.00 to 8.00 in 2 "
-      "cases); docs/reference/hooks.md says how exact it is.\n");
+      "cases); see docs/reference/hooks.md for its accuracy.\n");
 }
 
 TEST(Recommendation, PrefersMoreBytesWhereTheyCostNoTime) {
@@ -55,7 +55,8 @@ TEST(Recommendation, SaysWhenNoHookPays) {
   const std::vector<HookTime> hooks = {time_of("allreduce", 100, 100), time_of("int8", 96, 25),
                                        time_of("bf16_compress", 110, 50)};
   EXPECT_EQ(text_of(hooks),
-            "Recommendation: no hook pays here, use --hook=none. The fastest, int8, is 1.04 times as fast as allreduce "
+            "Recommendation: no hook is worthwhile here, use --hook=none. The fastest, int8, is 1.04 times as fast as "
+            "allreduce "
             "(1.04 to 1.04 at 95%).\n");
   EXPECT_EQ(recommend({.hooks = hooks}).hook, "");
   EXPECT_EQ(recommend({.hooks = hooks}).verdict, Verdict::kNoHookPays);
@@ -80,9 +81,7 @@ TEST(Recommendation, NeverNamesNoop) {
 TEST(Recommendation, NeedsSixIterations) {
   const std::vector<HookTime> hooks = {iterations_of("allreduce", {100, 100, 100, 100, 100}, 100),
                                        iterations_of("int6", {20, 20, 20, 20, 20}, 20)};
-  EXPECT_EQ(
-      text_of(hooks),
-      "Recommendation: none, 5 iterations cannot tell hooks apart: it takes at least 6 for a confidence of 95%.\n");
+  EXPECT_EQ(text_of(hooks), "Recommendation: none, 5 iterations measured, but a confidence of 95% needs at least 6.\n");
   EXPECT_EQ(recommend({.hooks = hooks}).verdict, Verdict::kTooFewIterations);
   EXPECT_EQ(recommend({.hooks = hooks}).hook, "");
 }
@@ -97,12 +96,10 @@ TEST(Recommendation, IsNoneWhereTheSpreadHidesTheOrder) {
   EXPECT_EQ(recommendation.leader, recommendation.fastest);
   EXPECT_THAT(recommendation.undecided, ElementsAre(Field(&Rival::hook, other)));
   EXPECT_LT(recommendation.undecided[0].speed_up.lower, 1 / 1.05);
-  EXPECT_THAT(
-      recommendation_text(recommendation),
-      ::testing::StartsWith("Recommendation: none, the order of the hooks is a guess. " + recommendation.leader +
-                            " looks best, but the iterations vary too much to tell it "
-                            "from " +
-                            other + " ("));
+  EXPECT_THAT(recommendation_text(recommendation),
+              ::testing::StartsWith("Recommendation: none, the differences between the hooks are not significant. " +
+                                    recommendation.leader +
+                                    " looks best, but its times vary too much to distinguish it from " + other + " ("));
 }
 
 // A disturbance of all hooks in an iteration does not hide which hook is faster.

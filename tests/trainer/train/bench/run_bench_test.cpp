@@ -122,9 +122,9 @@ TEST(BenchOptions, ParseLists) {
   EXPECT_THAT(parse_numbers("bucket_mib", {"0.0625", "25"}), ElementsAre(0.0625, 25));
   EXPECT_THAT(parse_integers("buckets", {"1", "4"}), ElementsAre(1, 4));
   EXPECT_THAT(error_message<c10::ValueError>([] { parse_numbers("bucket_mib", {"25M"}); }),
-              HasSubstr("bucket_mib: '25M' is no number"));
+              HasSubstr("bucket_mib: '25M' is not a number"));
   EXPECT_THAT(error_message<c10::ValueError>([] { parse_integers("buckets", {"1.5"}); }),
-              HasSubstr("buckets: '1.5' is no whole number"));
+              HasSubstr("buckets: '1.5' is not an integer"));
 }
 
 // On GPUs auto so far takes allreduce, without measuring anything.
@@ -150,7 +150,7 @@ std::string refusal(const BenchOptions& options, int64_t ranks) {
 
 TEST(RunBench, ChecksBeforeItJoins) {
   const testing::TemporaryFolder folder;
-  EXPECT_THAT(refusal({.device = "cuda:x", .threads = -1}, 1), HasSubstr("device: cuda:x names no GPU"));
+  EXPECT_THAT(refusal({.device = "cuda:x", .threads = -1}, 1), HasSubstr("device: cuda:x is not a GPU"));
   EXPECT_THAT(refusal({.device = "tpu"}, 2), HasSubstr("device: unknown name 'tpu'"));
   EXPECT_THAT(refusal({}, 1), HasSubstr("at least 2 ranks"));
   EXPECT_THAT(refusal({.iterations = 0}, 2), HasSubstr("iterations"));

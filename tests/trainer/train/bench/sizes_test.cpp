@@ -26,7 +26,7 @@ TEST(ParseBytes, KnowsTheUnitsOfNcclTests) {
   EXPECT_EQ(parse_bytes("min_bytes", "1G"), 1 << 30);
   for (const char* const text : {"", "K", "big", "1.5M", "-4", "64KiB", "1T", "4 M M"}) {
     EXPECT_THAT(error_message<c10::ValueError>([&] { parse_bytes("min_bytes", text); }),
-                HasSubstr("min_bytes: '" + std::string(text) + "' is no size"));
+                HasSubstr("min_bytes: '" + std::string(text) + "' is not a size"));
   }
   EXPECT_THAT(error_message<c10::ValueError>([] { parse_bytes("max_bytes", "9223372036854775807G"); }),
               HasSubstr("max_bytes: '9223372036854775807G' is too large"));
@@ -54,21 +54,21 @@ TEST_P(SizeFlagsErrors, NameTheFlagAndItsValue) {
 
 INSTANTIATE_TEST_SUITE_P(
     Values, SizeFlagsErrors,
-    ::testing::Values(
-        BadFlags{{.min_bytes = "1K", .max_bytes = "2K", .bucket_mib_given = true},
-                 "bucket_mib: says the sizes of buckets, and so do min_bytes and max_bytes; give one or the other"},
-        BadFlags{{.max_bytes = "2K", .bucket_mib_given = true}, "give one or the other"},
-        BadFlags{{.min_bytes = "1K"}, "min_bytes: 1K needs max_bytes"},
-        BadFlags{{.max_bytes = "2K"}, "max_bytes: 2K needs min_bytes"},
-        BadFlags{{.factor = 4}, "factor: 4 has no effect without min_bytes and max_bytes"},
-        BadFlags{{.factor = 4, .bucket_mib_given = true}, "factor: 4 has no effect without"},
-        BadFlags{{.min_bytes = "1K", .max_bytes = "3K", .factor = 4},
-                 "factor: 4 has no effect: min_bytes, 1024, times it is more than max_bytes, 3072"},
-        BadFlags{{.min_bytes = "1K", .max_bytes = "4K", .factor = 1}, "factor: must be at least 2, but is 1"},
-        BadFlags{{.min_bytes = "2K", .max_bytes = "1K"}, "max_bytes: must be in 2048 (min_bytes).."},
-        BadFlags{{.min_bytes = "0", .max_bytes = "1K"}, "min_bytes: must be in 4..4294967296, but is 0"},
-        BadFlags{{.min_bytes = "6", .max_bytes = "1K"}, "min_bytes: must be a multiple of 4"},
-        BadFlags{{.min_bytes = "1K", .max_bytes = "5G"}, "but is 5368709120"}));
+    ::testing::Values(BadFlags{{.min_bytes = "1K", .max_bytes = "2K", .bucket_mib_given = true},
+                               "bucket_mib: excludes min_bytes and max_bytes, because both set the sizes of buckets"},
+                      BadFlags{{.max_bytes = "2K", .bucket_mib_given = true}, "because both set the sizes of buckets"},
+                      BadFlags{{.min_bytes = "1K"}, "min_bytes: 1K needs max_bytes"},
+                      BadFlags{{.max_bytes = "2K"}, "max_bytes: 2K needs min_bytes"},
+                      BadFlags{{.factor = 4}, "factor: 4 has no effect without min_bytes and max_bytes"},
+                      BadFlags{{.factor = 4, .bucket_mib_given = true}, "factor: 4 has no effect without"},
+                      BadFlags{{.min_bytes = "1K", .max_bytes = "3K", .factor = 4},
+                               "factor: 4 has no effect, because min_bytes (1024) * factor exceeds max_bytes (3072)"},
+                      BadFlags{{.min_bytes = "1K", .max_bytes = "4K", .factor = 1},
+                               "factor: must be at least 2, but is 1"},
+                      BadFlags{{.min_bytes = "2K", .max_bytes = "1K"}, "max_bytes: must be in 2048 (min_bytes).."},
+                      BadFlags{{.min_bytes = "0", .max_bytes = "1K"}, "min_bytes: must be in 4..4294967296, but is 0"},
+                      BadFlags{{.min_bytes = "6", .max_bytes = "1K"}, "min_bytes: must be a multiple of 4"},
+                      BadFlags{{.min_bytes = "1K", .max_bytes = "5G"}, "but is 5368709120"}));
 
 }  // namespace
 }  // namespace narrowcast::bench

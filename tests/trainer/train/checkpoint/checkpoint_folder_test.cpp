@@ -93,7 +93,7 @@ TEST_F(CheckpointFolderTest, EveryDamageIsNoticedAndNamed) {
     std::string flipped = whole;
     flipped[whole.size() / 2] = static_cast<char>(flipped[whole.size() / 2] ^ 4);
     folder.write(file, flipped);
-    EXPECT_THAT(complaint(), AnyOf(HasSubstr("SHA-256"), HasSubstr("no JSON"), HasSubstr("no valid JSON"))) << name;
+    EXPECT_THAT(complaint(), AnyOf(HasSubstr("SHA-256"), HasSubstr("not a JSON"), HasSubstr("not valid JSON"))) << name;
     std::filesystem::remove(folder / file);
     EXPECT_THAT(error_message<c10::ValueError>([&] { read_checkpoint(checkpoint_path(path, 20), 0, 1); }),
                 HasSubstr(folder / file));
@@ -147,14 +147,14 @@ TEST_F(SharedFolderTest, IsMadeAndLeftEmpty) {
 
 TEST_F(SharedFolderTest, MustBeSharedByAllRanks) {
   const auto messages = complaints({folder / "a", folder / "b"}, Existing::kRefuse);
-  EXPECT_THAT(messages[0], HasSubstr("a: rank 1: does not hold what rank 0 wrote there: all nodes must share"));
-  EXPECT_THAT(messages[1], HasSubstr("b: rank 1: does not hold"));
+  EXPECT_THAT(messages[0], HasSubstr("a: rank 1: does not contain the file that rank 0 wrote: all nodes must share"));
+  EXPECT_THAT(messages[1], HasSubstr("b: rank 1: does not contain the file"));
   EXPECT_TRUE(std::filesystem::is_empty(folder / "a"));
 }
 
 TEST_F(SharedFolderTest, ThatCannotBeMadeIsNamedOnAllRanks) {
   const std::string file = folder.write("file", "");
-  EXPECT_THAT(complaint(file, Existing::kKeep), HasSubstr("checkpoint_dir " + file + ": rank 0: cannot be made"));
+  EXPECT_THAT(complaint(file, Existing::kKeep), HasSubstr("checkpoint_dir " + file + ": rank 0: cannot be created"));
 }
 
 TEST_F(SharedFolderTest, CheckpointsAreRefusedKeptOrRemoved) {

@@ -114,7 +114,7 @@ TEST_F(CheckpointReaderTest, DoesNotStartAnewWhereAllAreDamaged) {
   write({10});
   std::filesystem::remove(folder / "step-00000010/replica.safetensors");
   EXPECT_THAT(error_message<CorruptInputError>([&] { find(); }),
-              HasSubstr("none of its 1 checkpoints is valid; remove them to start anew"));
+              HasSubstr("none of its 1 checkpoints is valid; remove them to start a new training"));
   EXPECT_EQ(warnings.size(), 1U);
 }
 

@@ -75,7 +75,7 @@ TEST_F(FolderOwnerTest, RefusesASecondOneOfTheMachineAtOnce) {
   const FolderOwner first(name, on("here", 1), kNeverSilent);
   EXPECT_THAT(error_of(on("here", 2), kNeverSilent),
               AllOf(HasSubstr("is in use by process 1 on host-of-here of the job 'job-1'"),
-                    HasSubstr("since 2026-01-02T03:04:05.678Z"), HasSubstr("a folder of its own")));
+                    HasSubstr("since 2026-01-02T03:04:05.678Z"), HasSubstr("a separate folder")));
   EXPECT_EQ(owner(), on("here", 1));
   EXPECT_NO_THROW(first.check());
 }
@@ -157,7 +157,7 @@ TEST_F(FolderOwnerTest, AnOwnerThatLostTheFolderLeavesItAlone) {
 TEST_F(FolderOwnerTest, TellsAnOwnerWhoseFileIsGone) {
   const FolderOwner first(name, on("here", 1), kSoonSilent);
   std::filesystem::remove(path());
-  EXPECT_THAT(error_message<OutputError>([&] { first.check(); }), HasSubstr(path() + ": is gone"));
+  EXPECT_THAT(error_message<OutputError>([&] { first.check(); }), HasSubstr(path() + ": is missing"));
 }
 
 // The file is half of a record, without locks, or a link that cannot be opened, like a file of a server that hangs.
@@ -176,7 +176,7 @@ TEST_F(FolderOwnerTest, WaitsForAFileThatCannotBeRead) {
         EXPECT_NO_THROW(first.check());
       } else {
         EXPECT_THAT(error_message<OutputError>([&] { first.check(); }),
-                    HasSubstr(path() + ": cannot be read, so that another job may have taken the folder: "));
+                    HasSubstr(path() + ": cannot be read; another job may have taken over the folder: "));
       }
       server.join();
       if (!comes_back) std::filesystem::rename(aside, path());
@@ -200,13 +200,13 @@ TEST_F(FolderOwnerTest, WaitsForAnEarlierOneOfTheSameJob) {
 
 TEST_F(FolderOwnerTest, SaysWhyItCannotWrite) {
   std::filesystem::create_directory(path());
-  EXPECT_THAT(error_of(on("here", 1), kNeverSilent), HasSubstr(path() + ": cannot be made"));
+  EXPECT_THAT(error_of(on("here", 1), kNeverSilent), HasSubstr(path() + ": cannot be created"));
 }
 
 // A pipe without a reader or writer: opening would wait for ever.
 TEST_F(FolderOwnerTest, APipeInThePlaceOfItsFileIsAnError) {
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
-  EXPECT_EQ(error_of(on("here", 1), kNeverSilent), path() + ": cannot be made: it is not a regular file");
+  EXPECT_EQ(error_of(on("here", 1), kNeverSilent), path() + ": cannot be created: it is not a regular file");
   EXPECT_FALSE(read_owner(name).has_value());
   std::filesystem::remove(path());
   {

@@ -82,19 +82,19 @@ TEST(Manifest, DeepJsonIsAnErrorNotTheEndOfTheStack) {
 }
 
 TEST(Manifest, SaysWhatIsWrong) {
-  EXPECT_EQ(complaint("[]"), "DIR/manifest.json: is no JSON object");
+  EXPECT_EQ(complaint("[]"), "DIR/manifest.json: is not a JSON object");
   EXPECT_THAT(complaint(with([](json& m) { m["format"] = "zip"; })), HasSubstr("is not of the format"));
   EXPECT_EQ(complaint(with([](json& m) { m["format_version"] = 2; })),
             "DIR/manifest.json: has the format version 2, but this program reads version 1");
   json other_step = json::parse(format_manifest(example()));
   other_step["step"] = 101;
-  EXPECT_EQ(complaint(other_step.dump()), "DIR/manifest.json: its SHA-256 is not the one it names");
+  EXPECT_EQ(complaint(other_step.dump()), "DIR/manifest.json: its SHA-256 differs from its entry sha256");
   EXPECT_THAT(complaint(with([](json& m) { m.erase("settings"); })), HasSubstr("lacks 'settings'"));
-  EXPECT_THAT(complaint(with([](json& m) { m["training"] = 3; })), HasSubstr("'training' is no object"));
+  EXPECT_THAT(complaint(with([](json& m) { m["training"] = 3; })), HasSubstr("'training' is not an object"));
   EXPECT_THAT(complaint(with([](json& m) { m["step"] = -1; })), HasSubstr("'step' is -1"));
   EXPECT_THAT(complaint(with([](json& m) { m["world_size"] = 3; })), HasSubstr("one for each of 3 ranks"));
   EXPECT_THAT(complaint(with([](json& m) { m["files"][1]["name"] = "../x"; })),
-              HasSubstr("names the file '../x' where rank-00000.safetensors must be"));
+              HasSubstr("names the file '../x' instead of rank-00000.safetensors"));
 }
 
 const json kSaved = {{"hook", "int8"}, {"seed", 3}};

@@ -44,8 +44,8 @@ TEST_P(DataFormats, AFileInsteadOfItsFolderIsNamed) {
     if (GetParam().format == DataFormat::kText) {
       EXPECT_EQ(message, "nothing was thrown");
     } else {
-      EXPECT_EQ(message, "data: " + file + " has the name of one of a folder's " + describe(GetParam().format) +
-                             ": name the folder, " + folder.path().string() + ", instead");
+      EXPECT_EQ(message, "data: " + file + " is named like a folder's file of " + describe(GetParam().format) +
+                             ": give the folder " + folder.path().string() + " instead");
     }
   }
 }
@@ -79,9 +79,10 @@ TEST(DataFormatOf, TwoFormatsInOneFolderAreNamed) {
   const TemporaryFolder folder;
   folder.write("train.bin", "");
   folder.write("train.safetensors", "");
-  EXPECT_EQ(error_message<CorruptInputError>([&] { format_of({folder.path().string()}); }),
-            folder.path().string() +
-                ": holds data of two formats, 'train.bin' and 'train.safetensors': a folder for each, please");
+  EXPECT_EQ(
+      error_message<CorruptInputError>([&] { format_of({folder.path().string()}); }),
+      folder.path().string() +
+          ": holds data of two formats, 'train.bin' and 'train.safetensors'; use a separate folder for each format");
 }
 
 TEST(ListFiles, SortsEachPartByName) {
@@ -115,7 +116,7 @@ TEST(ListFiles, AFileOfBothPartsIsNamed) {
   const TemporaryFolder folder;
   folder.write("x_train_y_val_0.bin", "");
   EXPECT_EQ(error_message<CorruptInputError>([&] { list_files(folder.path().string(), DataFormat::kTokens); }),
-            folder / "x_train_y_val_0.bin" + ": is called as training and as validation data are");
+            folder / "x_train_y_val_0.bin" + ": has a name that matches both training and validation data");
 }
 
 }  // namespace

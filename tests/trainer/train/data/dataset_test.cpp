@@ -46,7 +46,7 @@ TEST(ReadData, WhatTheModelDoesNotTakeIsNamed) {
     return error_message<c10::ValueError>([&] { read_data(request, [](const models::ModelOptions&) { return 1; }); });
   };
   EXPECT_EQ(error({.model = "mlp", .paths = {"a", "b"}}), "data: mlp needs one folder of IDX files, but 2 are given");
-  EXPECT_EQ(error({.model = "ddp_comm_hook_task", .paths = {}}), "data: ddp_comm_hook_task takes none");
+  EXPECT_EQ(error({.model = "ddp_comm_hook_task", .paths = {}}), "data: ddp_comm_hook_task takes no data");
 }
 
 TEST(ReadData, TokenFilesAreReadForABundledModelsVocabularyOnly) {
@@ -72,8 +72,8 @@ TEST(ReadData, TokenFilesAreReadForABundledModelsVocabularyOnly) {
   EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("net.pt", 0); }),
             "vocabulary: must be at least 1, but is 0");
   EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("net.pt", {}); }),
-            "vocabulary: must be given with token files for net.pt: a TorchScript module does not say how many "
-            "different tokens it takes");
+            "vocabulary: must be given with token files for net.pt: a TorchScript module does not contain its "
+            "vocabulary size");
   for (const std::string model : {"char_gpt", "gpt", "net.pt"}) {
     EXPECT_EQ(error_message<CorruptInputError>([&] { sizes_for(model, 3); }),
               folder / "train.bin" + ": byte 4: has the token 3, but the vocabulary has 3 tokens, 0..2");
@@ -101,7 +101,7 @@ TEST(ReadData, TensorsShapeAClassifierAndNoModule) {
   testing::write_tensors(folder, "validation", at::ones({3, 2}, at::kInt), at::ones({3}));
   EXPECT_NO_THROW(sizes_for("net.pt"));
   EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("mlp"); }),
-            "data: mlp takes inputs that are uint8 or floats, but not those of " + folder.path().string());
+            "data: mlp needs inputs that are uint8 or floating-point, unlike the inputs in " + folder.path().string());
 }
 
 // Letters as well as digits, as in EMNIST.

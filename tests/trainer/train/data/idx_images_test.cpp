@@ -167,13 +167,13 @@ TEST(IdxFile, WrongHeadersAreRefused) {
 }
 
 TEST(IdxFile, WrongSizesAreRefused) {
-  EXPECT_EQ(images_error(idx(kImagesMagic, {0, 5, 4}, "")), "byte 4: has the sizes 0, which cannot be");
+  EXPECT_EQ(images_error(idx(kImagesMagic, {0, 5, 4}, "")), "byte 4: has the sizes 0, which are not valid");
   EXPECT_EQ(images_error(idx(kImagesMagic, {1, 2, 2}, "abc")),
-            "byte 4: has the sizes 1 2 2, so 4 bytes must follow them, but 3 do");
+            "byte 4: has the sizes 1 2 2, which need 4 bytes of data, but 3 bytes follow");
   EXPECT_EQ(images_error(idx(kImagesMagic, {1, 2, 2}, "abcde")),
-            "byte 4: has the sizes 1 2 2, so 4 bytes must follow them, but 5 do");
+            "byte 4: has the sizes 1 2 2, which need 4 bytes of data, but 5 bytes follow");
   EXPECT_EQ(images_error(idx(kImagesMagic, {UINT32_MAX, UINT32_MAX, UINT32_MAX}, "x")),
-            "byte 8: has the sizes 4294967295 4294967295, which cannot be");
+            "byte 8: has the sizes 4294967295 4294967295, which are not valid");
 }
 
 }  // namespace

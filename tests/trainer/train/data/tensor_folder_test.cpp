@@ -119,12 +119,12 @@ TEST_P(TensorFolders, ValidationIsLikeTraining) {
 
 TEST_P(TensorFolders, SamplesMustBeThere) {
   rewrite("validation", inputs_of(0, 0), targets_of(0, 0));
-  EXPECT_EQ(error(), is_npy() ? "FOLDER/validation_inputs.npy: there are no samples in it"
-                              : "FOLDER/validation.safetensors: there are no samples in it");
+  EXPECT_EQ(error(), is_npy() ? "FOLDER/validation_inputs.npy: has no samples"
+                              : "FOLDER/validation.safetensors: has no samples");
   rewrite("validation", at::ones({}), targets_of(0, 1));
-  EXPECT_TRUE(error().ends_with(": inputs are one number without a dimension, but the first must count the samples"));
+  EXPECT_TRUE(error().ends_with(": inputs have no dimension, but need a first dimension that counts the samples"));
   rewrite("validation", at::ones({2, 0}), targets_of(0, 2));
-  EXPECT_TRUE(error().ends_with(": inputs have the shape [2, 0], which leaves nothing for a sample")) << error();
+  EXPECT_TRUE(error().ends_with(": inputs have the shape [2, 0], in which a sample has no elements")) << error();
 }
 
 TEST_P(TensorFolders, ClassesAreIntegersFrom0) {
@@ -191,8 +191,7 @@ TEST(SafetensorsFolder, WhatInt64CannotHoldIsNamed) {
   }
   EXPECT_EQ(error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kSafetensors); }),
             folder / "train.safetensors" +
-                ": byte 136: tensor 'targets' has the dtype U64, of which int64, as modules look things up, does not "
-                "hold all numbers");
+                ": byte 136: tensor 'targets' has the dtype U64, whose range exceeds the int64 that modules use");
 }
 
 TEST(SafetensorsFolder, ComplexDataAreNamed) {
@@ -202,7 +201,7 @@ TEST(SafetensorsFolder, ComplexDataAreNamed) {
   }
   EXPECT_EQ(error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kSafetensors); }),
             folder / "train.safetensors" +
-                ": byte 136: tensor 'inputs' has the dtype C64, but complex numbers are not read as data");
+                ": byte 136: tensor 'inputs' has the dtype C64, but complex data is not supported");
 }
 
 // A file of another shard does not complete a pair.
@@ -211,12 +210,12 @@ TEST(NpyFolder, AFileWithoutItsFellowIsNamed) {
   write_npy(folder, "train", at::ones({1, 1}), at::ones({1}));
   folder.write("validation_targets.npy", npy_file(at::ones({1})));
   EXPECT_EQ(error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kNpy); }),
-            folder / "validation_targets.npy" + ": is there without the file of its inputs");
+            folder / "validation_targets.npy" + ": has no matching file of its inputs");
   write_npy(folder, "validation", at::ones({1, 1}), at::ones({1}));
   folder.write("train-2_inputs.npy", npy_file(at::ones({1, 1})));
   folder.write("train-3_targets.npy", npy_file(at::ones({1})));
   EXPECT_EQ(error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kNpy); }),
-            folder / "train-2_inputs.npy" + ": is there without the file of its targets");
+            folder / "train-2_inputs.npy" + ": has no matching file of its targets");
 }
 
 struct Conversion {
@@ -274,7 +273,7 @@ TEST(Bools, OtherBytesAreNamedWhereTheyAreRead) {
   EXPECT_FALSE(tensors.has_pixels());
   EXPECT_NO_THROW(tensors.training_batch({0}));
   EXPECT_EQ(error_message<CorruptInputError>([&] { tensors.training_batch({1}); }),
-            folder / "train_inputs.npy" + ": byte 131: is neither 0 nor 1, in a tensor of bools");
+            folder / "train_inputs.npy" + ": byte 131: must be 0 or 1, because the tensor has the dtype bool");
   EXPECT_EQ(error_message<c10::ValueError>([&] { tensors.classes(); }),
             "data: classes must be one integer per sample, but the targets of " + folder.path().string() +
                 " are Float of the shape [2]");

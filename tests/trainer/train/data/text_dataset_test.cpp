@@ -84,8 +84,8 @@ TEST(TextSplit, AVeryShortTextHasItsEndHeldOut) {
 
 TEST(TextSplit, ATextTooShortForTheContextNamesBoth) {
   EXPECT_EQ(error_message<c10::ValueError>([] { split_text(129, 64, "book.txt"); }),
-            "book.txt: its 129 characters are too few for context 64: the part to train on and the held-out part must "
-            "each be longer than that, so it takes at least 130 characters");
+            "book.txt: its 129 characters are too few for context 64: the training part and the held-out part must "
+            "each be longer than the context, which needs at least 130 characters");
   EXPECT_NO_THROW(split_text(130, 64, "book.txt"));
   EXPECT_THROW(split_text(1, 64, "book.txt"), c10::ValueError);
   EXPECT_EQ(error_message<c10::ValueError>([] { split_text(100, 0, "book.txt"); }),

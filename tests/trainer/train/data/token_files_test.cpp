@@ -101,13 +101,13 @@ TEST_P(TokenHeaders, HaveEveryFieldChecked) {
     damaged[at] = static_cast<char>(damaged[at] ^ 0x40);
     const std::string expected = at < 4   ? "byte 0: has neither of the magic numbers 20240520 and 20240801"
                                  : at < 8 ? "byte 4: has the version "
-                                          : "byte 8: says ";
+                                          : "byte 8: the header counts ";
     EXPECT_TRUE(error(damaged).starts_with(expected)) << at << error(damaged);
   }
   std::string unused = layout_.bytes;
   unused[12] = unused[1023] = 1;
   EXPECT_EQ(error(unused), "nothing was thrown");
-  EXPECT_TRUE(error(layout_.bytes + std::string(4, '\0')).starts_with("byte 8: says 3 tokens, but "));
+  EXPECT_TRUE(error(layout_.bytes + std::string(4, '\0')).starts_with("byte 8: the header counts 3 tokens, but "));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenLayouts, ::testing::Values(0, 1, 2));
@@ -123,13 +123,13 @@ TEST(TokenFile, DamageIsToldInFull) {
   EXPECT_EQ(error("train.bin", ""), "byte 0: the file ends before its first token");
   EXPECT_EQ(error("train.bin", "abc"), "byte 3: the file ends within a token of 2 bytes");
   EXPECT_EQ(error("x_train.bin", "abcd"),
-            "byte 0: has neither of the magic numbers 20240520 and 20240801 of llm.c's token files; without a header "
-            "they are called train.bin and val.bin");
-  EXPECT_EQ(error("val.bin", gpt2_file({1}).substr(0, 500)),
-            "byte 500: the file ends before its header of 1024 bytes does");
+            "byte 0: has neither of the magic numbers 20240520 and 20240801 of llm.c's token files; files without a "
+            "header must be named train.bin and val.bin");
+  EXPECT_EQ(error("val.bin", gpt2_file({1}).substr(0, 500)), "byte 500: the file ends within its header of 1024 bytes");
   EXPECT_EQ(error("val.bin", token_header(20240520, 7, 1) + "ab"),
             "byte 4: has the version 7, but tokens with the magic number 20240520 have 1");
-  EXPECT_EQ(error("val.bin", token_header(20240520, 1, -1) + "ab"), "byte 8: says -1 tokens, but 1 follow the header");
+  EXPECT_EQ(error("val.bin", token_header(20240520, 1, -1) + "ab"),
+            "byte 8: the header counts -1 tokens, but 1 follow it");
   EXPECT_EQ(error("val.bin", token_header(20240801, 7, 1) + "ab"),
             "byte 1026: the file ends within a token of 4 bytes");
   EXPECT_EQ(error("val.bin", gpt2_file({})), "byte 1024: the file ends before its first token");

@@ -43,8 +43,8 @@ TEST(CheckWritten, TellsAWrongPathFromADiskThatRefuses) {
   EXPECT_EQ(error_message<c10::ValueError>([] { check_written(false, "a/b"); }),
             "a/b: cannot be written: Permission denied");
   errno = ENOSPC;
-  EXPECT_EQ(error_message<OutputError>([] { check_written(false, "a/b", "cannot be made"); }),
-            "a/b: cannot be made: No space left on device");
+  EXPECT_EQ(error_message<OutputError>([] { check_written(false, "a/b", "cannot be created"); }),
+            "a/b: cannot be created: No space left on device");
   errno = EROFS;
   EXPECT_THROW(check_written(false, "a/b"), OutputError);
   EXPECT_NO_THROW(check_written(true, "a/b"));
@@ -124,9 +124,9 @@ TEST(AtomicFile, ItsPlaceIsCheckedBeforehand) {
   EXPECT_EQ(complaint(folder.write("file", "old")), "nothing was thrown");
   EXPECT_EQ(read_file(folder / "file"), "old");
   EXPECT_EQ(complaint(folder / "none/x.html"),
-            "report: " + folder / "none/x.html" + ": there is no folder " + folder / "none");
+            "report: " + folder / "none/x.html" + ": folder " + folder / "none" + " does not exist");
   EXPECT_EQ(complaint(folder / "file/x.html"),
-            "report: " + folder / "file/x.html" + ": there is no folder " + folder / "file");
+            "report: " + folder / "file/x.html" + ": folder " + folder / "file" + " does not exist");
   EXPECT_EQ(complaint(folder.path().string()),
             "report: " + folder.path().string() + ": cannot be written: Is a directory");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
@@ -144,7 +144,7 @@ TEST(MakeFolder, ItsPlaceIsCheckedBeforehand) {
   EXPECT_NO_THROW(check_makeable("dir", "relative"));
   EXPECT_EQ(folder.entries(), 2);
   for (const char* const name : {"file", "file/a/b"}) {
-    const std::string line = "dir: cannot make folder " + folder / name + ": ";
+    const std::string line = "dir: cannot create folder " + folder / name + ": ";
     EXPECT_EQ(error_message<c10::ValueError>([&] { check_makeable("dir", folder / name); }), line + "Not a directory");
     EXPECT_THAT(error_message<c10::ValueError>([&] { make_folder("dir", folder / name); }),
                 ::testing::StartsWith(line));
@@ -158,7 +158,7 @@ TEST(MakeFolder, ALinkToNowhereIsNamedWithItsTarget) {
   std::filesystem::create_symlink("nowhere", folder / "link");
   const std::string reason = folder / "link is a link to nowhere, which does not exist";
   for (const char* const name : {"link", "link/", "link/a/b"}) {
-    const std::string line = "dir: cannot make folder " + folder / name + ": " + reason;
+    const std::string line = "dir: cannot create folder " + folder / name + ": " + reason;
     EXPECT_EQ(error_message<c10::ValueError>([&] { check_makeable("dir", folder / name); }), line);
     EXPECT_EQ(error_message<c10::ValueError>([&] { make_folder("dir", folder / name); }), line);
     EXPECT_EQ(try_to_make_folder(folder / name), reason);

@@ -79,7 +79,7 @@ TEST_F(ForeignModelTest, OtherFilesAreNamed) {
   EXPECT_THAT(archive({{"weights.txt", "1"}}), StartsWith("it is a zip archive of another program"));
   EXPECT_THAT(file("PK\x03\x04"
                    "cut"),
-              StartsWith("it is a zip archive, but of another program, cut or damaged"));
+              StartsWith("it is a zip archive of another program, or is damaged"));
   write_safetensors(path, {.tensors = {{"a", at::ones({2})}}, .metadata = {}});
   EXPECT_THAT(describe_foreign_model(path), AllOf(StartsWith("it holds tensors without code (safetensors)"),
                                                   HasSubstr("--init_from"), HasSubstr(kScriptAdvice)));
@@ -88,7 +88,7 @@ TEST_F(ForeignModelTest, OtherFilesAreNamed) {
 TEST_F(ForeignModelTest, TheReaderSaysIt) {
   archive({{"data.pkl", kPickledModule}});
   EXPECT_THAT(error_message<CorruptInputError>([&] { load_script(path); }),
-              StartsWith(path + ": is no TorchScript module: it is a pickled module"));
+              StartsWith(path + ": is not a TorchScript module: it is a pickled module"));
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST(Gpt2Layout, WrongTensorsAreNamed) {
       error_after([](models::StateDict& tensors) { tensors["lm_head.weight"] = tensors["wte.weight"].to(at::kHalf); }),
       "m: tensor 'lm_head.weight' is not equal to 'wte.weight', as it is in GPT-2");
   EXPECT_EQ(error_after([](models::StateDict& tensors) { tensors["transformer.ln_f.bias"] = at::ones({16}); }),
-            "m: tensor 'transformer.ln_f.bias' is there twice, with and without 'transformer.'");
+            "m: tensor 'transformer.ln_f.bias' occurs twice, with and without 'transformer.'");
   EXPECT_EQ(error_after([](models::StateDict& tensors) { tensors.erase("wpe.weight"); }),
             "m: the model's tensor 'wpe.weight' is missing");
   EXPECT_EQ(error_after([](models::StateDict& tensors) { tensors["wte.weight"] = at::ones({11}); }),

@@ -163,10 +163,10 @@ TEST_F(InitialStateTest, TheVocabularyIsTheFiles) {
 
 TEST_F(InitialStateTest, AFlagThatContradictsTheFileIsNamedWithBothValues) {
   write(gpt2_weights());
-  EXPECT_EQ(wrong_use("gpt", {{"width", 32}}), "width: is 32, but 16 in " + path + ", which init_from names");
+  EXPECT_EQ(wrong_use("gpt", {{"width", 32}}), "width: is 32, but 16 in " + path + ", the file of init_from");
   EXPECT_EQ(wrong_use("gpt", {{"vocabulary_size", 12}}),
-            "vocabulary_size: is 12, but 11 in " + path + ", which init_from names");
-  EXPECT_EQ(wrong_use("gpt"), "gpt: option heads must be given for a width that is no multiple of 64, but width is 16");
+            "vocabulary_size: is 12, but 11 in " + path + ", the file of init_from");
+  EXPECT_EQ(wrong_use("gpt"), "gpt: option heads must be given if width is not a multiple of 64, but width is 16");
 }
 
 TEST_F(InitialStateTest, AShorterContextHasTheFirstPositions) {
@@ -176,18 +176,18 @@ TEST_F(InitialStateTest, AShorterContextHasTheFirstPositions) {
   const at::Tensor positions = model->named_parameters()["position_embedding.weight"];
   EXPECT_TRUE(positions.equal(gpt2_weights().at("wpe.weight").slice(0, 0, 3)));
   EXPECT_EQ(wrong_use("gpt", {{"heads", 4}, {"context", 9}}),
-            "context: is 9, but 8 in " + path + ", which init_from names");
+            "context: is 9, but 8 in " + path + ", the file of init_from");
   save("char_gpt", kSmallGpt2);
-  EXPECT_EQ(wrong_use("char_gpt", {{"context", 3}}), "context: is 3, but 8 in " + path + ", which init_from names");
+  EXPECT_EQ(wrong_use("char_gpt", {{"context", 3}}), "context: is 3, but 8 in " + path + ", the file of init_from");
 }
 
 TEST_F(InitialStateTest, WrongTensorsAreNamed) {
   EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors.erase("h.0.mlp.c_fc.bias"); }),
             "the model's tensor 'h.0.mlp.c_fc.bias' is missing");
   EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors["h.0.extra"] = at::ones({1}); }),
-            "tensor 'h.0.extra' is none of the model's");
+            "tensor 'h.0.extra' does not belong to the model");
   EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors["h.5.ln_1.bias"] = at::ones({16}); }),
-            "tensor 'h.5.ln_1.bias' is none of the model's");
+            "tensor 'h.5.ln_1.bias' does not belong to the model");
   // In the layout of torch.nn.Linear.
   EXPECT_EQ(corruption_after([](models::StateDict& tensors) {
               tensors["h.0.attn.c_attn.weight"] = at::ones({48, 16});
@@ -214,14 +214,14 @@ TEST_F(InitialStateTest, FilesOfSomethingElseAreNamed) {
   save("gpt", kSmallGpt2);
   EXPECT_EQ(wrong_use("char_gpt"), "init_from: " + path + " holds the model gpt, not char_gpt");
   EXPECT_THAT(error_message<c10::ValueError>([] { read_initial_state("m.pt", "gpt"); }),
-              ::testing::HasSubstr("init_from: m.pt is neither named *.safetensors"));
+              ::testing::HasSubstr("init_from: m.pt must be a file of weights (*.safetensors"));
   EXPECT_THROW(read_initial_state(folder / "none.safetensors", "gpt"), c10::ValueError);
   models::WeightOnlyInt8QuantHandler handler(models::create_model("char_gpt", kSmallGpt2));
   save_model(path, {.name = "char_gpt",
                     .model = std::dynamic_pointer_cast<models::Model>(handler.convert_for_runtime()),
                     .vocabulary = {},
                     .quantization = kWeightOnlyInt8});
-  EXPECT_EQ(wrong_use("gpt"), "init_from: " + path + " is quantised: it has no weights that could be trained");
+  EXPECT_EQ(wrong_use("gpt"), "init_from: " + path + " is quantised: its weights cannot be trained");
 }
 
 // A module with one weight under three names, like a language model's embedding and head.
@@ -262,9 +262,9 @@ TEST_F(InitialStateTest, ATiedTensorHasAllItsNames) {
   }
   write({{"a.weight", weight}, {"b.weight", weight + 1}});
   EXPECT_EQ(error_message<CorruptInputError>(loaded),
-            path + ": tensors 'a.weight' and 'b.weight' differ, but in the model they are one");
+            path + ": tensors 'a.weight' and 'b.weight' differ, but the model has one tensor for both");
   write({{"a.weight", weight}, {"d.weight", weight}});
-  EXPECT_EQ(error_message<CorruptInputError>(loaded), path + ": tensor 'd.weight' is none of the model's");
+  EXPECT_EQ(error_message<CorruptInputError>(loaded), path + ": tensor 'd.weight' does not belong to the model");
 }
 
 // A module with a weight and two buffers, which TorchScript saves even if they are not persistent.

@@ -84,7 +84,7 @@ TEST(JsonLines, GoesIntoRegularFilesOnly) {
   EXPECT_EQ(refusal(folder.path()), folder.path().string() + ": cannot be written: Is a directory");
   std::filesystem::create_symlink(folder.write("precious", "content"), folder / "link");
   EXPECT_EQ(refusal(folder / "link"),
-            folder / "link" + ": cannot be written: it is a symbolic link, where a file is needed");
+            folder / "link" + ": cannot be written: it is a symbolic link, but must be a file");
   EXPECT_EQ(read_file(folder / "precious"), "content");
 }
 

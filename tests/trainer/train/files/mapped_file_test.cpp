@@ -34,7 +34,7 @@ TEST(MappedFile, WhatCannotBeReadIsNamed) {
   EXPECT_EQ(error_message<c10::ValueError>([&] { MappedFile(folder / "none"); }),
             folder / "none" + ": cannot be read: No such file or directory");
   EXPECT_EQ(error_message<c10::ValueError>([&] { MappedFile(folder.path().string()); }),
-            folder.path().string() + ": is a folder, where a file is needed");
+            folder.path().string() + ": is a folder, but must be a file");
 }
 
 // Files of up to 16 MiB are hashed as a whole, longer files in part.

@@ -173,7 +173,7 @@ TEST_F(ModelFile, TiedWeightsAreHeldOnceAndBuffersToo) {
 TEST_F(ModelFile, OtherSafetensorsFilesAreNoModels) {
   write_safetensors(path_, {.tensors = {{"x", at::ones({1})}}, .metadata = {}});
   EXPECT_EQ(error_message<CorruptInputError>([&] { load_model(path_); }),
-            path_ + ": is no model of narrowcast: its metadata lacks 'format_version'");
+            path_ + ": is not a model of narrowcast: its metadata lacks 'format_version'");
 }
 
 TEST_F(ModelFile, UnknownVersionsAreRefused) {
@@ -186,7 +186,7 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
     return error_after([&](Safetensors& content) { content.metadata[key] = value; });
   };
   EXPECT_EQ(error_with("model", "gpt5"), "model: unknown name 'gpt5'; known: char_gpt, ddp_comm_hook_task, gpt, mlp");
-  EXPECT_EQ(error_with("options", "{"), "metadata 'options': is no valid JSON at byte 2");
+  EXPECT_EQ(error_with("options", "{"), "metadata 'options': is not valid JSON at byte 2");
   EXPECT_EQ(error_with("options", R"({"layers":0})"), "char_gpt: option layers must be in 1..256, but is 0");
   EXPECT_EQ(error_with("options", R"({"layers":2.5})"), "char_gpt: option layers must be an integer, but is 2.5");
   EXPECT_EQ(error_with("options", R"({"layers":"8"})"), "char_gpt: option layers must be an integer, but is \"8\"");
@@ -200,11 +200,11 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
             "has the quantization 'int3', but this program reads weight_only_int8 only");
   EXPECT_EQ(error_with("quantization", "weight_only_int8"),
             "the model's tensor 'blocks.0.attention_output.scales' is missing");
-  EXPECT_EQ(error_with("vocabulary", "{}"), "metadata 'vocabulary' is no array");
-  EXPECT_EQ(error_with("vocabulary", "[1]"), "metadata 'vocabulary' holds something other than strings");
+  EXPECT_EQ(error_with("vocabulary", "{}"), "metadata 'vocabulary' is not an array");
+  EXPECT_EQ(error_with("vocabulary", "[1]"), "metadata 'vocabulary' must hold only strings");
   EXPECT_NE(error_with("vocabulary", R"(["a"])").find("the vocabulary has 1 entries"), std::string::npos);
   EXPECT_EQ(error_after([](Safetensors& content) { content.metadata.erase("options"); }),
-            "is no model of narrowcast: its metadata lacks 'options'");
+            "is not a model of narrowcast: its metadata lacks 'options'");
 }
 
 TEST_F(ModelFile, DeepJsonIsAnErrorNotTheEndOfTheStack) {
@@ -222,7 +222,7 @@ TEST_F(ModelFile, DeepJsonIsAnErrorNotTheEndOfTheStack) {
 
 TEST_F(ModelFile, WhatTheFileSaysIsShownOnOneLineAndNotEndless) {
   EXPECT_EQ(error_after([](Safetensors& content) { content.tensors["\x1b[2J\n"] = at::ones({1}); }),
-            R"(tensor '\x1b[2J\n' is none of the model's)");
+            R"(tensor '\x1b[2J\n' does not belong to the model)");
   const std::string message = error_after([](Safetensors& content) {
     content.metadata["options"] = R"({"\u001b[2J)" + std::string(1'000'000, 'x') + R"(": 1})";
   });
@@ -234,7 +234,7 @@ TEST_F(ModelFile, WrongTensorsAreNamed) {
   EXPECT_EQ(error_after([](Safetensors& content) { content.tensors.erase("final_norm.bias"); }),
             "the model's tensor 'final_norm.bias' is missing");
   EXPECT_EQ(error_after([](Safetensors& content) { content.tensors["x"] = at::ones({1}); }),
-            "tensor 'x' is none of the model's");
+            "tensor 'x' does not belong to the model");
   EXPECT_EQ(error_after([](Safetensors& content) { content.tensors["final_norm.bias"] = at::ones({7}); }),
             "tensor 'final_norm.bias' has the shape [7], but the model's has [8]");
   EXPECT_EQ(error_after([](Safetensors& content) { content.tensors["final_norm.bias"] = at::ones({8}, at::kHalf); }),
@@ -256,7 +256,7 @@ TEST(ModelSuffix, IsOneOfTwo) {
   EXPECT_EQ(model_suffix("input", "a.pt/m.safetensors"), kModelSuffix);
   EXPECT_EQ(model_suffix("input", "m.pt"), kScriptSuffix);
   EXPECT_EQ(error_message<c10::ValueError>([] { model_suffix("input", "m.bin"); }),
-            "input: m.bin is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
+            "input: m.bin must be named *.safetensors (a model file) or *.pt (a TorchScript module)");
 }
 
 }  // namespace

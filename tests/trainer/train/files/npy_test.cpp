@@ -92,12 +92,12 @@ TEST(Npy, TheHeadersSpellingIsFree) {
 TEST(Npy, WhatTensorsAreNotIsNamed) {
   const std::string eight(8, '\0');
   EXPECT_EQ(npy_error(npy_file(npy_dictionary(">f4", "(2,)"), eight)),
-            "byte 20: the array has the dtype '>f4', which is big-endian: write "
+            "byte 20: the array has the dtype '>f4', which is big-endian: convert it with "
             "array.astype(array.dtype.newbyteorder('<'))");
   EXPECT_EQ(npy_error(npy_file("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)}", eight)),
-            "byte 44: the array is in Fortran's order: write it with numpy.ascontiguousarray");
+            "byte 44: the array is in Fortran order: convert it with numpy.ascontiguousarray");
   EXPECT_EQ(npy_error(npy_file("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (2,)}", eight)),
-            "byte 20: the array has fields, but only plain numbers are read");
+            "byte 20: the array has fields, but only plain numbers are supported");
   for (const std::string dtype : {"<c8", "<u8", "|O", "<U4", "<M8[ns]", "f4", ""}) {
     EXPECT_EQ(npy_error(npy_file(npy_dictionary(dtype, "(1,)"), eight)),
               "byte 20: the array has the dtype '" + dtype + "', which is unknown or not supported");
@@ -106,23 +106,23 @@ TEST(Npy, WhatTensorsAreNotIsNamed) {
 
 TEST(Npy, WrongHeadersAreRefused) {
   const auto error = [](const std::string& dictionary) { return npy_error(npy_file(dictionary, "abcd")); };
-  EXPECT_EQ(error(""), "byte 64: the header has no '{' here");
+  EXPECT_EQ(error(""), "byte 64: the header must have '{' here");
   EXPECT_EQ(error("{}"), "byte 64: the header lacks descr, fortran_order or shape");
   EXPECT_EQ(error("{'descr': '<f4', 'shape': (1,)}"), "byte 64: the header lacks descr, fortran_order or shape");
-  EXPECT_EQ(error("{'descr': '<f4' 'shape': (1,)}"), "byte 26: the header has neither ',' nor '}' here");
-  EXPECT_EQ(error("{'descr' '<f4'}"), "byte 19: the header has no ':' here");
+  EXPECT_EQ(error("{'descr': '<f4' 'shape': (1,)}"), "byte 26: the header must have ',' or '}' here");
+  EXPECT_EQ(error("{'descr' '<f4'}"), "byte 19: the header must have ':' here");
   EXPECT_EQ(error("{'descr': '<f4', 'descr': '<f4'}"),
-            "byte 27: the header has the key 'descr', which is unknown or there twice");
-  EXPECT_EQ(error("{'order': 'C'}"), "byte 11: the header has the key 'order', which is unknown or there twice");
-  EXPECT_EQ(error("{descr: '<f4'}"), "byte 11: the header has no string here");
-  EXPECT_EQ(error("{'descr"), "byte 11: the header's string has no end");
-  EXPECT_EQ(error("{'fortran_order': 0}"), "byte 28: the header's fortran_order is neither True nor False");
-  EXPECT_EQ(error("{'shape': 1}"), "byte 20: the header has no '(' here");
-  EXPECT_EQ(error("{'shape': (1)}"), "byte 22: the shape of one dimension lacks its ','");
-  EXPECT_EQ(error("{'shape': (-1,)}"), "byte 21: the header has no size in 0..2^63-1 here");
-  EXPECT_EQ(error("{'shape': (9223372036854775808,)}"), "byte 21: the header has no size in 0..2^63-1 here");
-  EXPECT_EQ(error("{'shape': (1 2)}"), "byte 23: the header has neither ',' nor ')' here");
-  EXPECT_EQ(error(npy_dictionary("<f4", "(1,)") + "{"), "byte 67: the header goes on behind its '}'");
+            "byte 27: the header has the key 'descr', which is unknown or a duplicate");
+  EXPECT_EQ(error("{'order': 'C'}"), "byte 11: the header has the key 'order', which is unknown or a duplicate");
+  EXPECT_EQ(error("{descr: '<f4'}"), "byte 11: the header must have a string here");
+  EXPECT_EQ(error("{'descr"), "byte 11: the header's string has no closing quote");
+  EXPECT_EQ(error("{'fortran_order': 0}"), "byte 28: the header's fortran_order must be True or False");
+  EXPECT_EQ(error("{'shape': 1}"), "byte 20: the header must have '(' here");
+  EXPECT_EQ(error("{'shape': (1)}"), "byte 22: the shape with one dimension lacks its ','");
+  EXPECT_EQ(error("{'shape': (-1,)}"), "byte 21: the header must have a size in 0..2^63-1 here");
+  EXPECT_EQ(error("{'shape': (9223372036854775808,)}"), "byte 21: the header must have a size in 0..2^63-1 here");
+  EXPECT_EQ(error("{'shape': (1 2)}"), "byte 23: the header must have ',' or ')' here");
+  EXPECT_EQ(error(npy_dictionary("<f4", "(1,)") + "{"), "byte 67: the header has text after its '}'");
   std::string many;
   for (int i = 0; i < 65; ++i) many += "1,";
   EXPECT_EQ(error("{'shape': (" + many + ")}"), "byte 149: the array has more than 64 dimensions");
@@ -140,15 +140,15 @@ TEST(Npy, WrongLengthsAreRefused) {
 
 TEST(Npy, WrongBeginningsAreRefused) {
   std::string bytes = npy_file(npy_dictionary("<f4", "(1,)"), "abcd");
-  EXPECT_EQ(npy_error("abc"), "byte 0: is no NPY file, which begins with \\x93NUMPY");
-  EXPECT_EQ(npy_error(std::string("PK\3\4") + bytes), "byte 0: is no NPY file, which begins with \\x93NUMPY");
+  EXPECT_EQ(npy_error("abc"), "byte 0: is not an NPY file, which begins with \\x93NUMPY");
+  EXPECT_EQ(npy_error(std::string("PK\3\4") + bytes), "byte 0: is not an NPY file, which begins with \\x93NUMPY");
   for (const char version : {'\0', '\4'}) {
     bytes[6] = version;
-    EXPECT_EQ(npy_error(bytes), "byte 6: has the format's version " + std::to_string(version) +
+    EXPECT_EQ(npy_error(bytes), "byte 6: has the format version " + std::to_string(version) +
                                     ".0, but this program reads 1.0, 2.0 and 3.0");
   }
   bytes[6] = bytes[7] = 1;
-  EXPECT_EQ(npy_error(bytes), "byte 6: has the format's version 1.1, but this program reads 1.0, 2.0 and 3.0");
+  EXPECT_EQ(npy_error(bytes), "byte 6: has the format version 1.1, but this program reads 1.0, 2.0 and 3.0");
   bytes[7] = 0;
   bytes[9] = 1;
   EXPECT_EQ(npy_error(bytes), "byte 8: the header's length 374 reaches past the end of the file at byte 132");

@@ -80,21 +80,21 @@ INSTANTIATE_TEST_SUITE_P(
                       RefusedHeader{"[]", "the header does not begin with '{'"},
                       RefusedHeader{"\xef\xbb\xbf{}", "the header does not begin with '{'"},
                       RefusedHeader{" {}", "the header does not begin with '{'"},
-                      RefusedHeader{"{", "header: no valid JSON"}, RefusedHeader{"{}}", "header: no valid JSON"},
-                      RefusedHeader{"{} x", "header: no valid JSON"},
-                      RefusedHeader{std::string("{}\0", 3), "header: no valid JSON, it has a zero byte"},
-                      RefusedHeader{"{\"\xff\":{}}", "header: no valid JSON"},
-                      RefusedHeader{"{\"\xed\xa0\x80\":{}}", "header: no valid JSON"},
-                      RefusedHeader{"{\"\\ud800\":{}}", "header: no valid JSON"},
-                      RefusedHeader{"{/**/}", "header: no valid JSON"},
-                      RefusedHeader{"{\"t\":{\"shape\":[1e999]}}", "header: no valid JSON"}));
+                      RefusedHeader{"{", "header: not valid JSON"}, RefusedHeader{"{}}", "header: not valid JSON"},
+                      RefusedHeader{"{} x", "header: not valid JSON"},
+                      RefusedHeader{std::string("{}\0", 3), "header: not valid JSON, it has a zero byte"},
+                      RefusedHeader{"{\"\xff\":{}}", "header: not valid JSON"},
+                      RefusedHeader{"{\"\xed\xa0\x80\":{}}", "header: not valid JSON"},
+                      RefusedHeader{"{\"\\ud800\":{}}", "header: not valid JSON"},
+                      RefusedHeader{"{/**/}", "header: not valid JSON"},
+                      RefusedHeader{"{\"t\":{\"shape\":[1e999]}}", "header: not valid JSON"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Keys, SafetensorsRefusedHeader,
     ::testing::Values(
-        RefusedHeader{R"({"t":1})", R"(header: 't' holds a number, which it must not)"},
-        RefusedHeader{R"({"t":null})", R"(header: 't' holds null, which it must not)"},
-        RefusedHeader{R"({"t":[]})", R"(header: 't' holds an array, which it must not)"},
+        RefusedHeader{R"({"t":1})", R"(header: 't' holds a number, which is not allowed)"},
+        RefusedHeader{R"({"t":null})", R"(header: 't' holds null, which is not allowed)"},
+        RefusedHeader{R"({"t":[]})", R"(header: 't' holds an array, which is not allowed)"},
         RefusedHeader{R"({"t":{}})", R"(header: tensor 't' lacks dtype, shape or data_offsets)"},
         RefusedHeader{R"({"t":{"dtype":"U8","shape":[4]}})",
                       R"(header: tensor 't' lacks dtype, shape or data_offsets)"},
@@ -107,18 +107,18 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedHeader{R"({"__metadata__":{},"__metadata__":{}})", R"(header: duplicate key '__metadata__')"},
         RefusedHeader{R"({"__metadata__":{"a":"1","a":"1"}})", R"(header: duplicate key 'a')"},
         RefusedHeader{R"({"__metadata__":{"a":1}})",
-                      R"(header: '__metadata__', 'a' holds a number, which it must not)"},
+                      R"(header: '__metadata__', 'a' holds a number, which is not allowed)"},
         RefusedHeader{R"({"__metadata__":{"a":{}}})",
-                      R"(header: '__metadata__', 'a' holds an object, which it must not)"},
-        RefusedHeader{R"({"__metadata__":"x"})", R"(header: '__metadata__' holds a string, which it must not)"},
-        RefusedHeader{"{\"a\\nb\":1}", R"(header: 'a\nb' holds a number, which it must not)"},
+                      R"(header: '__metadata__', 'a' holds an object, which is not allowed)"},
+        RefusedHeader{R"({"__metadata__":"x"})", R"(header: '__metadata__' holds a string, which is not allowed)"},
+        RefusedHeader{"{\"a\\nb\":1}", R"(header: 'a\nb' holds a number, which is not allowed)"},
         RefusedHeader{"{\"" + std::string(1000, 'n') + "\":1}", "header: '" + std::string(93, 'n') + " [1000 bytes] " +
                                                                     std::string(93, 'n') +
-                                                                    "' holds a number, which it must not"}));
+                                                                    "' holds a number, which is not allowed"}));
 
 // A float32 tensor with an invalid element in its shape, and one whose shape is too large.
 RefusedHeader bad_shape(const std::string& shape, const std::string& what) {
-  return {one_tensor("\"F32\"", shape, "[0,4]"), "header: 't', 'shape' holds " + what + ", which it must not"};
+  return {one_tensor("\"F32\"", shape, "[0,4]"), "header: 't', 'shape' holds " + what + ", which is not allowed"};
 }
 RefusedHeader overflow(const std::string& shape, int64_t bytes) {
   return {one_tensor("\"F32\"", shape, "[0," + std::to_string(bytes) + "]"),
@@ -130,11 +130,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         RefusedHeader{one_tensor("\"F31\"", "[1]", "[0,4]"),
                       R"(header: tensor 't' has the dtype 'F31', which is unknown or not supported)"},
-        RefusedHeader{one_tensor("1", "[1]", "[0,4]"), R"(header: 't', 'dtype' holds a number, which it must not)"},
+        RefusedHeader{one_tensor("1", "[1]", "[0,4]"), R"(header: 't', 'dtype' holds a number, which is not allowed)"},
         RefusedHeader{one_tensor("\"F32\"", "[9223372036854775808]", "[0,4]"),
                       R"(header: tensor 't' has the number 9223372036854775808 above 2^63-1)"},
         bad_shape("1", "a number"), bad_shape("[[1]]", "an array"), bad_shape("[-1]", "a negative number"),
-        bad_shape("[1.0]", "a fractional or huge number"), bad_shape("[true]", "a truth value"),
+        bad_shape("[1.0]", "a fractional or huge number"), bad_shape("[true]", "a boolean"),
         bad_shape("[18446744073709551616]", "a fractional or huge number"), overflow("[4294967296,4294967296]", 4),
         overflow("[4611686018427387904]", 4), overflow("[0,4294967296,4294967296]", 0)));
 
@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedHeader{one_tensor("\"F32\"", "[1]", "[0]"), R"(header: tensor 't' has 1 data_offsets instead of 2)"},
         RefusedHeader{one_tensor("\"F32\"", "[1]", "[0,4,8]"), R"(header: tensor 't' has 3 data_offsets instead of 2)"},
         RefusedHeader{one_tensor("\"F32\"", "[1]", "[4,0]"),
-                      R"(header: tensor 't' begins at byte 4 of the data, where 0 is next)"},
+                      R"(header: tensor 't' begins at byte 4 of the data instead of at byte 0)"},
         RefusedHeader{one_tensor("\"F32\"", "[1]", "[0,3]"),
                       R"(header: tensor 't' has the range 0..3, but shape and dtype need 4 bytes)"},
         RefusedHeader{one_tensor("\"F32\"", "[1]", "[0,4]"), "the header describes 4 bytes of data, but 5 follow it",
@@ -154,10 +154,10 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedHeader{"{}", "the header describes 0 bytes of data, but 4 follow it"},
         RefusedHeader{R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                       R"("b":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})",
-                      R"(header: tensor 'b' begins at byte 3 of the data, where 2 is next)"},
+                      R"(header: tensor 'b' begins at byte 3 of the data instead of at byte 2)"},
         RefusedHeader{R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                       R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
-                      R"(header: tensor 'b' begins at byte 2 of the data, where 3 is next)"}));
+                      R"(header: tensor 'b' begins at byte 2 of the data instead of at byte 3)"}));
 
 TEST(SafetensorsHeader, TooManyDimensionsAreRefused) {
   std::string shape = "[1";

@@ -161,7 +161,7 @@ TEST(SafetensorsWrite, WrongTensorsAreNamedAndNothingIsWritten) {
             path + ": tensor 'x' has the dtype ComplexDouble, which safetensors files cannot hold here");
   EXPECT_EQ(error("x", at::ones({2}).to_sparse()),
             path + ": tensor 'x' has the layout Sparse, but only strided tensors can be written");
-  EXPECT_EQ(error("__metadata__", at::ones({2})), path + ": no tensor can have the name __metadata__");
+  EXPECT_EQ(error("__metadata__", at::ones({2})), path + ": a tensor cannot have the name __metadata__");
   EXPECT_NE(error("\xff", at::ones({2})).find("is not UTF-8"), std::string::npos);
   EXPECT_NE(write_error(path, {.tensors = {}, .metadata = {{"k", "\xff"}}}).find("is not UTF-8"), std::string::npos);
   EXPECT_EQ(folder.entries(), 0);

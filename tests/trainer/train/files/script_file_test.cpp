@@ -53,10 +53,10 @@ TEST(ScriptFile, NamesTheFileThatIsNone) {
   EXPECT_THAT(error_message<c10::ValueError>([&] { load_script(folder / "none.pt"); }), HasSubstr("none.pt"));
   const std::string path = folder.write("text.pt", "no archive");
   EXPECT_THAT(error_message<CorruptInputError>([&] { load_script(path); }),
-              AllOf(HasSubstr("text.pt: is no TorchScript module"), Not(HasSubstr("\n"))));
+              AllOf(HasSubstr("text.pt: is not a TorchScript module"), Not(HasSubstr("\n"))));
   const SavedScript bad = {.module = table_module(at::eye(2)), .extra_files = {{"vocabulary.json", "[1, 2]"}}};
   EXPECT_THAT(error_message<CorruptInputError>([&] { script_vocabulary("m.pt", bad); }),
-              HasSubstr("m.pt: its extra file vocabulary.json is no JSON array of strings"));
+              HasSubstr("m.pt: its extra file vocabulary.json is not a JSON array of strings"));
 }
 
 TEST(ScriptFile, ADeepVocabularyIsAnError) {

@@ -71,9 +71,9 @@ TEST_F(ShardedWeightsTest, AreThoseOfAllParts) {
 
 TEST_F(ShardedWeightsTest, MissingAndForeignPartsAreNamed) {
   write_part(first, {{"a", at::ones({2})}});
-  EXPECT_EQ(corruption(), "model-00001-of-00002.safetensors: lacks tensor 'c', which " + index + " expects there");
+  EXPECT_EQ(corruption(), "model-00001-of-00002.safetensors: lacks tensor 'c', which " + index + " assigns to it");
   write_part(first, {{"a", at::ones({2})}, {"b", at::ones({2})}, {"c", at::ones({2})}});
-  EXPECT_EQ(corruption(), "model-00001-of-00002.safetensors: tensor 'b' is not one that " + index + " expects there");
+  EXPECT_EQ(corruption(), "model-00001-of-00002.safetensors: tensor 'b' is not assigned to it by " + index);
   SetUp();
   std::filesystem::remove(second);
   EXPECT_EQ(wrong_use(index), second + ": cannot be read: No such file or directory");
@@ -82,10 +82,10 @@ TEST_F(ShardedWeightsTest, MissingAndForeignPartsAreNamed) {
 TEST_F(ShardedWeightsTest, AnIndexThatIsNoneIsNamed) {
   for (const char* const text : {"[]", "{}", R"({"weight_map": []})", R"({"weight_map": {}})"}) {
     folder.write("model.safetensors.index.json", text);
-    EXPECT_EQ(corruption(), "model.safetensors.index.json: has no object weight_map") << text;
+    EXPECT_EQ(corruption(), "model.safetensors.index.json: lacks the object 'weight_map'") << text;
   }
   folder.write("model.safetensors.index.json", "{");
-  EXPECT_EQ(corruption(), "model.safetensors.index.json: is no valid JSON at byte 2");
+  EXPECT_EQ(corruption(), "model.safetensors.index.json: is not valid JSON at byte 2");
   write_index({{"a", 1}});
   EXPECT_EQ(corruption(), "model.safetensors.index.json: the part of tensor 'a' is not a string");
   for (const std::string name : {"../x.safetensors", "/x.safetensors", "x.bin", ""}) {
@@ -97,7 +97,7 @@ TEST_F(ShardedWeightsTest, AnIndexThatIsNoneIsNamed) {
 
 TEST_F(ShardedWeightsTest, OnePartIsNotTaken) {
   EXPECT_EQ(wrong_use(first),
-            "init_from: " + first + " is one of 2 parts; name their folder or their index, *.safetensors.index.json");
+            "init_from: " + first + " is one of 2 parts; give the folder or the index, *.safetensors.index.json");
 }
 
 TEST(Weights, AreAFileOrThatOfAFolder) {
@@ -121,16 +121,15 @@ TEST(Weights, WhatIsNoPlaceForThemIsNamed) {
   const auto message = [](const std::string& given) {
     return error_message<c10::ValueError>([&] { read_weights("init_from", given); });
   };
-  EXPECT_EQ(
-      message("m.pt"),
-      "init_from: m.pt is neither named *.safetensors, a file of weights, nor *.safetensors.index.json, the index "
-      "of several, nor is it a folder");
+  EXPECT_EQ(message("m.pt"),
+            "init_from: m.pt must be a file of weights (*.safetensors), an index of such files "
+            "(*.safetensors.index.json) or a folder");
   EXPECT_EQ(message(path),
             "init_from: the folder " + path + " has neither model.safetensors nor model.safetensors.index.json");
   folder.write("model.safetensors", "");
   folder.write("model.safetensors.index.json", "");
   EXPECT_EQ(message(path), "init_from: the folder " + path +
-                               " has both model.safetensors and model.safetensors.index.json; name one of them");
+                               " has both model.safetensors and model.safetensors.index.json; give one of the files");
 }
 
 // 3 MiB and one byte, which are read in parts.

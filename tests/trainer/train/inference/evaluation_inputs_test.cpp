@@ -73,17 +73,17 @@ TEST(LoadForEvaluation, GoesByTheFilesSuffix) {
   const auto message = [&](const std::string& name) {
     return error_message<c10::ValueError>([&] { load_for_evaluation({.version = "1", .file = folder / name}); });
   };
-  EXPECT_THAT(message("m.bin"), HasSubstr("is neither named *.safetensors"));
+  EXPECT_THAT(message("m.bin"), HasSubstr("must be named *.safetensors"));
   // A script whose name is that of a model file is not run.
   save_script(table_module(at::eye(3)), folder / "m.safetensors", {});
   EXPECT_THROW(load_for_evaluation({.version = "1", .file = folder / "m.safetensors"}), CorruptInputError);
   files::save_model(
       folder / "task.safetensors",
       {.name = "ddp_comm_hook_task", .model = models::create_model("ddp_comm_hook_task"), .vocabulary = {}});
-  EXPECT_THAT(message("task.safetensors"), HasSubstr("has nothing to evaluate"));
+  EXPECT_THAT(message("task.safetensors"), HasSubstr("cannot be evaluated"));
   files::save_model(folder / "script.safetensors",
                     {.name = models::kScript, .model = models::create_model("mlp"), .vocabulary = {}});
-  EXPECT_THAT(message("script.safetensors"), HasSubstr("without its code; take the *.pt that was written beside it"));
+  EXPECT_THAT(message("script.safetensors"), HasSubstr("without its code; use the *.pt that was written beside it"));
 }
 
 TEST(ReadEvaluationData, TextIsInTheModelsTokens) {

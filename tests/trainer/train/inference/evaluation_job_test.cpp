@@ -121,7 +121,7 @@ TEST_F(EvaluationJobTest, RefusesWhatHasNoEffect) {
     return error_message<c10::ValueError>([&] { evaluate(changed); });
   };
   EXPECT_THAT(message([](EvaluationJob& it) { it.batch_size = 0; }), HasSubstr("batch_size: must be a multiple"));
-  EXPECT_THAT(message([](EvaluationJob& it) { it.batches = 0; }), HasSubstr("there is nothing to do"));
+  EXPECT_THAT(message([](EvaluationJob& it) { it.batches = 0; }), HasSubstr("has no effect with eval_batches = 0"));
 }
 
 // The module's two forwards; rank 0's batch norms are saved and evaluated.
@@ -202,7 +202,7 @@ TEST(EvaluationOfAScript, TakesTheTextsVocabularyIfItHasNone) {
   EXPECT_THAT(results.substr(results.find("text:\n")), MatchesRegex("text:\n[abcd]{3}\n"));
   job.batches = 0;
   job.data = {};
-  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("holds no vocabulary"));
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("has no vocabulary"));
 }
 
 TEST(EvaluationOfAScript, RefusesDataOfAnotherVocabulary) {
@@ -239,7 +239,7 @@ TEST(EvaluationOfAScript, AClassifierWritesNoText) {
   job.model = "mlp";
   job.batches = 0;
   job.generation.options.count = 3;
-  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("which writes no text"));
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("which cannot generate text"));
 }
 
 }  // namespace

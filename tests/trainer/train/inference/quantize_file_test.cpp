@@ -76,9 +76,9 @@ TEST(CompareStates, KnowsAModuleThatIsALayerItself) {
 
 TEST(ReportText, EndsWithALineForEachLayerThatStays) {
   QuantizeReport report = compare_layers(floats(), quantised());
-  report.float_layers = {{"b.out", "'b' uses its weight itself"}, {"", "it has no inputs"}};
-  EXPECT_THAT(report_text(report), EndsWith(" B\nb.out stays as it is: 'b' uses its weight itself\n"
-                                            "the module stays as it is: it has no inputs\n"));
+  report.float_layers = {{"b.out", "'b' uses its weight directly"}, {"", "it has no inputs"}};
+  EXPECT_THAT(report_text(report), EndsWith(" B\nb.out is not quantised: 'b' uses its weight directly\n"
+                                            "the module is not quantised: it has no inputs\n"));
 }
 
 TEST(ReportText, HasALinePerLayerAndTheSum) {
@@ -161,7 +161,7 @@ TEST_F(QuantizeModelFile, DryRunWritesNothing) {
 
 TEST_F(QuantizeModelFile, RefusesPathsThatDoNotFit) {
   const std::string input = options.input;
-  EXPECT_THAT(refusal({.input = folder / "m.bin", .output = folder / "q.bin"}), HasSubstr("m.bin is neither named"));
+  EXPECT_THAT(refusal({.input = folder / "m.bin", .output = folder / "q.bin"}), HasSubstr("m.bin must be named"));
   EXPECT_THAT(refusal({.input = input, .output = folder / "q.pt"}), HasSubstr("q.pt must be named *.safetensors"));
   EXPECT_THAT(refusal({.input = input, .output = input, .overwrite = true}), HasSubstr("is the input"));
   EXPECT_THAT(refusal({.input = folder / "no.safetensors", .output = options.output}), HasSubstr("no.safetensors"));

@@ -89,7 +89,7 @@ TEST_F(JobSettingsTest, LeaveOutWhatIsSent) {
 }
 
 TEST_F(JobCheckpointsTest, TheSameJobStartsAndResumes) {
-  EXPECT_THAT(run(), HasSubstr("starts anew: there is no checkpoint in " + checkpoints));
+  EXPECT_THAT(run(), HasSubstr("starts a new training: there is no checkpoint in " + checkpoints));
   const std::string whole = model();
   lose_step_4();
   EXPECT_THAT(run(), AllOf(HasSubstr("resumes from " + checkpoints + "/step-00000002, step 2 of 4\n"),
@@ -262,9 +262,11 @@ TEST_F(JobCheckpointsTest, ManyThingsMayChange) {
   job.training.log_every = 3;
   job.training.eval_every = 2;
   job.training.accumulation_steps = 2;
-  EXPECT_THAT(run(),
-              AllOf(HasSubstr("step 4 of 6"),
-                    HasSubstr("cannot give the same bits as without the interruption: accumulation_steps (2, was 1)")));
+  EXPECT_THAT(
+      run(),
+      AllOf(
+          HasSubstr("step 4 of 6"),
+          HasSubstr("results will not be bit-identical to an uninterrupted training: accumulation_steps (2, was 1)")));
   job.training.steps = 3;
   EXPECT_THAT(complaint(), HasSubstr("steps: is 3, but the checkpoint " + checkpoints + "/step-00000006 is of step 6"));
 }

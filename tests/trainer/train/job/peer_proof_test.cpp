@@ -49,9 +49,9 @@ TEST(ProveToPeers, NamesTheRankThatDoesNotKnowIt) {
     });
     for (int64_t rank = 0; rank < 3; ++rank) {
       const int64_t named = rank != stranger ? stranger : rank == 0 ? 1 : 0;
-      EXPECT_EQ(messages[static_cast<size_t>(rank)], "rank " + std::to_string(named) +
-                                                         " does not know the secret of NARROWCAST_SECRET_FILE, or "
-                                                         "somebody else is in its place");
+      EXPECT_EQ(messages[static_cast<size_t>(rank)],
+                "rank " + std::to_string(named) +
+                    " does not know the secret of NARROWCAST_SECRET_FILE, or another process impersonates it");
     }
   }
 }

@@ -276,7 +276,7 @@ TEST(Plan, RefusesOptionsThatAutoDoesNotTakeOnGpus) {
   EXPECT_NO_THROW(make_plan(job, inputs, 2));
   inputs.device = at::Device(at::kCUDA, 0);
   EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_plan(job, inputs, 2); }),
-              HasSubstr("auto_bits: 4 has no effect on GPUs, where hook auto takes allreduce so far"));
+              HasSubstr("auto_bits: 4 has no effect on GPUs, where the hook auto always uses allreduce"));
   job.ddp.wire({.levels = hooks::Levels::kOne});
   EXPECT_NO_THROW(make_plan(job, inputs, 2));
 }

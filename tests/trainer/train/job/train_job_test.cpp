@@ -266,7 +266,7 @@ TEST(RunJob, RefusesAModuleThatCannotBeTrained) {
   frozen.eval();
   EXPECT_THAT(with(torch::jit::freeze(frozen), as_it_is), HasSubstr("net.pt: none of its 0 parameters requires"));
   EXPECT_THAT(with(testing::digit_net(), [](TrainJob& job) { job.loss = "hinge"; }), HasSubstr("but is 'hinge'"));
-  EXPECT_THAT(with(testing::digit_net(), [](TrainJob& job) { job.loss = ""; }), HasSubstr("loss: must say what"));
+  EXPECT_THAT(with(testing::digit_net(), [](TrainJob& job) { job.loss = ""; }), HasSubstr("loss: must be"));
   EXPECT_THAT(with(testing::digit_net(testing::kGivesLoss), as_it_is), HasSubstr("loss: has no effect with "));
   EXPECT_THAT(
       with(testing::digit_net(), [&](TrainJob& job) { job.data = {folder / "verse.txt"}; }),
@@ -295,7 +295,7 @@ TEST(RunJob, LooksThroughAllClassesFirst) {
   };
   EXPECT_EQ(with(9, testing::kPredicts), program::kSuccess);
   EXPECT_THAT(testing::error_message<c10::ValueError>([&] { with(10, testing::kPredicts); }),
-              HasSubstr("net.pt: has logits for 10 classes, but the data need 11"));
+              HasSubstr("net.pt: returns logits for 10 classes, but the data needs 11"));
   EXPECT_THAT(testing::error_message<CorruptInputError>([&] { with(-100, testing::kPredicts); }),
               HasSubstr(": has the class -100, but classes count from 0"));
   EXPECT_EQ(with(-100, testing::kGivesLoss), program::kSuccess);

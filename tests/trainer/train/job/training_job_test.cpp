@@ -52,7 +52,7 @@ TEST(PreparePlaces, FailsOnAllRanksAlike) {
   job.output.folder = folder.write("file", "") + "/run";
   run_agreed(job, 2, [](const AgreedJob& agreed) {
     EXPECT_THAT(error_message<c10::ValueError>([&] { prepare_places(agreed); }),
-                HasSubstr("rank 0: output_dir: cannot make folder"));
+                HasSubstr("rank 0: output_dir: cannot create folder"));
     return 0;
   });
 }
@@ -100,8 +100,8 @@ TEST(TrainingJob, RemovesNothingWhereItCannotWrite) {
     return output;
   };
   expect_kept(with(&OutputOptions::report, "none/x.html"), "report: ");
-  expect_kept(with(&OutputOptions::tensorboard_dir, "file/x"), "tensorboard_dir: cannot make folder ");
-  expect_kept(with(&OutputOptions::folder, "file"), "output_dir: cannot make folder ");
+  expect_kept(with(&OutputOptions::tensorboard_dir, "file/x"), "tensorboard_dir: cannot create folder ");
+  expect_kept(with(&OutputOptions::folder, "file"), "output_dir: cannot create folder ");
   expect_kept(with(&OutputOptions::folder, "taken"), "model.pt: cannot be written: Is a directory");
   expect_kept(with(&OutputOptions::folder, "full"), "model.safetensors: cannot be written: Is a directory");
   expect_kept(with(&OutputOptions::folder, "linked"), "metrics.jsonl: cannot be written: it is a symbolic link");
@@ -120,10 +120,10 @@ TEST(CheckPlaces, MakesNothing) {
   EXPECT_EQ(complaint({.tensorboard_dir = folder / "a", .report = folder / "a/x.html"}), nothing);
   EXPECT_THAT(complaint({.folder = folder / "a", .report = folder.path().string()}), HasSubstr("Is a directory"));
   EXPECT_THAT(complaint({.folder = folder / "a", .report = folder / "a/b/x.html"}),
-              HasSubstr("report: " + folder / "a/b/x.html" + ": there is no folder "));
+              HasSubstr("report: " + folder / "a/b/x.html" + ": folder "));
   EXPECT_THAT(complaint({.folder = folder / "file/b"}),
-              HasSubstr("output_dir: cannot make folder " + folder / "file/b" + ": Not a directory"));
-  EXPECT_THAT(complaint({.tensorboard_dir = folder / "file"}), HasSubstr("tensorboard_dir: cannot make folder "));
+              HasSubstr("output_dir: cannot create folder " + folder / "file/b" + ": Not a directory"));
+  EXPECT_THAT(complaint({.tensorboard_dir = folder / "file"}), HasSubstr("tensorboard_dir: cannot create folder "));
   EXPECT_THAT(complaint({.prometheus_file = folder / "none/x.prom"}), HasSubstr("prometheus_file: "));
   EXPECT_EQ(folder.entries(), 1);
 }

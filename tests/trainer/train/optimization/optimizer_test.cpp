@@ -177,8 +177,10 @@ TEST(OptimizerState, NamesWhatDoesNotFit) {
                 s["weight.exp_avg"] = at::zeros({3, 2});
               }),
               HasSubstr("the optimizer's 'weight.exp_avg' is Float [3, 2], but the parameter is Float [2, 3]"));
-  EXPECT_THAT(complaint([](TensorMap& s) { s["other.step"] = at::zeros({1}); }), HasSubstr("no use for 'other.step'"));
-  EXPECT_THAT(complaint([](TensorMap& s) { s["bias.step"] = at::zeros({1}); }), HasSubstr("'bias.step' is no integer"));
+  EXPECT_THAT(complaint([](TensorMap& s) { s["other.step"] = at::zeros({1}); }),
+              HasSubstr("the optimizer's 'other.step' is unknown"));
+  EXPECT_THAT(complaint([](TensorMap& s) { s["bias.step"] = at::zeros({1}); }),
+              HasSubstr("'bias.step' is not an integer"));
 }
 
 TEST(OptimizerState, IsOfOneKind) {
@@ -189,11 +191,11 @@ TEST(OptimizerState, IsOfOneKind) {
   EXPECT_THAT(error_message<CorruptInputError>([&] {
                 load_optimizer_state(*sgd.optimizer, *sgd.layer, optimizer_state(*adamw.optimizer, *adamw.layer));
               }),
-              HasSubstr("no use for 'bias.exp_avg'"));
+              HasSubstr("the optimizer's 'bias.exp_avg' is unknown"));
   EXPECT_THAT(error_message<CorruptInputError>([&] {
                 load_optimizer_state(*adamw.optimizer, *adamw.layer, optimizer_state(*sgd.optimizer, *sgd.layer));
               }),
-              HasSubstr("no use for 'bias.momentum_buffer'"));
+              HasSubstr("the optimizer's 'bias.momentum_buffer' is unknown"));
 }
 
 TEST(OptimizerState, KnowsTheTrainersOptimizersOnly) {

@@ -97,7 +97,7 @@ TEST(TrainingsDocument, NamesWhatIsNone) {
   EXPECT_THAT(error_message<c10::ValueError>([&] { trainings_document({folder.path()}); }),
               HasSubstr(folder / "metrics.jsonl"));
   EXPECT_EQ(error_message<CorruptInputError>([&] { trainings_document({folder.write("text", "no JSON")}); }),
-            folder / "text" + ": has no line of a training's start: it is no metrics.jsonl of narrowcast-train");
+            folder / "text" + ": is not a metrics.jsonl of narrowcast-train: it has no line of a training's start");
 }
 
 TEST(TrainingReport, IsWrittenAtCheckpoints) {

@@ -185,8 +185,8 @@ TEST(TensorBoardEvents, NeedAFolder) {
   EXPECT_EQ(complaint("a/b"), "nothing was thrown");
   EXPECT_TRUE(std::filesystem::is_empty(folder / "a/b"));
   EXPECT_EQ(complaint("a"), "nothing was thrown") << "it is there";
-  EXPECT_EQ(complaint("file"), "tensorboard_dir: cannot make folder " + folder / "file" + ": Not a directory");
-  EXPECT_EQ(complaint("file/x"), "tensorboard_dir: cannot make folder " + folder / "file/x" + ": Not a directory");
+  EXPECT_EQ(complaint("file"), "tensorboard_dir: cannot create folder " + folder / "file" + ": Not a directory");
+  EXPECT_EQ(complaint("file/x"), "tensorboard_dir: cannot create folder " + folder / "file/x" + ": Not a directory");
   EXPECT_EQ(error_message<c10::ValueError>([&] {
               TensorBoardEvents({.folder = folder / "none"});
             }).find("tensorboard_dir: " + folder / "none/events.out.tfevents."),

@@ -97,7 +97,7 @@ TEST(Counters, NameWhatIsMissing) {
   restored = restored_from(example_counters(), 1);
   restored.replica["counters.window_steps"] = at::zeros({});
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
-            "'counters.window_steps' is no number of type Long");
+            "'counters.window_steps' is not a number of type Long");
 }
 
 }  // namespace

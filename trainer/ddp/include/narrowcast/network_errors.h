@@ -26,7 +26,7 @@ class StepScope {
   int64_t number_;  // among the steps that are known
 };
 
-// "has been in STEP for N s", about the step that began last, or "is in no collective".
+// "has been in STEP for N s", about the step that began last, or "is not in a collective".
 std::string describe_current_step(int64_t rank);
 
 // Throws `error` again. If a peer or the network caused it, it becomes a one-line c10::DistBackendError "rank R: STEP

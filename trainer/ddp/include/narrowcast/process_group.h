@@ -34,8 +34,8 @@ struct ProcessGroupOptions {
   // 0 turns it off. A `timeout` below 3 s turns it off as well: then only the time-out ends waits.
   std::chrono::milliseconds silence = std::chrono::seconds(30);
   // For "gloo", whose waits only a time-out ends. If a rank is lost by the heartbeat timeout, a ProcessGroupScope calls
-  // this once, on a separate thread, with "rank R: rank L is lost: it has given no sign for 30 s". It should end the
-  // process. If it is not given, such a rank is noticed only by the time-out.
+  // this once, on a separate thread, with "rank R: rank L is lost: it has sent no heartbeat for 30 s". It should end
+  // the process. If it is not given, such a rank is noticed only by the time-out.
   std::function<void(const std::string& why)> on_silence = {};
   std::string interface = {};       // network interface, e.g. "eth0"; empty: WorkerEnv::socket_interface, else loopback
                                     // for a job on one node, else the one that reaches MASTER_ADDR (NCCL: its choice)

@@ -264,9 +264,10 @@ TEST(TwoLevels, AGroupOfWhichARankGaveUpSaysThatItCannotBeUsed) {
     job->set_call({at::ones({1000}), {}, {}});
     const auto engine = engine::Engine::for_group(group);
     const auto future = engine->submit(job);
-    EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { future->waitAndThrow(); }),
-                AllOf(HasSubstr("rank " + std::to_string(rank) + ": an exchange in the node's memory failed: "),
-                      HasSubstr("rank 1 of this node gave up an exchange: the process group cannot be used any more")));
+    EXPECT_THAT(
+        testing::error_message<c10::DistBackendError>([&] { future->waitAndThrow(); }),
+        AllOf(HasSubstr("rank " + std::to_string(rank) + ": an exchange in the node's memory failed: "),
+              HasSubstr("rank 1 of this node cancelled an exchange: the process group cannot be used any more")));
     wait_for_ranks(group);
   });
 }

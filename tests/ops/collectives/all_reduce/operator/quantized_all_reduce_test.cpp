@@ -146,7 +146,7 @@ TEST_P(RanksThatDisagree, OnTheFormatAllThrowTheSame) {
 
 TEST_P(RanksThatDisagree, AreToldWhatOneOfThemFindsWrongWithItsOwnTensor) {
   const std::string rank_1 = " on rank 1: ";
-  expect_on_all(rank_1 + "x has several elements in one place: its sizes are [40001], its strides [0]",
+  expect_on_all(rank_1 + "x has elements that overlap in memory: its sizes are [40001], its strides [0]",
                 [](int64_t rank, const Group& group) {
                   const at::Tensor x = rank == 1 ? at::ones({1}).expand({kNumel}) : at::ones({kNumel});
                   quantized_all_reduce_(x, WireFormat::kFp32, group);
@@ -192,7 +192,7 @@ TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
     memory.fill_(1);
     for (const at::Tensor& x : {memory.as_strided({3, 3}, {1, 1}), memory.as_strided({2, 3, 4}, {12, 3, 2})}) {
       EXPECT_THAT(error_message<c10::ValueError>([&] { quantized_all_reduce_(x, WireFormat::kFp32, group); }),
-                  HasSubstr("x has several elements in one place"));
+                  HasSubstr("x has elements that overlap in memory"));
       EXPECT_TRUE(at::equal(quantized_all_reduce(x, WireFormat::kFp32, group), x)) << "which is only read";
     }
   });
@@ -230,7 +230,7 @@ TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
         return;
       }
       EXPECT_THAT(error_message<c10::DistBackendError>([&] { quantized_all_reduce(x, WireFormat::kFp32, group); }),
-                  HasSubstr("rank 0: quantized_all_reduce failed: rank 1 sent something else"));
+                  HasSubstr("rank 0: quantized_all_reduce failed: rank 1 sent a message that is not an announcement"));
     });
   }
 }
