@@ -35,8 +35,7 @@ class PowerSgdStates {
 
   // The state of the hook's next bucket. The bucket has `layout`, is compressed according to `plan` in arithmetic of
   // `dtype`, and the state is on its device. Returns the same object as long as these stay the same.
-  std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
-                                                      const std::vector<ParameterSegment>& layout,
+  std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket, const ParameterSegments& layout,
                                                       const collectives::CompressionPlan& plan, at::ScalarType dtype);
 
   // To be called between steps. Covers every parameter that is in a bucket, or whose loaded state no bucket has taken
@@ -65,7 +64,6 @@ class PowerSgdStates {
   at::Tensor any_residual() const { return entries_.empty() ? at::Tensor() : entries_.begin()->second.state->residual; }
 
  private:
-  using ParameterSegments = std::vector<ParameterSegment>;
   using States = std::shared_ptr<collectives::LowRankState>;
   // One of the two factors.
   struct Factor {

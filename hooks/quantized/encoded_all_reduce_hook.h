@@ -41,8 +41,6 @@ class EncodedAllReduceHook : public TableHook {
   std::string nodes() const override;
 
  protected:
-  using ParameterSegments = std::vector<ParameterSegment>;
-
   // Returns the call for the next bucket, immediately before it starts. `parameters` is empty unless the wire options
   // need it.
   virtual collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterSegments& parameters);

@@ -92,7 +92,7 @@ double own_weight(const node::NodeLayout& layout) {
 }
 
 struct SavedBucket {
-  std::vector<ParameterSegment> layout;
+  ParameterSegments layout;
   std::unordered_map<const void*, Saved> saved;  // By parameter.
 };
 
@@ -119,8 +119,7 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
 
 }  // namespace
 
-collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
-                                                const std::vector<ParameterSegment>& layout) {
+collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket, const ParameterSegments& layout) {
   const size_t index = bucket.getIndex();
   const int64_t numel = bucket.getBuffer().numel();
   const at::Device device = bucket.getBuffer().device();
@@ -167,7 +166,7 @@ void ErrorFeedback::retire_from(size_t index) {
 }
 
 // A hook that does not get every bucket may hold a parameter from a bucket that no longer exists.
-void ErrorFeedback::retire_holders_of(const std::vector<ParameterSegment>& layout) {
+void ErrorFeedback::retire_holders_of(const ParameterSegments& layout) {
   std::unordered_set<const void*> parameters;
   for (const ParameterSegment& parameter : layout) {
     parameters.insert(parameter.parameter);
@@ -215,8 +214,7 @@ void ErrorFeedback::retire(const Entry& old) {
   }
 }
 
-ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterSegment>& layout,
-                                               at::Device device) {
+ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const ParameterSegments& layout, at::Device device) {
   const auto parts = collectives::sent_parts(layout_, rank_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
   Entry entry{.layout = layout,
@@ -276,7 +274,7 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   }
   for (const auto& [index, entry] : entries_) {
     const bool carries = entry.carried.defined() && !has_arrived(entry);
-    for (const ParameterSegment& parameter : carries ? entry.layout : std::vector<ParameterSegment>()) {
+    for (const ParameterSegment& parameter : carries ? entry.layout : ParameterSegments()) {
       const at::Tensor carried = entry.carried.narrow(0, parameter.segment.begin, parameter.segment.numel);
       state[kShared + names.at(parameter.parameter)] = carried;
     }

@@ -39,7 +39,7 @@ class ErrorFeedback {
   // Residuals that are carried over from an earlier layout are passed until they have arrived: once, unless the mean is
   // not finite. Buckets of a step come in the order of their indices, after the buckets of the step before are
   // averaged.
-  collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
+  collectives::Residuals residuals(const c10d::GradBucket& bucket, const ParameterSegments& layout);
 
   // Multiplies all residuals, in place.
   void rescale(double factor);
@@ -70,7 +70,7 @@ class ErrorFeedback {
 
  private:
   struct Entry {
-    std::vector<ParameterSegment> layout;
+    ParameterSegments layout;
     int64_t numel;
     collectives::ElementOrder order;
     collectives::SentParts parts;  // In that order, as the residuals.
@@ -95,9 +95,9 @@ class ErrorFeedback {
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
-  void retire_holders_of(const std::vector<ParameterSegment>& layout);
+  void retire_holders_of(const ParameterSegments& layout);
   void retire(const Entry& old);
-  Entry make_entry(int64_t numel, const std::vector<ParameterSegment>& layout, at::Device device);
+  Entry make_entry(int64_t numel, const ParameterSegments& layout, at::Device device);
 
   bool sends_all() const { return layout_.segments() == 1 && !layout_.has_levels(); }
 

@@ -30,13 +30,13 @@ void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
                     " was given again before its last future was completed");
 }
 
-std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
+ParameterSegments layout_of(const c10d::GradBucket& bucket) {
   const std::vector<at::Tensor> parameters = bucket.getParameters();
   if (parameters.empty()) {
     return {};
   }
   const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
-  std::vector<ParameterSegment> layout;
+  ParameterSegments layout;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
     layout.push_back(
@@ -63,14 +63,14 @@ std::vector<int64_t> place_in(const HookState& state, const std::string& paramet
 }
 
 // A parameter without elements begins at the same place as the next one.
-void insert_parameter(std::vector<ParameterSegment>& layout, const NamedParameter& parameter, int64_t begin) {
+void insert_parameter(ParameterSegments& layout, const NamedParameter& parameter, int64_t begin) {
   const ParameterSegment inserted{
       parameter.tensor.unsafeGetTensorImpl(), {begin, parameter.tensor.numel()}, is_one_dimensional(parameter.tensor)};
   const auto place = [](const ParameterSegment& other) { return std::pair(other.segment.begin, other.segment.numel); };
   layout.insert(std::ranges::upper_bound(layout, place(inserted), {}, place), inserted);
 }
 
-std::optional<int64_t> gap_in(const std::vector<ParameterSegment>& layout) {
+std::optional<int64_t> gap_in(const ParameterSegments& layout) {
   int64_t next = 0;
   for (const ParameterSegment& parameter : layout) {
     if (parameter.segment.begin != next) {
@@ -81,7 +81,7 @@ std::optional<int64_t> gap_in(const std::vector<ParameterSegment>& layout) {
   return std::nullopt;
 }
 
-std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout) {
+std::vector<Segment> one_dimensional_segments(const ParameterSegments& layout) {
   std::vector<Segment> segments;
   for (const ParameterSegment& parameter : layout) {
     if (!parameter.one_dimensional || parameter.segment.numel == 0) {
@@ -96,7 +96,7 @@ std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment
   return segments;
 }
 
-bool NewBuckets::notice(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout) {
+bool NewBuckets::notice(const c10d::GradBucket& bucket, const ParameterSegments& layout) {
   const size_t index = bucket.getIndex();
   const bool continues = index > last_;
   last_ = index;

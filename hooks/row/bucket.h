@@ -36,12 +36,13 @@ struct ParameterSegment {
   bool one_dimensional = true;  // is_one_dimensional of the parameter.
   bool operator==(const ParameterSegment&) const = default;
 };
+using ParameterSegments = std::vector<ParameterSegment>;
 
 // The parameters in the order of the bucket; empty if the bucket names none.
-std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket);
+ParameterSegments layout_of(const c10d::GradBucket& bucket);
 
 // The segments of one-dimensional parameters, in order; adjacent ones are joined.
-std::vector<collectives::Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout);
+std::vector<collectives::Segment> one_dimensional_segments(const ParameterSegments& layout);
 
 // Residuals are saved by parameter, under these prefixes and its name.
 // - residual.NAME: the values.
@@ -57,11 +58,11 @@ ParameterNames names_of(const std::vector<NamedParameter>& parameters);
 std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most);
 
 // Inserts a parameter whose first element is at `begin` into the layout of a bucket.
-void insert_parameter(std::vector<ParameterSegment>& layout, const NamedParameter& parameter, int64_t begin);
+void insert_parameter(ParameterSegments& layout, const NamedParameter& parameter, int64_t begin);
 
 // The first element of the bucket that belongs to no parameter although a parameter follows it. Empty if there is no
 // gap.
-std::optional<int64_t> gap_in(const std::vector<ParameterSegment>& layout);
+std::optional<int64_t> gap_in(const ParameterSegments& layout);
 
 // The factor for a residual of a former world's rank that keeps its effect on later means.
 inline double residual_share(int64_t world_size, int64_t former_world_size) {
@@ -83,13 +84,13 @@ class NewBuckets {
  public:
   // Whether this bucket, or an earlier one of the step, has changed since its last call: in size, device or parameters.
   // Called for every bucket, in the order of indices.
-  bool notice(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
+  bool notice(const c10d::GradBucket& bucket, const ParameterSegments& layout);
 
  private:
   struct Seen {
     int64_t numel;
     at::Device device;
-    std::vector<ParameterSegment> layout;
+    ParameterSegments layout;
     bool operator==(const Seen&) const = default;
   };
   std::map<size_t, Seen> seen_;

@@ -32,14 +32,14 @@ TEST(SavedLayout, IsInTheOrderOfTheBucket) {
   const NamedParameter a{"a", at::ones({2})};
   const NamedParameter empty{"empty", at::ones({0})};
   const NamedParameter b{"b", at::ones({3, 1})};
-  std::vector<ParameterSegment> layout;
+  ParameterSegments layout;
   insert_parameter(layout, b, 2);
   EXPECT_EQ(gap_in(layout), 0);
   insert_parameter(layout, a, 0);
   insert_parameter(layout, empty, 2);
-  EXPECT_EQ(layout, (std::vector<ParameterSegment>{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
-                                                   {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
-                                                   {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
+  EXPECT_EQ(layout, (ParameterSegments{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
+                                       {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
+                                       {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
   EXPECT_EQ(gap_in(layout), std::nullopt);
   insert_parameter(layout, a, 7);
   EXPECT_EQ(gap_in(layout), 5);
@@ -60,8 +60,8 @@ TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
 TEST(NewBuckets, AreFoundUntilTheEndOfTheStep) {
   NewBuckets layouts;
   const at::Tensor a = at::ones({2});
-  const std::vector<ParameterSegment> usual{{a.unsafeGetTensorImpl(), {0, 2}, true}};
-  const auto step = [&](const std::vector<int64_t>& sizes, const std::vector<ParameterSegment>& of_second) {
+  const ParameterSegments usual{{a.unsafeGetTensorImpl(), {0, 2}, true}};
+  const auto step = [&](const std::vector<int64_t>& sizes, const ParameterSegments& of_second) {
     std::vector<bool> found;
     for (size_t i = 0; i < sizes.size(); ++i) {
       const auto bucket = make_bucket(at::ones({sizes[i]}), i, sizes.size());
