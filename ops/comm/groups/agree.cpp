@@ -20,6 +20,7 @@ namespace {
 constexpr char kNoRefusal = '\0';
 constexpr char kWrongValue = 'V';
 constexpr char kWrongType = 'T';
+constexpr size_t kRefusalAt = sizeof(kMessageMark) + sizeof(int64_t);
 
 class Writer {
  public:
@@ -161,6 +162,31 @@ void check_equal(const Announcements& all) {
   }
 }
 
+// Equal messages are equal to this rank's own, which is valid.
+bool are_equal_without_refusal(const std::vector<std::string_view>& messages) {
+  const std::string_view first = messages.at(0);
+  return first.size() > kRefusalAt && !has_refusal(first) &&
+         std::ranges::all_of(messages, [&](std::string_view message) { return message == first; });
+}
+
+// As check_announcements; returns the announcements.
+Announcements decode_and_check(int64_t rank, const std::string& step, const std::vector<std::string_view>& messages) {
+  Announcements all;
+  for (const std::string_view message : messages) {
+    auto announcement = from_message(message);
+    if (!announcement) {
+      throw_backend_error(
+          rank, step,
+          c10::str("rank ", all.size(),
+                   " sent a message that is not an announcement; all ranks must use the same version of narrowcast"));
+    }
+    all.push_back(std::move(*announcement));
+  }
+  check_no_refusal(all);
+  check_equal(all);
+  return all;
+}
+
 }  // namespace
 
 std::string to_message(const Announcement& announcement) {
@@ -210,24 +236,13 @@ std::vector<std::string_view> messages_in(const at::Tensor& slots) {
   return messages;
 }
 
-std::vector<Announcement> check_announcements(int64_t rank, const std::string& step,
-                                              const std::vector<std::string_view>& messages) {
-  Announcements all;
-  for (const std::string_view message : messages) {
-    // Messages are nearly always equal, and a backward pass waits for this function.
-    const bool is_known = !all.empty() && message == messages[0];
-    auto announcement = is_known ? std::optional(all[0]) : from_message(message);
-    if (!announcement) {
-      throw_backend_error(
-          rank, step,
-          c10::str("rank ", all.size(),
-                   " sent a message that is not an announcement; all ranks must use the same version of narrowcast"));
-    }
-    all.push_back(std::move(*announcement));
+bool has_refusal(std::string_view message) { return message.size() > kRefusalAt && message[kRefusalAt] != kNoRefusal; }
+
+void check_announcements(int64_t rank, const std::string& step, const std::vector<std::string_view>& messages) {
+  // A backward pass waits for this function.
+  if (!are_equal_without_refusal(messages)) {
+    decode_and_check(rank, step, messages);
   }
-  check_no_refusal(all);
-  check_equal(all);
-  return all;
 }
 
 std::string text_of_difference(std::string_view name, std::optional<std::string_view> first, int64_t rank,
@@ -244,7 +259,7 @@ std::vector<Announcement> agree(const c10::intrusive_ptr<c10d::ProcessGroup>& gr
   const std::string step = own.call.empty() ? "comparing values" : own.call;
   const bool on_cpu = !device || moves_cpu_tensors(group);
   const at::Tensor slots = all_gather_rows(group, step, slot_of(own, slot_bytes), on_cpu ? any_device(group) : *device);
-  return check_announcements(group->getRank(), step, messages_in(slots));
+  return decode_and_check(group->getRank(), step, messages_in(slots));
 }
 
 }  // namespace narrowcast::collectives

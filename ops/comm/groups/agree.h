@@ -65,23 +65,26 @@ at::Tensor slot_of(const Announcement& announcement, int64_t bytes = kAnnounceme
 // The messages in slots [W, bytes], as views into them.
 std::vector<std::string_view> messages_in(const at::Tensor& slots);
 
-// Throws, the same on all ranks, unless all ranks announce the same. Else returns the announcements. `messages`: by
-// rank.
+// Whether these bytes begin as a message with a refusal. Reads nothing else.
+bool has_refusal(std::string_view message);
+
+// Throws, the same on all ranks, unless all ranks announce the same. `messages`: by rank, this rank's own among them.
+// Equal messages, the usual case, are neither decoded nor copied.
 //  - c10::DistBackendError "rank R: STEP failed: ..." names the first rank whose message is not an announcement.
 //  - c10::ValueError or c10::TypeError is the refusal of the first rank that has one: "CALL on rank 1: REASON".
 //  - c10::ValueError names the first rank that differs from rank 0, and its first entry that differs: "CALL: NAME
 //    differs between ranks: rank 0 has A, rank 2 does not have it". Entries are compared by name, in the order of rank
 //    0. Entries that both ranks have come first. If all are equal, their order must also be equal.
-NARROWCAST_EXPORT std::vector<Announcement> check_announcements(int64_t rank, const std::string& step,
-                                                                const std::vector<std::string_view>& messages);
+NARROWCAST_EXPORT void check_announcements(int64_t rank, const std::string& step,
+                                           const std::vector<std::string_view>& messages);
 
 // "NAME differs between ranks: rank 0 has FIRST, rank R has OTHER", printable and bounded.
 NARROWCAST_EXPORT std::string text_of_difference(std::string_view name, std::optional<std::string_view> first,
                                                  int64_t rank, std::optional<std::string_view> other);
 
-// A collective: one all-gather of slots, then check_announcements. `slot_bytes` is the same on all ranks. The
-// all-gather runs on the CPU if the group can, else on `device`, and the host waits for it. c10::DistBackendError
-// naming this rank and the call if a peer or the network fails.
+// A collective: one all-gather of slots, then the comparison of check_announcements. Returns the announcements by rank.
+// `slot_bytes` is the same on all ranks. The all-gather runs on the CPU if the group can, else on `device`, and the
+// host waits for it. c10::DistBackendError naming this rank and the call if a peer or the network fails.
 NARROWCAST_EXPORT std::vector<Announcement> agree(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                   const Announcement& own,
                                                   std::optional<at::Device> device = std::nullopt,

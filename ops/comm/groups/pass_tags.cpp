@@ -10,15 +10,6 @@
 #include "ops/common/per_group.h"
 
 namespace narrowcast::collectives {
-namespace {
-
-bool is_refusal(std::string_view message) {
-  const auto announcement = from_message(message);
-  return announcement && announcement->refusal;
-}
-
-}  // namespace
-
 PassTagJob::PassTagJob(const Announcement& own, int64_t rank, int64_t world_size)
     : pass_(own.call), rank_(rank), tags_(rank, world_size) {
   tags_.set_own(own);
@@ -33,7 +24,7 @@ void PassTagJob::start(engine::Transport& transport) { tags_.start(transport); }
 at::Tensor PassTagJob::finish(engine::Transport& transport) {
   tags_.wait(transport);
   const auto messages = tags_.messages();
-  if (!std::all_of(messages.begin(), messages.end(), is_refusal)) {
+  if (!std::all_of(messages.begin(), messages.end(), has_refusal)) {
     check();
   }
   return {};

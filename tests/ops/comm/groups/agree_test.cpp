@@ -125,6 +125,31 @@ std::string error_of(const std::vector<std::vector<Entry>>& lists) {
 using Lists = std::vector<std::vector<Entry>>;
 using Announcements = std::vector<Announcement>;
 
+TEST(CheckAnnouncements, AcceptsEqualMessagesWithoutDecodingThem) {
+  const std::string message = to_message(some());
+  EXPECT_NO_THROW(check_announcements(1, "a step", {message, message, message}));
+  const std::string cut = message.substr(0, message.size() - 1);
+  ASSERT_FALSE(from_message(cut).has_value());
+  EXPECT_NO_THROW(check_announcements(1, "a step", {cut, cut, cut}));
+  Announcement other = some();
+  other.entries[0].value = "int4";
+  EXPECT_EQ(error_of(Announcements{some(), some(), other}),
+            "mean: format differs between ranks: rank 0 has int8, rank 2 has int4");
+}
+
+TEST(CheckAnnouncements, RefusesEqualRefusals) {
+  const Announcement refusal{.call = "sum", .refusal = Refusal{false, "x is big"}};
+  EXPECT_EQ(error_of(Announcements{refusal, refusal}), "sum on rank 0: x is big");
+}
+
+TEST(HasRefusal, ReadsAWholeOrACutMessage) {
+  const std::string message = to_message({.refusal = Refusal{true, ""}});
+  EXPECT_TRUE(has_refusal(message));
+  EXPECT_TRUE(has_refusal(message.substr(0, 17)));
+  EXPECT_FALSE(has_refusal(message.substr(0, 16)));
+  EXPECT_FALSE(has_refusal(to_message(some())));
+}
+
 TEST(CheckAnnouncements, NamesTheFirstRankThatDiffersAndItsFirstEntryThatDoes) {
   EXPECT_EQ(error_of(Lists{{{"a", "1"}, {"b", "2"}, {"c", "3"}},
                            {{"a", "1"}, {"b", "2"}, {"c", "4"}},
@@ -163,8 +188,7 @@ TEST(CheckAnnouncements, ComparesCallsBeforeEntriesAndNoNumbers) {
       "order");
   const std::string first = to_message({.call = "mean", .numbers = {1}});
   const std::string other = to_message({.call = "mean", .numbers = {2, 3}});
-  const auto all = check_announcements(0, "a step", {first, other});
-  EXPECT_EQ(all[1].numbers, (std::vector<int64_t>{2, 3}));
+  EXPECT_NO_THROW(check_announcements(0, "a step", {first, other}));
 }
 
 TEST(CheckAnnouncements, NamesTheFirstRankThatRefusesBeforeAnyDifference) {
