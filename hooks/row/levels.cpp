@@ -32,7 +32,7 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
 // A collective: compares the options that decide how a rank takes part in finding nodes and links, and on which path it
 // sends. If they differed, ranks would wait in a search or an all-reduce for others that take no part.
 void compare_between_ranks(const HookOptions& options) {
-  collectives::Announcement own;
+  collectives::Announcement own{.call = "comparing the levels of hooks"};
   for (const NamedOption& option : named_options({nullptr, options.wire})) {
     if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink || option.kind == OptionKind::kChoice) {
       own.entries.push_back({option.name, text_of(option.value)});

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 
 #include <narrowcast/hooks.h>
@@ -54,7 +55,7 @@ TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
   run_ranks(3, [&](int64_t rank, const Group& group) {
     for (const Told& told : kTold) {
       const HookOptions options{group, rank == 2 ? told.of_rank_2 : told.usual};
-      const std::string complaint = told.complaint;
+      const std::string complaint = std::string("comparing the levels of hooks: ") + told.complaint;
       EXPECT_EQ(testing::error_message<c10::ValueError>([&] { find_hook_nodes(options); }), complaint);
       for (const char* const hook : {"int8", "auto"}) {
         EXPECT_EQ(testing::error_message<c10::ValueError>([&] { create_comm_hook(hook, options); }), complaint);
@@ -62,6 +63,16 @@ TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
     }
     EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(3, 3)) << "the group is as usable as before";
   });
+}
+
+TEST(FindHookNodes, NamesWhatItComparesWhenAPeerIsSilent) {
+  run_ranks(2,
+            [](int64_t rank, const Group& group) {
+              if (rank == 1) return;
+              EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { find_hook_nodes({group}); }),
+                          ::testing::StartsWith("rank 0: comparing the levels of hooks failed: "));
+            },
+            {.timeout = std::chrono::milliseconds(500)});
 }
 
 // The group has Gloo's backend for CUDA, which does not run: nothing is sent.
