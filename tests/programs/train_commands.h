@@ -1,6 +1,9 @@
 // narrowcast-train as the tests start it: small models, a few steps.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -55,6 +58,14 @@ inline ProgramEnd train_alone(const Words& flags) { return run_to_end(Words{kNar
 inline ProgramEnd train_on(int ranks, const Words& flags) {
   return run_to_end(Words{kNarrowcastRun, "--nproc_per_node=" + std::to_string(ranks), kNarrowcastTrain} + flags,
                     alone());
+}
+
+// Expects that narrowcast-train prints one line with `text` as an error, and nothing else.
+inline void expect_one_line(const ProgramEnd& end, int exit_code, const std::string& text) {
+  EXPECT_EQ(end.exit_code, exit_code) << end.errors;
+  EXPECT_EQ(count_of("\n", end.errors), 1) << end.errors;
+  EXPECT_THAT(end.errors, ::testing::AllOf(::testing::StartsWith("narrowcast-train: "), ::testing::HasSubstr(text)));
+  EXPECT_THAT(end.output, ::testing::IsEmpty());
 }
 
 // The environment of one of `ranks` ranks, started without a launcher.

@@ -21,6 +21,10 @@ inline hooks::WireOptions outer_wire(WireFormat format = WireFormat::kFp32) {
       .format = format, .error_feedback = format != WireFormat::kFp32, .node_size = 1, .link_gbit = 10, .link_us = 50};
 }
 
+inline OuterOptions outer_options(int64_t sync_every) {
+  return OuterOptions().sync_every(sync_every).wire(outer_wire());
+}
+
 inline constexpr double kInnerRate = 0.125;
 
 // One rank's parameters: 51 elements in tensors of one to three dimensions, one of them not contiguous. The loss is
