@@ -1,4 +1,4 @@
-# How gtest programs are made.
+# How gtest programs and benchmarks are made.
 
 # Linked into each of them, and compiled once.
 add_library(narrowcast_test_main OBJECT
@@ -59,6 +59,19 @@ function(narrowcast_program_for_tests name)
     set_property(TARGET narrowcast_${name} PROPERTY EXCLUDE_FROM_ALL ON)
   endif()
   narrowcast_use_pch(narrowcast_${name})
+endfunction()
+
+# narrowcast_benchmark(<name> [PCH] SOURCES ... [DEPS ...]): a program bin/narrowcast_<name> of the target benchmarks.
+# PCH compiles it with the precompiled header.
+function(narrowcast_benchmark name)
+  cmake_parse_arguments(arg "PCH" "" "SOURCES;DEPS" ${ARGN})
+  set(target narrowcast_${name})
+  add_executable(${target} EXCLUDE_FROM_ALL ${arg_SOURCES})
+  target_link_libraries(${target} PRIVATE narrowcast_options ${arg_DEPS})
+  if(arg_PCH)
+    narrowcast_use_pch(${target})
+  endif()
+  add_dependencies(benchmarks ${target})
 endfunction()
 
 # The last lines of a gtest program that skipped all of its tests: ctest then prints "Skipped" instead of "Passed".
@@ -192,4 +205,22 @@ function(narrowcast_kernel_test_sources name)
   narrowcast_test_sources(${name} ${ARGN})
   set_property(SOURCE ${ARGN} TARGET_DIRECTORY narrowcast_${name}_tests
     APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas)
+endfunction()
+
+# narrowcast_compile_alone(<target> <header>...): an object library, not built by default, in which one file per header
+# includes nothing else.
+function(narrowcast_compile_alone target)
+  set(sources)
+  foreach(header IN LISTS ARGN)
+    cmake_path(RELATIVE_PATH header BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set(source "${CMAKE_CURRENT_BINARY_DIR}/alone/${header}.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"${header}\"\n")
+    list(APPEND sources "${source}")
+  endforeach()
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${sources})
+  target_link_libraries(${target} PRIVATE narrowcast_options narrowcast_training narrowcast_launcher)
+  if(NARROWCAST_CUDA)
+    target_link_libraries(${target} PRIVATE libtorch::cuda CUDA::cudart)
+  endif()
+  target_compile_options(${target} PRIVATE -O0 -U_FORTIFY_SOURCE)  # _FORTIFY_SOURCE is for optimised code only.
 endfunction()

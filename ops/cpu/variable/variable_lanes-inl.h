@@ -58,11 +58,14 @@ HWY_INLINE hn::Vec<CodeLanes> rounded_lanes(const float* x, float inverse, Rando
 }
 
 // The low bytes of a vector's codes: as rows of a product if planes are computed by a product, else in order.
-template <class D>
-HWY_INLINE PlaneVector low_bytes_of([[maybe_unused]] D d, const hn::Vec<D> (&codes)[kCodeVectors]) {
 #if NARROWCAST_HAS_GFNI
+template <class D>
+HWY_INLINE PlaneVector low_bytes_of(D /*d*/, const hn::Vec<D> (&codes)[kCodeVectors]) {
   return rows_of_codes(codes[0], codes[1]);
+}
 #else
+template <class D>
+HWY_INLINE PlaneVector low_bytes_of(D d, const hn::Vec<D> (&codes)[kCodeVectors]) {
   if constexpr (kHasWidest) {
     const auto halves = hn::BitCast(d, hn::Or(low_bytes<0>(d, codes[0]), low_bytes<1>(d, codes[1])));
     const auto quads = hn::TableLookupLanes(halves, hn::SetTableIndices(d, kPlaneTables.quads));
@@ -70,8 +73,8 @@ HWY_INLINE PlaneVector low_bytes_of([[maybe_unused]] D d, const hn::Vec<D> (&cod
   } else {
     return join_low_bytes(d, codes);
   }
-#endif
 }
+#endif
 
 // Writes the codes of a block; bytes after its words may become anything, up to 64 bytes from its first word on.
 template <bool kIsWide, class... Random>
