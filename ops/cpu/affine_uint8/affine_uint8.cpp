@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 #include "ops/cpu/affine_uint8/affine_uint8_kernels.h"
+#include "ops/operators/affine_uint8_operators.h"
 #include "ops/operators/meta.h"
 
 namespace narrowcast::cpu {
@@ -85,107 +85,54 @@ void read_zero_points(const at::Tensor& zero_points, const char* name, std::vect
   }
 }
 
-std::vector<AffineQparams> read_qparams(const at::Tensor& scales, const at::Tensor& zero_points, const char* name) {
-  std::vector<AffineQparams> qparams(static_cast<size_t>(scales.numel()));
-  const at::Tensor flat_scales = scales.contiguous();
+std::vector<AffineQparams> read_qparams(const AffineQparamTensors& tensors) {
+  std::vector<AffineQparams> qparams(static_cast<size_t>(tensors.scales.numel()));
+  const at::Tensor flat_scales = tensors.scales.contiguous();
   for (size_t channel = 0; channel < qparams.size(); ++channel) {
     qparams[channel].scale = flat_scales.const_data_ptr<float>()[channel];
   }
-  if (zero_points.scalar_type() == at::kInt) {
-    read_zero_points<int32_t>(zero_points.contiguous(), name, qparams);
+  if (tensors.zero_points.scalar_type() == at::kInt) {
+    read_zero_points<int32_t>(tensors.zero_points.contiguous(), tensors.name_of_zero_points, qparams);
   } else {
-    read_zero_points<float>(zero_points.contiguous(), name, qparams);
+    read_zero_points<float>(tensors.zero_points.contiguous(), tensors.name_of_zero_points, qparams);
   }
   return qparams;
 }
 
-// One channel per element of `qparams`.
-void quantize_channels(const at::Tensor& x, const std::vector<AffineQparams>& qparams, const at::Tensor& codes) {
-  const at::Tensor source = x.contiguous();
-  auto* out = codes.mutable_data_ptr<uint8_t>();
-  meta::visit_float(x.scalar_type(), [&](auto zero) {
-    const auto* in = source.const_data_ptr<decltype(zero)>();
-    for_each_part_of_rows(x.numel(), static_cast<int64_t>(qparams.size()),
+struct AffineKernelsOnRows {
+  static void choose_for_rows(const at::Tensor& dense, int64_t rows, const at::Tensor& scales,
+                              const at::Tensor& zero_points) {
+    const QparamsOut out{scales.mutable_data_ptr<float>(), zero_points.mutable_data_ptr<int32_t>()};
+    meta::visit_float(dense.scalar_type(), [&](auto zero) {
+      cpu::choose_for_rows(dense.const_data_ptr<decltype(zero)>(), rows, dense.numel() / rows, out);
+    });
+  }
+
+  static void quantize_rows(const at::Tensor& x, const AffineQparamTensors& tensors, const at::Tensor& codes) {
+    const std::vector<AffineQparams> qparams = read_qparams(tensors);
+    auto* out = codes.mutable_data_ptr<uint8_t>();
+    meta::visit_float(x.scalar_type(), [&](auto zero) {
+      const auto* in = x.const_data_ptr<decltype(zero)>();
+      for_each_part_of_rows(x.numel(), static_cast<int64_t>(qparams.size()),
+                            [&](int64_t channel, int64_t first, int64_t size) {
+                              quantize(in + first, size, qparams[static_cast<size_t>(channel)], out + first);
+                            });
+    });
+  }
+
+  static void dequantize_rows(const at::Tensor& q, const AffineQparamTensors& tensors, const at::Tensor& decoded) {
+    const std::vector<AffineQparams> qparams = read_qparams(tensors);
+    const auto* in = q.const_data_ptr<uint8_t>();
+    auto* out = decoded.mutable_data_ptr<float>();
+    for_each_part_of_rows(q.numel(), static_cast<int64_t>(qparams.size()),
                           [&](int64_t channel, int64_t first, int64_t size) {
-                            quantize(in + first, size, qparams[static_cast<size_t>(channel)], out + first);
+                            dequantize(in + first, size, qparams[static_cast<size_t>(channel)], out + first);
                           });
-  });
-}
-
-void dequantize_channels(const at::Tensor& q, const std::vector<AffineQparams>& qparams, const at::Tensor& decoded) {
-  const at::Tensor source = q.contiguous();
-  const auto* in = source.const_data_ptr<uint8_t>();
-  auto* out = decoded.mutable_data_ptr<float>();
-  for_each_part_of_rows(q.numel(), static_cast<int64_t>(qparams.size()),
-                        [&](int64_t channel, int64_t first, int64_t size) {
-                          dequantize(in + first, size, qparams[static_cast<size_t>(channel)], out + first);
-                        });
-}
-
-std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x) {
-  auto outputs = meta::choose_qparams_per_tensor(x);
-  const auto& [scale, zero_point] = outputs;
-  if (x.numel() == 0) {
-    scale.fill_(1);
-    zero_point.zero_();
-    return outputs;
   }
-  // Elements may be in any order, but each must be there once.
-  const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
-  const QparamsOut out{scale.mutable_data_ptr<float>(), zero_point.mutable_data_ptr<int32_t>()};
-  meta::visit_float(x.scalar_type(),
-                    [&](auto zero) { choose_for_rows(dense.const_data_ptr<decltype(zero)>(), 1, x.numel(), out); });
-  return outputs;
-}
-
-std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& x) {
-  auto outputs = meta::choose_qparams_per_channel(x);
-  const int64_t channels = x.size(0);
-  if (channels == 0) {
-    return outputs;
-  }
-  const auto& [scales, zero_points] = outputs;
-  const at::Tensor source = x.contiguous();
-  const QparamsOut out{scales.mutable_data_ptr<float>(), zero_points.mutable_data_ptr<int32_t>()};
-  meta::visit_float(x.scalar_type(), [&](auto zero) {
-    choose_for_rows(source.const_data_ptr<decltype(zero)>(), channels, x.numel() / channels, out);
-  });
-  return outputs;
-}
-
-at::Tensor quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point) {
-  at::Tensor codes = meta::quantize_per_tensor(x, scale, zero_point);
-  quantize_channels(x, read_qparams(scale, zero_point, "zero_point"), codes);
-  return codes;
-}
-
-at::Tensor quantize_per_channel(const at::Tensor& x, const at::Tensor& scales, const at::Tensor& zero_points) {
-  at::Tensor codes = meta::quantize_per_channel(x, scales, zero_points);
-  quantize_channels(x, read_qparams(scales, zero_points, "zero_points"), codes);
-  return codes;
-}
-
-at::Tensor dequantize_per_tensor(const at::Tensor& q, const at::Tensor& scale, const at::Tensor& zero_point) {
-  at::Tensor decoded = meta::dequantize_per_tensor(q, scale, zero_point);
-  dequantize_channels(q, read_qparams(scale, zero_point, "zero_point"), decoded);
-  return decoded;
-}
-
-at::Tensor dequantize_per_channel(const at::Tensor& q, const at::Tensor& scales, const at::Tensor& zero_points) {
-  at::Tensor decoded = meta::dequantize_per_channel(q, scales, zero_points);
-  dequantize_channels(q, read_qparams(scales, zero_points, "zero_points"), decoded);
-  return decoded;
-}
+};
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(narrowcast, CPU, m) {
-  m.impl("choose_qparams_per_tensor", &choose_qparams_per_tensor);
-  m.impl("choose_qparams_per_channel", &choose_qparams_per_channel);
-  m.impl("quantize_per_tensor", &quantize_per_tensor);
-  m.impl("quantize_per_channel", &quantize_per_channel);
-  m.impl("dequantize_per_tensor", &dequantize_per_tensor);
-  m.impl("dequantize_per_channel", &dequantize_per_channel);
-}
+TORCH_LIBRARY_IMPL(narrowcast, CPU, m) { AffineUint8Operators<AffineKernelsOnRows>::add_to(m); }
 
 }  // namespace narrowcast::cpu
