@@ -1,5 +1,5 @@
 // All hooks by name, one row each. Other code reads the rows, so it does not depend on individual hooks. A new hook
-// needs its own .h and .cpp and a row in hook_table.cpp.
+// needs a class, in the files of its family or its own, and a row in hook_table.cpp.
 #pragma once
 
 #include <list>

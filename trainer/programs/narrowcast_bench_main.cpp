@@ -76,7 +76,7 @@ std::vector<narrowcast::program::Flag> worker_flags(Arguments& arguments) {
                            options::patience_options(bench.group),
                            {options::device_option(bench.device), options::threads_option(bench.threads)}}) {
     for (const options::Option& row : rows) {
-      flags.push_back(flag_of(row, /*resumes=*/false));
+      flags.push_back(flag_of(row));
     }
   }
   return flags;

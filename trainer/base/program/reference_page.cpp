@@ -22,13 +22,9 @@ std::string row(const std::vector<std::string>& cells) { return "| " + absl::Str
 
 std::string code(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
 
-std::vector<std::string> cells_of(const Flag& flag, bool resumes) {
+std::vector<std::string> cells_of(const Flag& flag) {
   const std::string values = flag.values.empty() ? flag.variable.type : flag.variable.type + ", " + flag.values;
-  std::vector<std::string> cells = {code("--" + flag.name), cell(values), code(flag.default_value), cell(flag.help)};
-  if (resumes) {
-    cells.push_back(cell(flag.at_resume));
-  }
-  return cells;
+  return {code("--" + flag.name), cell(values), code(flag.default_value), cell(flag.help)};
 }
 
 }  // namespace
@@ -45,7 +41,11 @@ std::string reference_page(const Description& description) {
   for (const FlagGroup& group : description.groups) {
     page += "\n## " + group.title + "\n\n" + row(head) + row(std::vector<std::string>(head.size(), "---"));
     for (const std::string& flag : group.flags) {
-      page += row(cells_of(flags.at(flag), resumes));
+      std::vector<std::string> cells = cells_of(flags.at(flag));
+      if (resumes) {
+        cells.push_back(cell(flags.at(flag).at_resume));
+      }
+      page += row(cells);
     }
   }
   return page;

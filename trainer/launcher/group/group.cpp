@@ -72,12 +72,15 @@ void check(const FailureRecord& failure) {
   check_range("signal", failure.ending.signal, 0, kMostSignal);
 }
 
+bool has_failed(const NodeReport& report) { return report.end == NodeReport::End::kFailed; }
+bool has_failed(const GroupEnd& end) { return end.cause == GroupEnd::Cause::kFailed; }
+
 // Checks the members that a NodeReport and a GroupEnd share.
 template <class End>
-void check_end(const End& end, bool has_failed) {
+void check_end(const End& end) {
   check_range("signal", end.signal, 0, kMostSignal);
   check_range("stopped_ranks", end.stopped_ranks, 0, kMostLaunchers * kMostWorkersOfANode);
-  NARROWCAST_CHECK_INPUT(end.failure.has_value() || !has_failed, "failure is missing");
+  NARROWCAST_CHECK_INPUT(end.failure.has_value() || !has_failed(end), "failure is missing");
   if (end.failure) {
     check(*end.failure);
   }
@@ -85,13 +88,13 @@ void check_end(const End& end, bool has_failed) {
 
 void check(const NodeReport& report) {
   check_enumerator("end", report.end, NodeReport::End::kRefused);
-  check_end(report, report.end == NodeReport::End::kFailed);
+  check_end(report);
 }
 
 void check(const GroupEnd& end) {
   check_enumerator("cause", end.cause, GroupEnd::Cause::kAborted);
   check_range("code", end.code, 0, kMostExitCode);
-  check_end(end, end.cause == GroupEnd::Cause::kFailed);
+  check_end(end);
   if (end.before) {
     check(*end.before);
   }

@@ -75,13 +75,18 @@ nlohmann::json planned_value(const Option& option) {
   return value == "" ? nlohmann::json() : value;
 }
 
-program::Flag flag_of(const Option& option, bool resumes) {
+program::Flag flag_of(const Option& option) {
   return {.name = option.flag,
           .variable = option.variable,
           .default_value = option.usual.value_or(option.variable.text),
           .help = option.help,
-          .values = values_text(option),
-          .at_resume = resumes ? resume_text(option) : ""};
+          .values = values_text(option)};
+}
+
+program::Flag resumable_flag_of(const Option& option) {
+  program::Flag flag = flag_of(option);
+  flag.at_resume = resume_text(option);
+  return flag;
 }
 
 }  // namespace narrowcast::options

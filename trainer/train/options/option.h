@@ -101,7 +101,8 @@ void check_ranges(const std::vector<Option>& options);
 // The entry of the plan of an option with InPlan::kValue; null: no entry. An empty text makes no entry.
 nlohmann::json planned_value(const Option& option);
 
-// The flag that sets the option's member. `resumes`: whether it is a flag of a training, which may resume.
-program::Flag flag_of(const Option& option, bool resumes);
+// The flag that sets the option's member, in a program that cannot resume and in a training, which can.
+program::Flag flag_of(const Option& option);
+program::Flag resumable_flag_of(const Option& option);
 
 }  // namespace narrowcast::options

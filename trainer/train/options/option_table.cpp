@@ -77,7 +77,7 @@ std::vector<program::Flag> all_flags(Arguments& arguments) {
   std::vector<program::Flag> flags;
   for (const GroupRow& group : kGroups) {
     for (const Option& option : group.rows(arguments)) {
-      flags.push_back(flag_of(option, group.is_of_training));
+      flags.push_back(group.is_of_training ? resumable_flag_of(option) : flag_of(option));
     }
   }
   return flags;

@@ -149,15 +149,15 @@ void encode_with_residual(typename Messages::Writer& writer, const ArraySegment&
   });
 }
 
-// Writes the mean of a grain to `sum`. The own part includes the segment's residual; `mean_residual` is added to the
-// mean if it is not null.
+// Writes the mean of a grain that begins at element `first`. The own part includes the segment's residual;
+// `mean_residual` is added to the mean if it is not null.
 template <class T, class Ranks>
 void average_grain(const Ranks& ranks, const ArraySegment& segment, const float* mean_residual, int64_t first,
-                   int64_t n, float* sum) {
+                   cpu::WireOutput mean) {
   Tile own;
-  ranks.average(first, {load<T>(segment, first, from(segment.residual, first), n, own), n}, {sum, n});
-  for (int64_t i = 0; mean_residual != nullptr && i < n; ++i) {
-    sum[i] += mean_residual[first + i];
+  ranks.average(first, {load<T>(segment, first, from(segment.residual, first), mean.n, own), mean.n}, mean);
+  for (int64_t i = 0; mean_residual != nullptr && i < mean.n; ++i) {
+    mean.x[i] += mean_residual[first + i];
   }
 }
 
@@ -166,7 +166,7 @@ void average_and_encode_grains(const cpu::FixedWriter& writer, const cpu::FixedR
                                const ArraySegment& segment, float* mean_residual) {
   for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
     Tile sum;
-    average_grain<T>(ranks, segment, mean_residual, first, n, sum.data());
+    average_grain<T>(ranks, segment, mean_residual, first, {sum.data(), n});
     write_grain(writer, first, sum.data(), n, SentResiduals{mean_residual, segment.residual}.at(first));
   });
 }
@@ -184,7 +184,7 @@ void average_and_measure(cpu::VariableWriter& writer, const cpu::VariableRankRea
     }
   }
   for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-    average_grain<T>(ranks, segment, mean_residual, first, n, sums + first);
+    average_grain<T>(ranks, segment, mean_residual, first, {sums + first, n});
     writer.measure(first, cpu::WireInput<float>{sums + first, n});
   });
 }

@@ -80,17 +80,17 @@ TEST(FlagOf, SaysUnitRangeDefaultAndRole) {
                    .unit = "steps",
                    .range = at_least(1),
                    .role = Role::kSetting};
-  const program::Flag flag = flag_of(option, /*resumes=*/true);
+  const program::Flag flag = resumable_flag_of(option);
   EXPECT_EQ(flag.values, "steps, at least 1");
   EXPECT_EQ(flag.default_value, "600");
   EXPECT_EQ(flag.at_resume, "must be the same");
-  EXPECT_EQ(flag_of(option, /*resumes=*/false).at_resume, "");
+  EXPECT_EQ(flag_of(option).at_resume, "");
   option.usual = "700";
   option.role = Role::kCircumstance;
-  EXPECT_EQ(flag_of(option, true).default_value, "700");
-  EXPECT_EQ(flag_of(option, true).at_resume, "may differ; bits change");
+  EXPECT_EQ(resumable_flag_of(option).default_value, "700");
+  EXPECT_EQ(resumable_flag_of(option).at_resume, "may differ; bits change");
   option.resume_note = "free at the end";
-  EXPECT_EQ(flag_of(option, true).at_resume, "free at the end");
+  EXPECT_EQ(resumable_flag_of(option).at_resume, "free at the end");
 }
 
 }  // namespace
