@@ -80,7 +80,7 @@ NARROWCAST_EXPORT std::shared_ptr<const Link> find_link(const c10::intrusive_ptr
 
 // Payload bytes that this rank has sent over the group for measurements, of links and of exchanges. Hooks do not count
 // them, because they contain no gradients. Thread-safe.
-NARROWCAST_EXPORT int64_t measuring_bytes_sent(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+int64_t measuring_bytes_sent(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 NARROWCAST_EXPORT void count_measuring_bytes(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t bytes);
 
 }  // namespace narrowcast::collectives

@@ -29,7 +29,7 @@
 #include <narrowcast/export.h>
 #include <narrowcast/quantize_tensor.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 namespace collectives {
 
@@ -60,7 +60,7 @@ inline constexpr AllToAllSingle all_to_all_single;
 }  // namespace collectives
 
 // An all-gather among W ranks. `outputs` holds W tensors; outputs[r] becomes rank r's input, and has as many elements.
-class NARROWCAST_EXPORT AutoQuantizedAllGather {
+class AutoQuantizedAllGather {
  public:
   // `encoding` is valid: auto_quantize makes these objects.
   explicit AutoQuantizedAllGather(collectives::Encoding encoding) : encoding_(encoding) {}
@@ -78,7 +78,7 @@ class NARROWCAST_EXPORT AutoQuantizedAllGather {
 
 // An all-to-all of lists among W ranks. `outputs` and `inputs` hold W tensors each. On every rank, outputs[r] becomes
 // inputs[this rank] of rank r, and has as many elements.
-class NARROWCAST_EXPORT AutoQuantizedAllToAll {
+class AutoQuantizedAllToAll {
  public:
   // `encoding` is valid: auto_quantize makes these objects.
   explicit AutoQuantizedAllToAll(collectives::Encoding encoding) : encoding_(encoding) {}
@@ -96,7 +96,7 @@ class NARROWCAST_EXPORT AutoQuantizedAllToAll {
 // An all-to-all of rows. The next input_split_sizes[r] rows of `input` [rows, ...] are sent to rank r; the next
 // output_split_sizes[r] rows of `output` [rows, ...] come from rank r. Without splits, or with empty ones, all ranks
 // get equal parts.
-class NARROWCAST_EXPORT AutoQuantizedAllToAllSingle {
+class AutoQuantizedAllToAllSingle {
  public:
   // `encoding` is valid: auto_quantize makes these objects.
   explicit AutoQuantizedAllToAllSingle(collectives::Encoding encoding) : encoding_(encoding) {}

@@ -35,14 +35,13 @@
 #include <narrowcast/export.h>
 #include <narrowcast/wire_formats.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // Writes the mean to x.
-NARROWCAST_EXPORT void quantized_all_reduce_(const at::Tensor& x, WireFormat format,
-                                             const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+void quantized_all_reduce_(const at::Tensor& x, WireFormat format, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 // Returns the mean, contiguous, and does not change x.
-NARROWCAST_EXPORT at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format,
-                                                  const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format,
+                                const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 }  // namespace narrowcast

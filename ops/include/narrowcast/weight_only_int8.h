@@ -14,7 +14,7 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // x [C, n] -> codes [C, n] of target_dtype, scales [C] of x's dtype, zero points [C] int64, all 0.
 // x is float32, float64, bfloat16 or float16, with n >= 1. Bit for bit equal to gpt-fast's function of that name, each
@@ -25,8 +25,9 @@ namespace narrowcast {
 // A row that contains Inf or NaN has that as its scale; a quotient that is NaN gives code 0. The target_dtype is int8
 // or uint8, or int16 if x is float32 or float64; quant_min < quant_max are in its range. There is no gradient: backward
 // throws. A c10::ValueError or c10::TypeError names an argument that is wrong.
-NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
-    const at::Tensor& x, int64_t quant_min, int64_t quant_max, at::ScalarType target_dtype);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(const at::Tensor& x, int64_t quant_min,
+                                                                                int64_t quant_max,
+                                                                                at::ScalarType target_dtype);
 
 // input [..., in], weight [out, in], scales [out], bias [out] -> [..., out] of input's dtype:
 //   linear(input, weight.to(input.dtype)) * scales + bias
@@ -41,8 +42,7 @@ NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_qua
 // magnitude (2^-14 in bfloat16). The method for each processor is listed in docs/reference/operators.md.
 //
 // A c10::ValueError or c10::TypeError names an argument that is wrong.
-NARROWCAST_EXPORT at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight,
-                                                     const at::Tensor& scales,
-                                                     const std::optional<at::Tensor>& bias = std::nullopt);
+at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
+                                   const std::optional<at::Tensor>& bias = std::nullopt);
 
 }  // namespace narrowcast

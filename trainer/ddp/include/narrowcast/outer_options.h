@@ -12,7 +12,7 @@
 #include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // The outer step, which changes the reference x. D is the mean over ranks of (x - parameters of the rank): the distance
 // that they moved, with the sign of a gradient. kSgd and kNesterov are torch::optim::SGD.
@@ -23,14 +23,14 @@ enum class OuterKind {
 };
 
 // "average", "sgd" or "nesterov". Throws c10::ValueError for a number that is not an OuterKind.
-NARROWCAST_EXPORT std::string_view to_string(OuterKind kind);
+std::string_view to_string(OuterKind kind);
 
 // The inverse of to_string. Throws c10::ValueError for other names.
-NARROWCAST_EXPORT OuterKind parse_outer_kind(std::string_view name);
+OuterKind parse_outer_kind(std::string_view name);
 
 // Set with chained calls: OuterOptions().sync_every(30).optimizer(OuterKind::kNesterov). All ranks must pass the same;
 // OuterOptimizer checks that.
-struct NARROWCAST_EXPORT OuterOptions {
+struct OuterOptions {
   // Steps between two exchanges of the same parameter, >= 1 and a multiple of `fragments`.
   TORCH_ARG(int64_t, sync_every) = 1;
 
