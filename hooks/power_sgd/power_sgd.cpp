@@ -171,7 +171,7 @@ PowerSgdHook::PowerSgdHook(const HookRow& row, const HookOptions& options)
       options_(options),
       nodes_(find_hook_nodes(options)),
       link_(options, nodes_->layout),
-      engine_(options.process_group),
+      engine_(options),
       memory_(std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options.power_sgd))),
       states_({.keeps_residual = options.power_sgd.error_feedback,
                .alternates = options.power_sgd.alternate,
@@ -181,7 +181,7 @@ PowerSgdHook::PowerSgdHook(const HookRow& row, const HookOptions& options)
       groups_(make_stream_groups(options, nodes_->layout)) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
-  check_bucket(name(), bucket);
+  check_bucket(name(), bucket, options_.device);
   TORCH_CHECK_VALUE(bucket.getBuffer().scalar_type() != at::kDouble || !asks_for_two_levels(options_.wire), name(),
                     ": float64 gradients support only one level, but levels or node_size require two");
   const bool compresses = iterations_ >= options_.power_sgd.start;

@@ -31,7 +31,7 @@ EncodedAllReduceHook::EncodedAllReduceHook(const HookRow& row, const HookOptions
       codec_(std::move(codec)),
       nodes_(nodes_of(options, codec_)),
       link_(codec_ ? RouteLink() : RouteLink(options, layout())),
-      engine_(options.process_group),
+      engine_(options),
       groups_(make_stream_groups(options, layout())) {
   for (auto& workspace : workspaces_) {
     workspace = std::make_shared<collectives::StreamWorkspace>();
@@ -39,7 +39,7 @@ EncodedAllReduceHook::EncodedAllReduceHook(const HookRow& row, const HookOptions
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::runHook(c10d::GradBucket& bucket) {
-  check_bucket(name(), bucket);
+  check_bucket(name(), bucket, options_.device);
   const bool needs_parameters = options_.wire.error_feedback || options_.wire.exempt_one_dimensional;
   const ParameterSegments parameters = needs_parameters ? layout_of(bucket) : ParameterSegments{};
   return bucket.getBuffer().is_cpu() ? run_on_engine(bucket, parameters) : run_on_stream(bucket, parameters);

@@ -13,10 +13,13 @@ namespace narrowcast::hooks {
 
 using collectives::Segment;
 
-void check_bucket(std::string_view hook, const c10d::GradBucket& bucket) {
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket, std::optional<c10::DeviceType> device) {
   const at::Tensor& buffer = bucket.getBuffer();
   TORCH_CHECK_VALUE(buffer.device().is_cpu() || buffer.device().is_cuda(), hook, ": bucket ", bucket.getIndex(),
                     " must be on the CPU or a GPU, but is on ", buffer.device());
+  TORCH_CHECK_VALUE(!device || buffer.device().type() == *device, hook, ": bucket ", bucket.getIndex(), " is on ",
+                    buffer.device(), ", but the hook was made for gradients on ",
+                    c10::DeviceTypeName(device.value_or(c10::DeviceType::CPU), /*lower_case=*/true));
   TORCH_CHECK_TYPE(meta::is_float(buffer.scalar_type()), hook, ": bucket ", bucket.getIndex(),
                    " must be of type float, double, half or bfloat16, but is ", buffer.scalar_type());
   TORCH_CHECK_VALUE(buffer.layout() == at::kStrided && buffer.is_contiguous(), hook, ": bucket ", bucket.getIndex(),

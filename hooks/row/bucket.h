@@ -18,9 +18,10 @@
 
 namespace narrowcast::hooks {
 
-// Contiguous, on the CPU or a GPU, of type float, double, half or bfloat16. Else c10::ValueError or c10::TypeError
-// naming `hook` and the bucket.
-void check_bucket(std::string_view hook, const c10d::GradBucket& bucket);
+// Contiguous, on the CPU or a GPU, on the hook's device if its options give one (HookOptions::device), of type float,
+// double, half or bfloat16. Else c10::ValueError or c10::TypeError naming `hook` and the bucket.
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket,
+                  std::optional<c10::DeviceType> device = std::nullopt);
 
 // A bucket may come again once the future of its last step is completed or destroyed. Else c10::ValueError.
 void check_completed(std::string_view hook, const c10d::GradBucket& bucket,

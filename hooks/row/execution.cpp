@@ -12,8 +12,13 @@
 
 namespace narrowcast::hooks {
 
-CpuEngine::CpuEngine(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {
-  if (!collectives::moves_tensors_on(at::kCUDA, group_)) {
+bool averages_on_gpus(const HookOptions& options) {
+  return options.device ? *options.device == at::kCUDA
+                        : collectives::moves_tensors_on(at::kCUDA, options.process_group);
+}
+
+CpuEngine::CpuEngine(const HookOptions& options) : group_(options.process_group) {
+  if (!averages_on_gpus(options)) {
     get();
   }
 }

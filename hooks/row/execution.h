@@ -13,16 +13,20 @@
 #include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <narrowcast/hook_options.h>
 #include "ops/comm/engine/engine.h"
 
 namespace narrowcast::hooks {
 
-// Engine::for_group. If the group moves tensors only on the CPU, the engine is made at once; otherwise when the first
-// CPU bucket comes, because a training on GPUs needs no engine thread.
+// Whether the gradients are on GPUs: as HookOptions::device says, else whether the group moves tensors there.
+bool averages_on_gpus(const HookOptions& options);
+
+// Engine::for_group. If the gradients are on the CPU, the engine is made at once; otherwise when the first CPU bucket
+// comes, because a training on GPUs needs no engine thread.
 class CpuEngine {
  public:
   // c10::ValueError if the group moves neither CPU nor CUDA tensors.
-  explicit CpuEngine(c10::intrusive_ptr<c10d::ProcessGroup> group);
+  explicit CpuEngine(const HookOptions& options);
 
   // c10::ValueError if the group has no backend for CPU tensors.
   engine::Engine& get();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <narrowcast/wire_format.h>
+#include "hooks/row/option_values.h"
 #include "ops/common/enumerator_names.h"
 
 namespace narrowcast::hooks {
@@ -37,97 +38,123 @@ OptionValue value_of(const T& value) {
   }
 }
 
-// Names the options of one struct.
-template <class Options>
-class Namer {
- public:
-  Namer(const Options& options, std::vector<NamedOption>& named) : options_(options), named_(named) {}
+// How the option of a member is read; the others are values of their own type.
+template <class T>
+constexpr T (*kParse)(std::string_view) = nullptr;
+template <>
+constexpr auto kParse<Levels> = &parse_levels;
+template <>
+constexpr auto kParse<PowerSgdMemory> = &parse_power_sgd_memory;
+template <>
+constexpr auto kParse<WireFormat> = &parse_wire_format;
 
-  template <class T>
-  void operator()(OptionKind kind, const char* name, T Options::*member) const {
-    (*this)(kind, name, member, &value_of<T>);
-  }
-
-  // An option whose text is not its value.
-  template <class T>
-  void operator()(OptionKind kind, const char* name, T Options::*member, OptionValue (*told)(const T&)) const {
-    static const Options usual;
-    named_.push_back({name, kind, told(options_.*member), options_.*member != usual.*member});
-  }
-
- private:
-  const Options& options_;
-  std::vector<NamedOption>& named_;
+template <class T>
+struct Unwrapped {
+  using Type = T;
+};
+template <class T>
+struct Unwrapped<std::optional<T>> {
+  using Type = T;
 };
 
-// Resets options of the kinds that are not kept to their defaults.
-class WireReset {
- public:
-  WireReset(const std::function<bool(OptionKind)>& keeps, WireOptions& options) : keeps_(keeps), options_(options) {}
-
-  template <class T, class... Told>
-  void operator()(OptionKind kind, const char* /*name*/, T WireOptions::*member, const Told&...) const {
-    static const WireOptions usual;
-    if (!keeps_(kind)) options_.*member = usual.*member;
+// An option whose value is that of its member; enumerators are texts.
+struct AsItIs {
+  template <class T>
+  static OptionValue value(const T& member) {
+    return value_of(member);
   }
 
- private:
-  const std::function<bool(OptionKind)>& keeps_;
-  WireOptions& options_;
+  template <class T>
+  static void set(const std::string& name, const OptionValue& value, T& member) {
+    using Value = typename Unwrapped<T>::Type;
+    if constexpr (std::is_enum_v<Value>) {
+      read_option(name, value, member, kParse<Value>);
+    } else {
+      read_option(name, value, member);
+    }
+  }
 };
 
-OptionValue seed_text(const std::optional<int64_t>& seed) {
-  return seed ? OptionValue(c10::str("seed ", *seed)) : OptionValue(false);
-}
-
-// Calls visit(kind, name, member[, function that makes the text]) for each of the wire options.
-template <class Visit>
-void visit_wire(const Visit& visit) {
-  using Options = WireOptions;
-  visit(OptionKind::kFormat, "hook_format", &Options::format);
-  visit(OptionKind::kRounding, "stochastic_rounding", &Options::stochastic_rounding_seed, &seed_text);
-  visit(OptionKind::kErrorFeedback, "error_feedback", &Options::error_feedback);
-  visit(OptionKind::kExemption, "exempt_one_dimensional", &Options::exempt_one_dimensional);
-  visit(OptionKind::kLevels, "levels", &Options::levels);
-  visit(OptionKind::kLevels, "node_size", &Options::node_size);
-  visit(OptionKind::kLink, "link_gbit", &Options::link_gbit);
-  visit(OptionKind::kLink, "link_us", &Options::link_us);
-  visit(OptionKind::kChoice, "auto_bits", &Options::auto_bits);
-}
+// WireOptions::stochastic_rounding_seed: the seed, or false.
+struct AsSeed {
+  static OptionValue value(const std::optional<int64_t>& seed) {
+    return seed ? OptionValue(c10::str("seed ", *seed)) : OptionValue(false);
+  }
+  static void set(const std::string& name, const OptionValue& value, std::optional<int64_t>& seed) {
+    if (value == OptionValue(false)) {
+      seed.reset();
+      return;
+    }
+    if (!std::holds_alternative<int64_t>(value)) refuse_type(name, "int (the seed) or False", value);
+    read_option(name, value, seed);
+  }
+};
 
 // The texts of LocalOptions::group_size for no value (the ranks of a node) and for 1.
 constexpr std::string_view kGroupOfNode = "node";
 constexpr std::string_view kGroupOfOne = "none";
 
-OptionValue describe_group(const std::optional<int64_t>& size) {
-  if (!size) {
-    return std::string(kGroupOfNode);
+// LocalOptions::group_size: a number or one of these texts.
+struct AsGroup {
+  static OptionValue value(const std::optional<int64_t>& size) {
+    if (!size) {
+      return std::string(kGroupOfNode);
+    }
+    return size == 1 ? OptionValue(std::string(kGroupOfOne)) : OptionValue(*size);
   }
-  return size == 1 ? OptionValue(std::string(kGroupOfOne)) : OptionValue(*size);
-}
+  static void set(const std::string& name, const OptionValue& value, std::optional<int64_t>& size) {
+    if (const auto* const text = std::get_if<std::string>(&value)) {
+      std::optional<int64_t> read;
+      TORCH_CHECK_VALUE(parse_local_group(*text, read), name, ": must be a number, \"", kGroupOfNode, "\" or \"",
+                        kGroupOfOne, "\", but is \"", *text, "\"");
+      size = read;
+      return;
+    }
+    if (!std::holds_alternative<int64_t>(value)) refuse_type(name, "int or str", value);
+    read_option(name, value, size);
+  }
+};
 
-void add_local(const LocalOptions& options, std::vector<NamedOption>& named) {
-  using Options = LocalOptions;
-  const Namer<Options> add(options, named);
-  add(OptionKind::kLocal, "outer_warmup", &Options::start);
-  add(OptionKind::kLocal, "local_group", &Options::group_size, &describe_group);
-  add(OptionKind::kLocal, "local_hook", &Options::hook);
-}
+// A member of a member of options.
+template <auto... Members>
+constexpr auto kMember = [](auto& options) -> auto& {
+  return (options.*....*Members);
+};
+template <auto Member>
+constexpr auto kOfWire = kMember<&HookOptions::wire, Member>;
+template <auto Member>
+constexpr auto kOfLocal = kMember<&HookOptions::local, Member>;
+template <auto Member>
+constexpr auto kOfPowerSgd = kMember<&HookOptions::power_sgd, Member>;
 
-void add_power_sgd(const PowerSgdOptions& options, std::vector<NamedOption>& named) {
-  using Options = PowerSgdOptions;
-  const Namer<Options> add(options, named);
-  add(OptionKind::kPowerSgd, "power_sgd_rank", &Options::rank);
-  add(OptionKind::kPowerSgd, "power_sgd_start", &Options::start);
-  add(OptionKind::kPowerSgdOfMatrices, "power_sgd_min_rate", &Options::min_rate);
-  add(OptionKind::kPowerSgd, "power_sgd_error_feedback", &Options::error_feedback);
-  add(OptionKind::kPowerSgd, "power_sgd_warm_start", &Options::warm_start);
-  add(OptionKind::kPowerSgdOfMatrices, "power_sgd_epsilon", &Options::epsilon);
-  add(OptionKind::kPowerSgd, "power_sgd_seed", &Options::seed);
-  add(OptionKind::kPowerSgdOfMatrices, "power_sgd_batch", &Options::batch);
-  add(OptionKind::kPowerSgd, "power_sgd_alternate", &Options::alternate);
-  add(OptionKind::kPowerSgd, "power_sgd_memory", &Options::memory);
-  add(OptionKind::kPowerSgd, "power_sgd_wire", &Options::wire);
+// The list of all options by name: calls visit(kind, name, member, how) for each.
+template <class Visit>
+void visit_options(const Visit& visit) {
+  using enum OptionKind;
+  visit(kFormat, "hook_format", kOfWire<&WireOptions::format>, AsItIs{});
+  visit(kRounding, "stochastic_rounding", kOfWire<&WireOptions::stochastic_rounding_seed>, AsSeed{});
+  visit(kErrorFeedback, "error_feedback", kOfWire<&WireOptions::error_feedback>, AsItIs{});
+  visit(kExemption, "exempt_one_dimensional", kOfWire<&WireOptions::exempt_one_dimensional>, AsItIs{});
+  visit(kLevels, "levels", kOfWire<&WireOptions::levels>, AsItIs{});
+  visit(kLevels, "node_size", kOfWire<&WireOptions::node_size>, AsItIs{});
+  visit(kLink, "link_gbit", kOfWire<&WireOptions::link_gbit>, AsItIs{});
+  visit(kLink, "link_us", kOfWire<&WireOptions::link_us>, AsItIs{});
+  visit(kChoice, "auto_bits", kOfWire<&WireOptions::auto_bits>, AsItIs{});
+  visit(kChannels, "channel_size", kMember<&HookOptions::channel_size>, AsItIs{});
+  visit(kLocal, "outer_warmup", kOfLocal<&LocalOptions::start>, AsItIs{});
+  visit(kLocal, "local_group", kOfLocal<&LocalOptions::group_size>, AsGroup{});
+  visit(kLocal, "local_hook", kOfLocal<&LocalOptions::hook>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_rank", kOfPowerSgd<&PowerSgdOptions::rank>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_start", kOfPowerSgd<&PowerSgdOptions::start>, AsItIs{});
+  visit(kPowerSgdOfMatrices, "power_sgd_min_rate", kOfPowerSgd<&PowerSgdOptions::min_rate>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_error_feedback", kOfPowerSgd<&PowerSgdOptions::error_feedback>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_warm_start", kOfPowerSgd<&PowerSgdOptions::warm_start>, AsItIs{});
+  visit(kPowerSgdOfMatrices, "power_sgd_epsilon", kOfPowerSgd<&PowerSgdOptions::epsilon>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_seed", kOfPowerSgd<&PowerSgdOptions::seed>, AsItIs{});
+  visit(kPowerSgdOfMatrices, "power_sgd_batch", kOfPowerSgd<&PowerSgdOptions::batch>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_alternate", kOfPowerSgd<&PowerSgdOptions::alternate>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_memory", kOfPowerSgd<&PowerSgdOptions::memory>, AsItIs{});
+  visit(kPowerSgd, "power_sgd_wire", kOfPowerSgd<&PowerSgdOptions::wire>, AsItIs{});
 }
 
 }  // namespace
@@ -153,16 +180,32 @@ std::string text_of(const OptionValue& value) {
 }
 
 std::vector<NamedOption> named_options(const HookOptions& options) {
+  static const HookOptions usual;
   std::vector<NamedOption> named;
-  visit_wire(Namer<WireOptions>(options.wire, named));
-  named.push_back(
-      {"channel_size", OptionKind::kChannels, value_of(options.channel_size), options.channel_size.has_value()});
-  add_local(options.local, named);
-  add_power_sgd(options.power_sgd, named);
+  visit_options([&](OptionKind kind, const char* name, const auto& member, auto how) {
+    named.push_back({name, kind, how.value(member(options)), member(options) != member(usual)});
+  });
   return named;
 }
 
-std::string local_group_text(const std::optional<int64_t>& size) { return text_of(describe_group(size)); }
+void set_option(HookOptions& options, const std::string& name, const OptionValue& value) {
+  static const HookOptions usual;
+  bool found = false;
+  std::string known;
+  visit_options([&](OptionKind /*kind*/, const char* other, const auto& member, auto how) {
+    known += (known.empty() ? "" : ", ") + std::string(other);
+    if (name != other) return;
+    found = true;
+    if (std::holds_alternative<std::monostate>(value)) {
+      member(options) = member(usual);
+    } else {
+      how.set(name, value, member(options));
+    }
+  });
+  TORCH_CHECK_VALUE(found, "unknown option '", name, "'; known: ", known);
+}
+
+std::string local_group_text(const std::optional<int64_t>& size) { return text_of(AsGroup::value(size)); }
 
 bool parse_local_group(std::string_view text, std::optional<int64_t>& size) {
   if (text == kGroupOfNode) {
@@ -175,12 +218,16 @@ bool parse_local_group(std::string_view text, std::optional<int64_t>& size) {
 }
 
 WireOptions with_only(WireOptions wire, const std::function<bool(OptionKind)>& keeps) {
-  visit_wire(WireReset(keeps, wire));
-  return wire;
+  static const HookOptions usual;
+  HookOptions options{.wire = std::move(wire)};
+  visit_options([&](OptionKind kind, const char* /*name*/, const auto& member, auto /*how*/) {
+    if (!keeps(kind)) member(options) = member(usual);
+  });
+  return std::move(options.wire);
 }
 
 bool is_set(const WireOptions& wire, OptionKind kind) {
-  const std::vector<NamedOption> named = named_options({nullptr, wire});
+  const std::vector<NamedOption> named = named_options({.wire = wire});
   return std::ranges::any_of(named, [=](const NamedOption& option) { return option.kind == kind && option.is_given; });
 }
 

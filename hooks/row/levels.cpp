@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "hooks/row/execution.h"
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/group.h"
 
@@ -19,8 +20,9 @@ constexpr const char* kNodes = "nodes";
 constexpr const char* kRouteLink = "link";
 
 // The reason why the group itself allows one level only; empty if it allows two.
-std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  if (!collectives::moves_tensors_on(at::kCUDA, group)) {
+std::string why_group_is_flat(const HookOptions& options) {
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group = options.process_group;
+  if (!averages_on_gpus(options)) {
     return {};
   }
   if (!collectives::moves_cpu_tensors(group)) {
@@ -33,7 +35,7 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
 // sends. If they differed, ranks would wait in a search or an all-reduce for others that take no part.
 void compare_between_ranks(const HookOptions& options) {
   collectives::Announcement own{.call = "comparing the levels of hooks"};
-  for (const NamedOption& option : named_options({nullptr, options.wire})) {
+  for (const NamedOption& option : named_options({.wire = options.wire})) {
     if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink || option.kind == OptionKind::kChoice) {
       own.entries.push_back({option.name, text_of(option.value)});
     }
@@ -50,7 +52,7 @@ bool asks_for_two_levels(const WireOptions& wire) {
 std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
   const int64_t world_size = options.process_group->getSize();
-  if (const std::string why = why_group_is_flat(options.process_group); !why.empty()) {
+  if (const std::string why = why_group_is_flat(options); !why.empty()) {
     TORCH_CHECK_VALUE(!asks_for_two_levels(wire), "levels: two is impossible, because ", why);
     return FoundNodes::flat(world_size);
   }
@@ -72,7 +74,7 @@ std::string nodes_text(const FoundNodes& found) {
 
 std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
                                                                     const NodeLayout& layout) {
-  if (!layout.has_levels() || !collectives::moves_tensors_on(at::kCUDA, options.process_group)) {
+  if (!layout.has_levels() || !averages_on_gpus(options)) {
     return nullptr;
   }
   return std::make_shared<collectives::StreamGroups>(options.process_group, layout,
@@ -135,10 +137,11 @@ namespace {
 
 // The device whose messages are measured: the CPU, or this rank's GPU. Empty if the group moves GPU tensors without
 // NCCL.
-std::optional<at::Device> measured_device(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  if (!collectives::moves_tensors_on(at::kCUDA, group)) {
+std::optional<at::Device> measured_device(const HookOptions& options) {
+  if (!averages_on_gpus(options)) {
     return at::kCPU;
   }
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group = options.process_group;
   if (!collectives::gpu::group_maker(group)) {
     return std::nullopt;
   }
@@ -150,7 +153,7 @@ std::optional<at::Device> measured_device(const c10::intrusive_ptr<c10d::Process
 
 collectives::Link find_hook_link(const HookOptions& options, const NodeLayout& layout) {
   collectives::Link link;
-  const std::optional<at::Device> device = measured_device(options.process_group);
+  const std::optional<at::Device> device = measured_device(options);
   if (!gives_link(options.wire) && layout.world_size() > 1 && device) {
     link = *collectives::find_link(options.process_group, layout, *device);
   }

@@ -17,7 +17,8 @@ namespace narrowcast::hooks {
 // once for each group. The layout is flat (one level, without shared memory)
 //  - if the options ask for one level;
 //  - if no two ranks share a node or can have memory in common (FoundNodes::why_flat is the reason);
-//  - if the group moves tensors on GPUs without NCCL, or has no backend for CPU tensors, which finding nodes needs.
+//  - if the gradients are on GPUs and the group moves those without NCCL, or has no backend for CPU tensors, which
+//    finding nodes needs.
 //
 // Throws c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and two are not possible.
 // If the group could have two levels, it also throws if an option of the kinds kLevels, kLink or kChoice differs
@@ -25,8 +26,8 @@ namespace narrowcast::hooks {
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 
 // A collective: the groups over which a hook averages buckets on a GPU in two levels. Each hook gets separate groups,
-// because the collectives of a communicator must follow the order of one hook. Null for one level, and if the group
-// moves no tensors on GPUs.
+// because the collectives of a communicator must follow the order of one hook. Null for one level, and if the
+// gradients are on the CPU.
 std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
                                                                     const node::NodeLayout& layout);
 
@@ -62,8 +63,8 @@ collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOpti
                                       const node::NodeLayout& layout);
 
 // The link over which ranks average with that layout. Values that the options do not give are measured. Measuring is a
-// collective, done once for each group. It sends messages on GPUs if the group moves those by NCCL. If the group moves
-// them without NCCL, nothing is measured: LinkCost::of_gpus stands for the missing values between nodes, and the link
+// collective, done once for each group. It sends messages on GPUs if the gradients are there. If the group moves those
+// without NCCL, nothing is measured: LinkCost::of_gpus stands for the missing values between nodes, and the link
 // within a node stays unknown.
 collectives::Link find_hook_link(const HookOptions& options, const node::NodeLayout& layout);
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "hooks/row/execution.h"
 #include "hooks/row/hook_options.h"
 #include "hooks/row/levels.h"
 #include "hooks/table/hook_table.h"
@@ -71,7 +72,7 @@ ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
 
 // Whether the group moves tensors on GPUs. Called before anything is sent.
 bool checked_on_gpus(const HookOptions& options) {
-  const bool on_gpus = collectives::moves_tensors_on(at::kCUDA, options.process_group);
+  const bool on_gpus = averages_on_gpus(options);
   if (on_gpus) {
     check_auto_on_gpus(options.wire);
   }
@@ -379,7 +380,7 @@ ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, co
 
 void check_auto_on_gpus(const WireOptions& wire) {
   const bool asks_for_one_level = wire.levels == Levels::kOne || wire.node_size == 1;
-  for (const NamedOption& option : named_options({nullptr, wire})) {
+  for (const NamedOption& option : named_options({.wire = wire})) {
     const bool is_kept = option.kind == OptionKind::kLevels && asks_for_one_level;
     TORCH_CHECK_VALUE(!option.is_given || is_kept, option.name, ": ", text_of(option.value),
                       " has no effect on GPUs, where the hook auto always uses allreduce");

@@ -13,11 +13,14 @@
 #include "hooks/basic/basic_hooks.h"
 #include "hooks/power_sgd/power_sgd.h"
 #include "hooks/quantized/encoded_all_reduce_hook.h"
+#include "hooks/row/execution.h"
 #include "hooks/row/hook_options.h"
 #include "hooks/table/auto_hook.h"
 #include "hooks/table/post_local_sgd.h"
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/collectives/all_reduce/codec/affine_codec.h"
+#include "ops/comm/groups/agree.h"
+#include "ops/comm/groups/group.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -252,6 +255,27 @@ void check_local(const LocalOptions& local) {
                     PowerSgdOptions{}.start, " steps, and its options cannot be set here; use another hook");
 }
 
+void check_device(const HookOptions& options) {
+  TORCH_CHECK_VALUE(!options.device || collectives::moves_tensors_on(*options.device, options.process_group),
+                    "device: the process group does not move tensors on ",
+                    c10::DeviceTypeName(options.device.value_or(at::kCPU), /*lower_case=*/true));
+}
+
+// A collective. Ranks with different hooks or options would send messages that others do not expect.
+void compare_between_ranks(const std::string& name, const HookOptions& options) {
+  if (options.process_group->getSize() == 1) {
+    return;
+  }
+  collectives::Announcement own{.call = "create_comm_hook"};
+  own.entries.push_back({"hook", name});
+  own.entries.push_back({"device", averages_on_gpus(options) ? "cuda" : "cpu"});
+  for (const NamedOption& option : named_options(options)) {
+    own.entries.push_back({option.name, text_of(option.value)});
+  }
+  constexpr int64_t kSlotBytes = 2048;  // All options at once have less than 1,400.
+  collectives::agree(options.process_group, own, std::nullopt, kSlotBytes);
+}
+
 }  // namespace
 
 const HookRow& hook_row(const std::string& name) {
@@ -306,7 +330,7 @@ std::optional<int64_t> power_sgd_rank_of(const std::string& hook, const PowerSgd
 bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes(OptionKind::kRounding); }
 
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
-  return filled_in(hook_row(hook), {nullptr, wire}).wire.format;
+  return filled_in(hook_row(hook), {.wire = wire}).wire.format;
 }
 
 HookOptions effective_options(const std::string& hook, HookOptions options) {
@@ -320,9 +344,13 @@ HookOptions effective_options(const std::string& hook, HookOptions options) {
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
   check_hook_options(name, options);
   const HookRow& row = hook_row(name);
-  if (!row.make) return nullptr;
-  TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");
-  return row.make(row, options);
+  TORCH_CHECK_VALUE(options.process_group || !row.make, "process_group must be given to make the hook '", name,
+                    "', but is null");
+  if (options.process_group) {
+    check_device(options);
+    compare_between_ranks(name, options);
+  }
+  return row.make ? row.make(row, options) : nullptr;
 }
 
 }  // namespace narrowcast::hooks

@@ -54,12 +54,15 @@ GroupPtr make_part(const GroupPtr& all, const StorePtr& store, int place, int si
   return part;
 }
 
-std::unique_ptr<CommHook> make_hook_in(const GroupPtr& group, const LocalOptions& options) {
-  return group.defined() ? create_comm_hook(options.hook, {.process_group = group}) : nullptr;
+std::unique_ptr<CommHook> make_hook_in(const GroupPtr& group, const HookOptions& options) {
+  return group.defined() ? create_comm_hook(options.local.hook, {.process_group = group, .device = options.device})
+                         : nullptr;
 }
 
 // The options of the hook inside a group.
-HookOptions inner_options(const HookOptions& options) { return {.process_group = options.process_group}; }
+HookOptions inner_options(const HookOptions& options) {
+  return {.process_group = options.process_group, .device = options.device};
+}
 
 NodeLayout largest_group(const HookOptions& options, const NodeLayout& nodes) {
   const NodeLayout groups = local_groups(options.local, nodes);
@@ -108,8 +111,8 @@ PostLocalSgdHook::PostLocalSgdHook(const HookRow& row, const HookOptions& option
       options_(options.local),
       groups_(find_local_groups(options)),
       part_(options.process_group, groups_),
-      global_(options_.start > 0 ? make_hook_in(options.process_group, options_) : nullptr),
-      local_(make_hook_in(part_.group(), options_)) {}
+      global_(options_.start > 0 ? make_hook_in(options.process_group, options) : nullptr),
+      local_(make_hook_in(part_.group(), options)) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> PostLocalSgdHook::runHook(c10d::GradBucket& bucket) {
   CommHook* const hook = this->hook();

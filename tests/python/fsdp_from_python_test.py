@@ -1,4 +1,4 @@
-"""The reduce-scatter of docs/examples/fsdp_from_python.py: its means in fully_shard, and the training."""
+"""narrowcast.fsdp: means in fully_shard, and the training of docs/examples/fsdp_from_python.py."""
 import copy
 import unittest
 
@@ -7,11 +7,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from ddp_from_python_test import FLOAT, ROOT, STEPS, Network, gathered, half_steps, imported, learns, loss_of, own_gradients
+from narrowcast.fsdp import QuantizedReduceScatter
+from support.gradients import FLOAT, ROOT, STEPS, Network, gathered, half_steps, learns, loss_of, own_gradients
 from support.ranks import run_on_ranks
 
 EXAMPLE = ROOT / "docs/examples/fsdp_from_python.py"
-example = imported(EXAMPLE)
 
 
 def tolerance(own, errors):
@@ -21,7 +21,7 @@ def tolerance(own, errors):
     return errors.mean() + (world_size + 2) * FLOAT * magnitudes.mean(0)
 
 
-class Recording(example.QuantizedReduceScatter):
+class Recording(QuantizedReduceScatter):
     """Appends to `errors` the largest rounding error of the gradients that this rank sends."""
 
     def __init__(self, wire_format, errors):
@@ -74,7 +74,7 @@ class OneRank(unittest.TestCase):
     """Accepts a mean and a sum. Others, as for a custom divide factor, are errors. Not a test by itself."""
 
     def runTest(self):
-        reduce_scatter = example.QuantizedReduceScatter("fp32")
+        reduce_scatter = QuantizedReduceScatter("fp32")
         gradients = torch.arange(4.)
         mean = torch.empty(4)
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
@@ -94,7 +94,7 @@ class OtherFormats(unittest.TestCase):
         model = Network()
         fully_shard(model, mesh=mesh)
         model.set_custom_reduce_scatter(
-            example.QuantizedReduceScatter("int4_b32" if dist.get_rank() == last else "int8_b128"))
+            QuantizedReduceScatter("int4_b32" if dist.get_rank() == last else "int8_b128"))
         with self.assertRaisesRegex(ValueError, f"format is int4_b32 on rank {last} but int8_b128 on rank 0"):
             loss_of(model, 0).backward()
         ranks = gathered(torch.tensor([dist.get_rank()])).flatten().tolist()

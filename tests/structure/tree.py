@@ -5,7 +5,7 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PRODUCT = ("ops", "hooks", "models", "trainer")
+PRODUCT = ("ops", "hooks", "models", "trainer", "python")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 NO_USER_HAS = re.compile(r"^(nlohmann|absl|gloo|hwy|openssl)/")
 

@@ -1,6 +1,7 @@
 // Options of hooks.
 #pragma once
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -132,6 +133,10 @@ struct HookOptions {
   std::optional<int64_t> channel_size = std::nullopt;  // Elements that share a scale in quantize_per_channel, >= 1.
   LocalOptions local = {};                             // For post_local_sgd.
   PowerSgdOptions power_sgd = {};                      // For the power_sgd hooks.
+
+  // Where the gradients are: CPU or CUDA, the same on all ranks. Without a value, CUDA if the group moves CUDA tensors.
+  // So it must be given for gradients on the CPU in a group for both, as torch.distributed's "gloo" is.
+  std::optional<c10::DeviceType> device = std::nullopt;
 };
 
 // Kinds of options. A hook takes all options of a kind, or none.
@@ -163,7 +168,14 @@ struct NamedOption {
   bool is_given = false;  // Whether it differs from its default.
 };
 
-// All options except the process group, in the order of the structs.
+// All options except the process group and the device, in the order of the structs.
 NARROWCAST_EXPORT std::vector<NamedOption> named_options(const HookOptions& options);
+
+// Sets the option of that name, one of those of named_options. The value has the type of the member: an
+// integer also for a double, a text for an enumerator; stochastic_rounding takes the seed or false, local_group a
+// number or text. No value (std::monostate) sets the default. c10::ValueError for an unknown name, which lists the
+// known ones, and for an unknown text; c10::TypeError for a value of a wrong type. Ranges are checked when the hook is
+// made.
+NARROWCAST_EXPORT void set_option(HookOptions& options, const std::string& name, const OptionValue& value);
 
 }  // namespace narrowcast::hooks

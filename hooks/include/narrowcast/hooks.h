@@ -52,11 +52,12 @@ std::optional<int64_t> power_sgd_rank_of(const std::string& hook, const PowerSgd
 // The options with the hook's defaults filled in.
 HookOptions effective_options(const std::string& hook, HookOptions options);
 
-// The hook of that name; null for "none", with which the Reducer averages. All ranks create the same hooks with the
-// same options. For wire-format, PowerSGD and post_local_sgd hooks and auto it is a collective: ranks detect nodes, and
-// may measure the network. Throws:
+// The hook of that name; null for "none", with which the Reducer averages. A collective: ranks compare the hook and its
+// options, and for wire-format, PowerSGD and post_local_sgd hooks and auto they detect nodes and may measure the
+// network. For "none" without a process group nothing is compared. Throws:
 // - c10::ValueError as check_hook_options,
 // - c10::ValueError for a missing process group, or one without a backend that the hook needs,
+// - c10::ValueError on all ranks if their hooks, devices or options differ,
 // - c10::ValueError on all ranks for levels that are not possible,
 // - c10::DistBackendError if a peer fails.
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options);

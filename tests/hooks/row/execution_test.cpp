@@ -20,17 +20,17 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 TEST(CpuEngine, IsTheGroupsOwn) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
-    CpuEngine first(group);
-    CpuEngine second(group);
+    CpuEngine first({group});
+    CpuEngine second({group});
     EXPECT_EQ(&first.get(), &second.get());
     EXPECT_EQ(&first.get(), engine::Engine::for_group(group).get());
   });
 }
 
 TEST(CpuEngine, NeedsAGroupThatMovesTensors) {
-  EXPECT_THAT(
-      testing::error_message<c10::ValueError>([] { CpuEngine engine(c10::make_intrusive<c10d::ProcessGroup>(0, 1)); }),
-      ::testing::HasSubstr("backend for CPU tensors"));
+  EXPECT_THAT(testing::error_message<c10::ValueError>(
+                  [] { CpuEngine engine({c10::make_intrusive<c10d::ProcessGroup>(0, 1)}); }),
+              ::testing::HasSubstr("backend for CPU tensors"));
 }
 
 TEST(HookStream, DoesItsWorkAtOnceOnTheCpu) {

@@ -58,7 +58,8 @@ TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
       const std::string complaint = std::string("comparing the levels of hooks: ") + told.complaint;
       EXPECT_EQ(testing::error_message<c10::ValueError>([&] { find_hook_nodes(options); }), complaint);
       for (const char* const hook : {"int8", "auto"}) {
-        EXPECT_EQ(testing::error_message<c10::ValueError>([&] { create_comm_hook(hook, options); }), complaint);
+        EXPECT_EQ(testing::error_message<c10::ValueError>([&] { create_comm_hook(hook, options); }),
+                  "create_comm_hook: " + complaint);
       }
     }
     EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(3, 3)) << "the group is as usable as before";
@@ -93,6 +94,27 @@ TEST(FindHookNodes, IsFlatWhereGpusAreNotNcclsOrRanksCannotBeFound) {
     };
     expect_flat(only_gpus, "levels: two is impossible, because the process group has no backend for CPU tensors");
     expect_flat(both, "levels: two is impossible, because the process group does not use NCCL for GPU tensors");
+    EXPECT_EQ(find_hook_nodes({.process_group = both, .device = at::kCPU})->layout, NodeLayout::of_size(2, 2));
+  });
+}
+
+// Gloo, as torch.distributed makes it, is a group for CPU and CUDA tensors: only the options know where gradients are.
+TEST(Device, OfGradientsDecidesForAGroupThatMovesBoth) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto both = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    for (const auto type : {at::kCPU, at::kCUDA})
+      both->setBackend(type, GroupBackend::GLOO, group->getBackend(at::kCPU));
+    const HookOptions on_cpu{.process_group = both, .device = at::kCPU};
+    const HookOptions on_gpus{.process_group = both, .device = at::kCUDA};
+    EXPECT_EQ(create_comm_hook("int8", on_cpu)->nodes(), "1 x 2");
+    EXPECT_EQ(create_comm_hook("int8", on_gpus)->nodes(), "2 x 1");
+    EXPECT_THAT(create_comm_hook("auto", on_cpu)->decision(), ::testing::HasSubstr("within a node"));
+    EXPECT_THAT(create_comm_hook("auto", on_gpus)->decision(), ::testing::HasSubstr("allreduce"));
+    EXPECT_EQ(testing::error_message<c10::ValueError>([&] { create_comm_hook("int8", rank == 0 ? on_cpu : on_gpus); }),
+              "create_comm_hook: device differs between ranks: rank 0 has cpu, rank 1 has cuda");
+    EXPECT_EQ(testing::error_message<c10::ValueError>(
+                  [&] { create_comm_hook("int8", {.process_group = group, .device = at::kCUDA}); }),
+              "device: the process group does not move tensors on cuda");
   });
 }
 

@@ -339,6 +339,20 @@ TEST(HookFactory, RefusesLinksAndBitsThatThereCannotBe) {
   });
 }
 
+// Gloo would end a process whose neighbour sends more than it expects.
+TEST(HookFactory, RefusesOtherHooksAndOptionsOnOtherRanks) {
+  testing::run_ranks(3, [](int64_t rank, const Group& group) {
+    const auto hook_of = [&](const char* usual, const char* of_rank_1) { return rank == 1 ? of_rank_1 : usual; };
+    EXPECT_EQ(value_error(hook_of("int8", "int4"), {group}),
+              "create_comm_hook: hook differs between ranks: rank 0 has int8, rank 1 has int4");
+    EXPECT_EQ(value_error(hook_of("allreduce", "none"), {group}),
+              "create_comm_hook: hook differs between ranks: rank 0 has allreduce, rank 1 has none");
+    EXPECT_EQ(value_error("power_sgd", {.process_group = group, .power_sgd = {.start = rank == 2 ? 7 : 5}}),
+              "create_comm_hook: power_sgd_start differs between ranks: rank 0 has 5, rank 2 has 7");
+    EXPECT_NE(create_comm_hook("int8", {group}), nullptr) << "the group is as usable as before";
+  });
+}
+
 TEST(HookFactory, RefusesLevelsThatThereCannotBe) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
     EXPECT_THAT(value_error("int8", {group, {.levels = Levels::kTwo}}),

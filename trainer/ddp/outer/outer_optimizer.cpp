@@ -121,7 +121,9 @@ OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr g
   compare_between_ranks();
   make_memory();
   exchange_ = with_network_errors(group_->getRank(), "making the outer exchange", [&] {
-    return hooks::create_comm_hook(hooks::kAnyFormatHook, {group_, options_.wire()});
+    return hooks::create_comm_hook(
+        hooks::kAnyFormatHook,
+        {.process_group = group_, .wire = options_.wire(), .device = parameters_[0].device().type()});
   });
   if (options_.warmup_steps() == 0) {
     begin_rounds();

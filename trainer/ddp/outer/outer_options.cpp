@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/row/option_values.h"
 #include "hooks/table/hook_table.h"
 #include "ops/codec/wire_format.h"
 #include "ops/common/enumerator_names.h"
@@ -73,14 +75,17 @@ void check_wire(const hooks::WireOptions& wire) {
                     ", which rounds nothing");
 }
 
-// Format and error feedback of differences have other names than those options of gradients. Returns no value for
-// options that have no effect on an exchange.
+// Format and error feedback of differences have other names than those options of gradients.
+constexpr const char* kOuterFormat = "outer_format";
+constexpr const char* kOuterErrorFeedback = "outer_error_feedback";
+
+// Returns no value for options that have no effect on an exchange.
 std::optional<hooks::NamedOption> named_for_exchange(hooks::NamedOption option) {
   switch (option.kind) {
     case hooks::OptionKind::kFormat:
-      return hooks::NamedOption{"outer_format", hooks::OptionKind::kLocal, option.value, option.is_given};
+      return hooks::NamedOption{kOuterFormat, hooks::OptionKind::kLocal, option.value, option.is_given};
     case hooks::OptionKind::kErrorFeedback:
-      return hooks::NamedOption{"outer_error_feedback", hooks::OptionKind::kLocal, option.value, option.is_given};
+      return hooks::NamedOption{kOuterErrorFeedback, hooks::OptionKind::kLocal, option.value, option.is_given};
     case hooks::OptionKind::kRounding:
     case hooks::OptionKind::kLevels:
     case hooks::OptionKind::kLink:
@@ -126,12 +131,49 @@ std::vector<hooks::NamedOption> OuterOptions::named() const {
   add("overlap_steps", overlap_steps(), overlap_steps() != usual.overlap_steps());
   add("outer_mix", mix(), mix() != usual.mix());
   add("outer_warmup", warmup_steps(), warmup_steps() != usual.warmup_steps());
-  for (hooks::NamedOption& option : hooks::named_options({nullptr, wire()})) {
+  for (hooks::NamedOption& option : hooks::named_options({.wire = wire()})) {
     if (auto taken = named_for_exchange(std::move(option))) {
       named.push_back(*std::move(taken));
     }
   }
   return named;
+}
+
+void OuterOptions::set(const std::string& name, const hooks::OptionValue& value) {
+  static const OuterOptions usual;
+  const auto read = [&](auto& member, const auto& usual_member, auto... parse) {
+    if (std::holds_alternative<std::monostate>(value)) {
+      member = usual_member;
+    } else {
+      hooks::read_option(name, value, member, parse...);
+    }
+  };
+  if (name == "sync_every") return read(sync_every_, usual.sync_every_);
+  if (name == "outer_optimizer") return read(optimizer_, usual.optimizer_, &parse_outer_kind);
+  if (name == "outer_learning_rate") return read(learning_rate_, usual.learning_rate_);
+  if (name == "outer_momentum") return read(momentum_, usual.momentum_);
+  if (name == "fragments") return read(fragments_, usual.fragments_);
+  if (name == "overlap_steps") return read(overlap_steps_, usual.overlap_steps_);
+  if (name == "outer_mix") return read(mix_, usual.mix_);
+  if (name == "outer_warmup") return read(warmup_steps_, usual.warmup_steps_);
+  if (name == "first_exchange") return read(first_exchange_, usual.first_exchange_);
+  set_wire(name, value);
+}
+
+// An option of the exchange, under its name in hooks::named_options.
+void OuterOptions::set_wire(const std::string& name, const hooks::OptionValue& value) {
+  std::string known;
+  for (const hooks::NamedOption& option : hooks::named_options({})) {
+    const auto taken = named_for_exchange(option);
+    if (taken && taken->name == name) {
+      hooks::HookOptions options{.wire = wire()};
+      hooks::set_option(options, option.name, value);
+      wire_ = options.wire;
+      return;
+    }
+  }
+  for (const hooks::NamedOption& option : named()) known += option.name + ", ";
+  TORCH_CHECK_VALUE(false, "unknown option '", name, "'; known: ", known, "first_exchange");
 }
 
 int64_t OuterOptions::effective_first_exchange() const { return first_exchange().value_or(steps_between(*this)); }

@@ -57,7 +57,7 @@ void DdpOptions::validate() const {
 }
 
 DdpOptions DdpOptions::with_hook(const std::string& name) const {
-  return name == hook() ? *this : DdpOptions(*this).hook(name).hook_options(hooks::HookOptions());
+  return name == hook() ? *this : DdpOptions(*this).hook(name).hook_options({.device = hook_options().device});
 }
 
 hooks::HookOptions DdpOptions::hook_options(c10::intrusive_ptr<c10d::ProcessGroup> process_group) const {

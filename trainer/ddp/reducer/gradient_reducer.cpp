@@ -12,6 +12,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/table/hook_table.h"
+#include "ops/comm/groups/group.h"
 #include "ops/common/backend_timeout.h"
 #include "trainer/base/files/names.h"
 #include "trainer/ddp/module/broadcast.h"
@@ -32,8 +33,16 @@ constexpr const char* kFailedPass =
     "the last backward pass did not end, because an exception passed through it: this DistributedDataParallel "
     "cannot be used any more; destroy it on all ranks and make another one";
 
-DdpOptions checked_options(const DdpOptions& options) {
+// The options with the device of the gradients. check_trainable refuses parameters on several devices.
+DdpOptions checked_options(DdpOptions options, const ModuleState& state, const ProcessGroupPtr& group) {
   options.validate();
+  const std::vector<NamedTensor> trainable = state.trainable();
+  hooks::HookOptions hook_options = options.hook_options();
+  if (!hook_options.device && !trainable.empty() &&
+      collectives::moves_tensors_on(trainable[0].tensor.device().type(), group)) {
+    hook_options.device = trainable[0].tensor.device().type();
+    options.hook_options(std::move(hook_options));
+  }
   return options;
 }
 
@@ -50,7 +59,7 @@ int64_t gradient_bytes(const std::vector<NamedTensor>& trainable) {
 GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const DdpOptions& options)
     : state_(std::move(state)),
       group_(checked_group(std::move(group))),
-      options_(checked_options(options)),
+      options_(checked_options(options, state_, group_)),
       trainable_(state_.trainable()),
       static_graph_(std::make_shared<StaticGraph>()) {
   compare_between_ranks();

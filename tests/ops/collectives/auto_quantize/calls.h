@@ -7,15 +7,16 @@
 
 #include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <utility>
 #include <vector>
 
 #include <narrowcast/auto_quantize.h>
+#include "tests/support/registered_group.h"
 
 namespace narrowcast::test {
 
 using collectives::Group;
+using testing::RegisteredGroup;
 
 enum class Way {
   kCall,      // The callable of auto_quantize.
@@ -23,22 +24,6 @@ enum class Way {
   kOperator,  // The registered operator, as TorchScript and Python call it.
 };
 inline const std::vector<Way> kWays{Way::kCall, Way::kAsync, Way::kOperator};
-
-// Registers a rank's group under a separate name for the lifetime of this object, because the ranks are threads and
-// each process has one registry.
-class RegisteredGroup {
- public:
-  explicit RegisteredGroup(const Group& group) : name_("rank" + std::to_string(group->getRank())) {
-    c10d::register_process_group(name_, group);
-  }
-  ~RegisteredGroup() { c10d::unregister_process_group(name_); }
-  RegisteredGroup(const RegisteredGroup&) = delete;
-  RegisteredGroup& operator=(const RegisteredGroup&) = delete;
-  const std::string& name() const { return name_; }
-
- private:
-  std::string name_;
-};
 
 // Calls an operator of the project with its arguments in order. The last ones may be left to their defaults.
 template <class... Arguments>

@@ -18,9 +18,9 @@ namespace {
 
 using test::call_operator;
 using test::Group;
-using test::RegisteredGroup;
 using testing::error_message;
 using ::testing::HasSubstr;
+using testing::RegisteredGroup;
 using testing::run_ranks;
 using Tensors = std::vector<at::Tensor>;
 using Rows = std::vector<int64_t>;

@@ -87,7 +87,7 @@ void expect_collectives(torch::jit::Module module, int64_t rank, const std::stri
 
 TEST(AutoQuantizeScript, RunsBeforeAndAfterSaving) {
   testing::run_ranks(kWorld, [](int64_t rank, const test::Group& group) {
-    const test::RegisteredGroup registered(group);
+    const testing::RegisteredGroup registered(group);
     const torch::jit::Module module = test::compile(kScript);
     expect_collectives(module, rank, registered.name());
     expect_collectives(test::save_and_load(module), rank, registered.name());

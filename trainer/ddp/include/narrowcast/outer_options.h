@@ -89,8 +89,14 @@ struct OuterOptions {
   // have an effect.
   std::vector<hooks::NamedOption> named() const;
 
+  // Sets the option of that name, one of those of named() or "first_exchange", as hooks::set_option does.
+  void set(const std::string& name, const hooks::OptionValue& value);
+
   // The fragment that is exchanged after `local_step` (>= 1) steps since the warm-up; no value in most steps.
   std::optional<int64_t> fragment_due(int64_t local_step) const;
+
+ private:
+  void set_wire(const std::string& name, const hooks::OptionValue& value);
 };
 
 }  // namespace narrowcast

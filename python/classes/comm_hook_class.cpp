@@ -1,0 +1,187 @@
+// torch.classes.narrowcast.CommHook: a hook of the table (<narrowcast/hooks.h>) for TorchScript and Python.
+//
+//   hook = torch.classes.narrowcast.CommHook("int8", {"error_feedback": True}, group.group_name)
+//   future = hook.run(bucket.buffer(), bucket.index(), bucket.is_last(), bucket.parameters())
+//
+// Methods run without Python's global lock (GIL), and the engine's thread completes futures without it.
+#include <ATen/core/builtin_function.h>
+#include <ATen/core/jit_type.h>
+#include <c10/util/Exception.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/hooks.h>
+#include "ops/comm/groups/group.h"
+#include "python/classes/dictionaries.h"
+
+namespace narrowcast::classes {
+namespace {
+
+// The option that names HookOptions::device: "cpu" or "cuda".
+constexpr const char* kDevice = "device";
+
+c10::DeviceType parse_device(const hooks::OptionValue& value) {
+  const std::string text = hooks::text_of(value);
+  TORCH_CHECK_VALUE(text == "cpu" || text == "cuda", kDevice, ": must be \"cpu\" or \"cuda\", but is \"", text, "\"");
+  return text == "cpu" ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
+}
+
+hooks::HookOptions to_hook_options(const OptionDict& given, const std::string& group_name) {
+  hooks::HookOptions options{.process_group = collectives::find_group(group_name)};
+  for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) {
+    if (name != kDevice) {
+      hooks::set_option(options, name, value);
+    } else if (!std::holds_alternative<std::monostate>(value)) {
+      options.device = parse_device(value);
+    }
+  });
+  return options;
+}
+
+// The gradients of a DistributedDataParallel's bucket lie one behind the other, in the order of its parameters.
+// c10::ValueError for a negative index, or if the parameters have more or fewer elements than the buffer.
+c10d::GradBucket make_bucket(const at::Tensor& buffer, int64_t index, bool is_last,
+                             std::vector<at::Tensor> parameters) {
+  TORCH_CHECK_VALUE(index >= 0, "index: must be at least 0, but is ", index);
+  std::vector<size_t> offsets;
+  std::vector<size_t> lengths;
+  std::vector<c10::IntArrayRef> sizes;  // They refer to the parameters, which the bucket keeps.
+  int64_t end = 0;
+  for (const at::Tensor& parameter : parameters) {
+    offsets.push_back(static_cast<size_t>(end));
+    lengths.push_back(static_cast<size_t>(parameter.numel()));
+    sizes.push_back(parameter.sizes());
+    end += parameter.numel();
+  }
+  TORCH_CHECK_VALUE(parameters.empty() || end == buffer.numel(), "bucket ", index, " has ", buffer.numel(),
+                    " elements, but its parameters have ", end);
+  const auto number = static_cast<size_t>(index);
+  return c10d::GradBucket(number, number + (is_last ? 1 : 2), buffer, std::move(offsets), std::move(lengths),
+                          std::move(sizes), std::move(parameters), std::nullopt);
+}
+
+class CommHookClass final : public torch::CustomClassHolder {
+ public:
+  // create_comm_hook, a collective. `options`: by the names of hooks::named_options, and "device". `group_name`: of a
+  // registered group. c10::ValueError and c10::TypeError name what is wrong; "none" is wrong, because it is no hook.
+  CommHookClass(const std::string& name, const OptionDict& options, const std::string& group_name)
+      : hook_(hooks::create_comm_hook(name, to_hook_options(options, group_name))) {
+    TORCH_CHECK_VALUE(hook_, "hook: '", name, "' is no hook: register none to average as DistributedDataParallel does");
+  }
+
+  // CommHook::runHook: a future of the averaged bucket, which is `buffer`. `parameters`: whose gradients the bucket
+  // holds, in its order; may be empty for hooks that keep nothing per parameter.
+  c10::IValue run(const at::Tensor& buffer, int64_t index, bool is_last, std::vector<at::Tensor> parameters) {
+    c10d::GradBucket bucket = make_bucket(buffer, index, is_last, std::move(parameters));
+    return hook().runHook(bucket);
+  }
+
+  // The same for Python's DistributedDataParallel, which takes only a future of a Python object. `result` is that
+  // object: the bucket's buffer. Nothing of Python runs when the exchange ends.
+  c10::IValue run_for_reducer(const at::Tensor& buffer, c10::IValue result, int64_t index, bool is_last,
+                              std::vector<at::Tensor> parameters) {
+    c10d::GradBucket bucket = make_bucket(buffer, index, is_last, std::move(parameters));
+    using Future = c10::ivalue::Future;
+    // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
+    const auto give_object = [result = std::move(result)](Future& done) {
+      if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+      return std::make_pair(result, done.storages());
+    };
+    return hook().runHook(bucket)->then(give_object, c10::PyObjectType::get());
+  }
+
+  std::string name() const { return std::string(hook().name()); }
+  std::string nodes() const { return hook().nodes(); }
+  std::string decision() const { return hook().decision(); }
+  int64_t payload_bytes_sent() const { return hook().payload_bytes_sent(); }
+  std::optional<double> compression() const { return hook().compression(); }
+  std::optional<double> predicted_seconds(int64_t numel) const { return hook().predicted_seconds(numel); }
+  bool keeps_replicas_equal() const { return hook().keeps_replicas_equal(); }
+  void rescale_state(double factor) { hook().rescale_state(factor); }
+
+  StateDict state(const std::vector<std::string>& names, const std::vector<at::Tensor>& parameters) const {
+    return to_dict(hook().state(named(names, parameters)));
+  }
+
+  // FormerRanks: `states` of this rank's former ranks, `first` of former rank 0.
+  void load_state(int64_t world_size, const std::vector<StateDict>& states, const StateDict& first,
+                  const std::vector<std::string>& names, const std::vector<at::Tensor>& parameters) {
+    hooks::FormerRanks saved{.world_size = world_size, .states = {}, .first = from_dict(first)};
+    for (const StateDict& state : states) saved.states.push_back(from_dict(state));
+    hook().load_state(saved, named(names, parameters));
+  }
+
+  // Destroys the hook, and its group's engine if no other hook uses it. Python must call it: the destructor of a
+  // Python object holds the GIL, while the engine's thread may need it to release a tensor before it can be joined.
+  void close() { hook_.reset(); }
+
+ private:
+  hooks::CommHook& hook() const {
+    TORCH_CHECK_VALUE(hook_, "the hook is closed");
+    return *hook_;
+  }
+
+  std::unique_ptr<hooks::CommHook> hook_;
+};
+
+// torch::class_ derives schemas from C++ types, and none of those is a Python object: this schema is made by hand.
+class Registration : public torch::class_<CommHookClass> {
+ public:
+  Registration() : torch::class_<CommHookClass>("narrowcast", "CommHook") {}
+
+  void def_run_for_reducer() {
+    using c10::Argument;
+    const std::string name = "run_for_reducer";
+    c10::FunctionSchema schema(
+        name, "",
+        {Argument("self", classTypePtr), Argument("buffer", c10::TensorType::get()),
+         Argument("result", c10::PyObjectType::get()), Argument("index", c10::IntType::get()),
+         Argument("is_last", c10::BoolType::get()), Argument("parameters", c10::ListType::ofTensors())},
+        {Argument("", c10::AnyType::get())});
+    const auto call = [](torch::jit::Stack& stack) {
+      std::vector<at::Tensor> parameters = torch::jit::pop(stack).toTensorVector();
+      const bool is_last = torch::jit::pop(stack).toBool();
+      const int64_t index = torch::jit::pop(stack).toInt();
+      c10::IValue result = torch::jit::pop(stack);
+      const at::Tensor buffer = torch::jit::pop(stack).toTensor();
+      const auto self = torch::jit::pop(stack).toCustomClass<CommHookClass>();
+      torch::jit::push(stack, self->run_for_reducer(buffer, std::move(result), index, is_last, std::move(parameters)));
+    };
+    auto method = std::make_unique<torch::jit::BuiltinOpFunction>(c10::QualifiedName(qualClassName + "." + name),
+                                                                  std::move(schema), call);
+    classTypePtr->addMethod(method.get());
+    torch::registerCustomClassMethod(std::move(method));
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
+  library.def("comm_hook_names() -> str[]", [] { return hooks::comm_hook_names(); });
+  Registration hook;
+  hook.def_run_for_reducer();
+  hook.def(torch::init<const std::string&, const OptionDict&, const std::string&>())
+      .def("run", &CommHookClass::run)
+      .def("name", &CommHookClass::name)
+      .def("nodes", &CommHookClass::nodes)
+      .def("decision", &CommHookClass::decision)
+      .def("payload_bytes_sent", &CommHookClass::payload_bytes_sent)
+      .def("compression", &CommHookClass::compression)
+      .def("predicted_seconds", &CommHookClass::predicted_seconds)
+      .def("keeps_replicas_equal", &CommHookClass::keeps_replicas_equal)
+      .def("rescale_state", &CommHookClass::rescale_state)
+      .def("state", &CommHookClass::state)
+      .def("load_state", &CommHookClass::load_state)
+      .def("close", &CommHookClass::close);
+}
+
+}  // namespace narrowcast::classes

@@ -1,0 +1,33 @@
+// How the classes take what TorchScript and Python give: options and tensors in dictionaries, groups by name.
+#pragma once
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+
+namespace narrowcast::classes {
+
+using OptionDict = c10::Dict<std::string, c10::IValue>;
+using StateDict = c10::Dict<std::string, at::Tensor>;
+
+// Calls set(name, value) for each option. None is no value (std::monostate), which stands for the default.
+// c10::TypeError naming the option for a value that is not None, a bool, an int, a float or a str.
+void for_each_option(const OptionDict& options,
+                     const std::function<void(const std::string& name, const hooks::OptionValue& value)>& set);
+
+// A copy of each tensor, which later steps do not change.
+StateDict to_dict(const hooks::HookState& state);
+
+hooks::HookState from_dict(const StateDict& dict);
+
+// c10::ValueError if there are not as many names as tensors.
+std::vector<hooks::NamedParameter> named(const std::vector<std::string>& names, const std::vector<at::Tensor>& tensors);
+
+}  // namespace narrowcast::classes

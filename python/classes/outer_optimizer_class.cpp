@@ -1,0 +1,137 @@
+// torch.classes.narrowcast.OuterOptimizer: narrowcast::OuterOptimizer for TorchScript and Python, whose own optimizer
+// takes the inner steps.
+//
+//   outer = torch.classes.narrowcast.OuterOptimizer(parameters, {"sync_every": 30}, group.group_name)
+//   ...; optimizer.step(); outer.step()
+#include <c10/util/Exception.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/outer_optimizer.h>
+#include "ops/comm/groups/group.h"
+#include "python/classes/dictionaries.h"
+
+namespace narrowcast::classes {
+namespace {
+
+struct NoOptions : torch::optim::OptimizerCloneableOptions<NoOptions> {};
+
+// Holds parameters whose steps other code takes.
+class ParametersOnly final : public torch::optim::Optimizer {
+ public:
+  explicit ParametersOnly(std::vector<at::Tensor> parameters)
+      : Optimizer(std::move(parameters), std::make_unique<NoOptions>()) {}
+  torch::Tensor step(LossClosure /*closure*/) override { return {}; }
+};
+
+OuterOptions to_outer_options(const OptionDict& given) {
+  OuterOptions options;
+  for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) { options.set(name, value); });
+  return options;
+}
+
+class OuterOptimizerClass final : public torch::CustomClassHolder {
+ public:
+  // OuterOptimizer's constructor, a collective. `options`: by the names of OuterOptions::named.
+  OuterOptimizerClass(std::vector<at::Tensor> parameters, const OptionDict& options, const std::string& group_name)
+      : inner_(std::move(parameters)),
+        outer_(
+            std::make_unique<OuterOptimizer>(inner_, collectives::find_group(group_name), to_outer_options(options))) {}
+
+  // After this rank's optimizer has taken a step, or in its place. Collectives.
+  void step() {
+    check_own_parameters();
+    outer().step();
+  }
+  void skip_step() {
+    check_own_parameters();
+    outer().skip_step();
+  }
+  void finish() {
+    check_own_parameters();
+    outer().finish();
+  }
+
+  // OuterParameters. The first one is a collective.
+  void take_outer_parameters() {
+    check_own_parameters();
+    borrowed_ = std::make_unique<OuterOptimizer::OuterParameters>(outer());
+  }
+  void restore_own_parameters() {
+    TORCH_CHECK_VALUE(borrowed_, "the model does not have the outer parameters");
+    borrowed_.reset();
+  }
+
+  bool is_warming_up() const { return outer().is_warming_up(); }
+  bool replicas_are_equal() const { return outer().replicas_are_equal(); }
+  int64_t exchanges() const { return outer().exchanges(); }
+  int64_t lost_exchanges() const { return outer().lost_exchanges(); }
+  int64_t payload_bytes_sent() const { return outer().payload_bytes_sent(); }
+  std::optional<int64_t> staleness() const { return outer().staleness(); }
+
+  // OuterState's parts: `replica`, equal on all ranks, and the state of this rank. A collective.
+  std::tuple<StateDict, StateDict> state() {
+    const OuterState state = outer().state();
+    return {to_dict(state.replica), to_dict(state.rank.own())};
+  }
+
+  // FormerRanks as in CommHook.load_state. A collective.
+  void load_state(const StateDict& replica, int64_t world_size, const std::vector<StateDict>& states,
+                  const StateDict& first) {
+    OuterState saved{.replica = from_dict(replica), .rank = {.world_size = world_size, .states = {}, .first = {}}};
+    saved.rank.first = from_dict(first);
+    for (const StateDict& state : states) saved.rank.states.push_back(from_dict(state));
+    outer().load_state(saved);
+  }
+
+  // Waits for the exchange that is under way. Python must call it, as CommHook.close.
+  void close() {
+    borrowed_.reset();
+    outer_.reset();
+  }
+
+ private:
+  OuterOptimizer& outer() const {
+    TORCH_CHECK_VALUE(outer_, "the outer optimizer is closed");
+    return *outer_;
+  }
+  void check_own_parameters() const {
+    TORCH_CHECK_VALUE(!borrowed_, "the model has the outer parameters: call restore_own_parameters first");
+  }
+
+  ParametersOnly inner_;
+  std::unique_ptr<OuterOptimizer> outer_;
+  std::unique_ptr<OuterOptimizer::OuterParameters> borrowed_;
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
+  library.class_<OuterOptimizerClass>("OuterOptimizer")
+      .def(torch::init<std::vector<at::Tensor>, const OptionDict&, const std::string&>())
+      .def("step", &OuterOptimizerClass::step)
+      .def("skip_step", &OuterOptimizerClass::skip_step)
+      .def("finish", &OuterOptimizerClass::finish)
+      .def("take_outer_parameters", &OuterOptimizerClass::take_outer_parameters)
+      .def("restore_own_parameters", &OuterOptimizerClass::restore_own_parameters)
+      .def("is_warming_up", &OuterOptimizerClass::is_warming_up)
+      .def("replicas_are_equal", &OuterOptimizerClass::replicas_are_equal)
+      .def("exchanges", &OuterOptimizerClass::exchanges)
+      .def("lost_exchanges", &OuterOptimizerClass::lost_exchanges)
+      .def("payload_bytes_sent", &OuterOptimizerClass::payload_bytes_sent)
+      .def("staleness", &OuterOptimizerClass::staleness)
+      .def("state", &OuterOptimizerClass::state)
+      .def("load_state", &OuterOptimizerClass::load_state)
+      .def("close", &OuterOptimizerClass::close);
+}
+
+}  // namespace narrowcast::classes

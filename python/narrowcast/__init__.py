@@ -1,0 +1,21 @@
+"""Data-parallel training that sends a quarter of the bytes.
+
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    narrowcast.register(ddp, "int8")     # or "auto", "var5", "power_sgd", ...
+
+- register, CommHook, comm_hook: communication hooks of DistributedDataParallel;
+- ddp_comm_hooks: the same under the names of torch.distributed.algorithms.ddp_comm_hooks;
+- fsdp: gradients of fully_shard;
+- DiLoCo: training with few exchanges;
+- all_reduce, encode, decode: tensors.
+"""
+from narrowcast import _library
+
+_library.load()
+
+# The libraries must be loaded first: these modules use what they register.
+from narrowcast.comm_hook import CommHook, comm_hook, hook_names, register  # noqa: E402
+from narrowcast.outer import DiLoCo  # noqa: E402
+from narrowcast.tensors import all_reduce, decode, encode  # noqa: E402
+
+__all__ = ["CommHook", "DiLoCo", "all_reduce", "comm_hook", "decode", "encode", "hook_names", "register"]

@@ -1,0 +1,37 @@
+"""Loads narrowcast's libraries for the torch that is installed."""
+import os
+import pathlib
+
+import torch
+
+_FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _folder() -> pathlib.Path:
+    """The folder of the libraries for this torch: NARROWCAST_LIBRARY_DIR, else lib/torchMAJOR.MINOR of this package."""
+    given = os.environ.get("NARROWCAST_LIBRARY_DIR")
+    if given:
+        return pathlib.Path(given)
+    built = sorted(each.name.removeprefix("torch") for each in _FOLDER.glob("torch*"))
+    minor = _minor(torch.__version__)
+    if minor not in built:
+        raise ImportError(f"narrowcast has libraries for torch {' and '.join(built) or '(none)'}, but torch is {torch.__version__}; "
+                          "install one of these versions, or build narrowcast from source with this torch "
+                          "(-DNARROWCAST_LIBTORCH) and set NARROWCAST_LIBRARY_DIR")
+    return _FOLDER / f"torch{minor}"
+
+
+def load() -> pathlib.Path:
+    """Registers torch.ops.narrowcast and torch.classes.narrowcast. Returns the folder of the libraries. ImportError if there
+    are none for this torch, or if the loader refuses them."""
+    folder = _folder()
+    library = folder / "libnarrowcast_classes.so"
+    try:
+        torch.ops.load_library(str(library))
+    except OSError as error:
+        raise ImportError(f"narrowcast cannot load {library} with torch {torch.__version__}: {error}") from error
+    return folder

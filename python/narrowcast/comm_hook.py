@@ -1,0 +1,161 @@
+"""Communication hooks of DistributedDataParallel, which run in C++."""
+from typing import Any, Optional, Union
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from narrowcast._closing import close_with
+
+Option = Union[None, bool, int, float, str]
+HookStateDict = dict[str, Any]
+
+
+def hook_names() -> list[str]:
+    """The names of all hooks, in the order of docs/reference/hooks.md."""
+    return torch.ops.narrowcast.comm_hook_names()
+
+
+class CommHook:
+    """A hook and its state, for one DistributedDataParallel: `ddp.register_comm_hook(CommHook("int8"), comm_hook)`.
+
+    name: one of hook_names(), except "none".
+    process_group: its ranks average their gradients. None is the default group at the time of the first bucket.
+    options: as flags of narrowcast-train have them, e.g. error_feedback=True, levels="one", hook_format="int6_b32",
+        stochastic_rounding=7 (the seed), power_sgd_rank=4. device="cpu" or "cuda": where the gradients are, if no bucket
+        should decide it.
+
+    The hook is made by open(), or with the first bucket. That is a collective: ranks compare names and options, find the nodes,
+    and may measure the network. All ranks must use the same names and options. Raises ValueError or TypeError, naming the
+    option, for options that are unknown, of a wrong type, out of range or without effect, and ValueError on all ranks if they
+    differ. If a rank or the network fails, backward() raises torch.distributed.DistBackendError (a RuntimeError)."""
+
+    def __init__(self, name: str = "auto", process_group: Optional[dist.ProcessGroup] = None, **options: Option) -> None:
+        self._hook_name = name
+        self._options = options
+        self._process_group = process_group
+        self._made: Any = None
+        self._finalizer: Any = None
+
+    def open(self, device: Union[None, str, torch.device] = None) -> "CommHook":
+        """Makes the hook, for gradients on `device`; does nothing if it is made. A collective. Returns the hook."""
+        if self._finalizer is not None:
+            return self
+        options = dict(self._options)
+        if device is not None:
+            options.setdefault("device", torch.device(device).type)
+        self._made = torch.classes.narrowcast.CommHook(self._hook_name, options, self.process_group.group_name)
+        self._finalizer = close_with(self, self._made.close)
+        return self
+
+    def close(self) -> None:
+        """Ends the hook; unfinished exchanges fail. Not needed: a hook that is collected is closed."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def run(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Returns at once a future of the averaged bucket, which replaces `bucket.buffer()`."""
+        buffer = bucket.buffer()
+        if self._made is None:
+            self.open(buffer.device)
+        return self._made.run_for_reducer(buffer, buffer, bucket.index(), bucket.is_last(), bucket.parameters())
+
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        """The group whose ranks average."""
+        return dist.group.WORLD if self._process_group is None else self._process_group
+
+    @property
+    def name(self) -> str:
+        """The name of the hook."""
+        return self._hook_name
+
+    @property
+    def nodes(self) -> str:
+        """Nodes and ranks per node, as "2 x 4"; empty for hooks that do not use nodes."""
+        return self._own().nodes()
+
+    @property
+    def decision(self) -> str:
+        """What "auto" chose for each bucket size, and why; empty for other hooks."""
+        return self._own().decision()
+
+    @property
+    def payload_bytes_sent(self) -> int:
+        """Bytes of gradients that this rank has sent: codes and scales."""
+        return self._own().payload_bytes_sent()
+
+    @property
+    def compression(self) -> Optional[float]:
+        """float32 bytes of the buckets divided by the bytes of their last messages; None before the first step."""
+        return self._own().compression()
+
+    @property
+    def keeps_replicas_equal(self) -> bool:
+        """Whether all ranks end a step with the same gradients, bit for bit."""
+        return self._own().keeps_replicas_equal()
+
+    def predicted_seconds(self, numel: int) -> Optional[float]:
+        """Seconds that "auto" expects for a float32 bucket of `numel` elements; None for other hooks."""
+        return self._own().predicted_seconds(numel)
+
+    def rescale_state(self, factor: float) -> None:
+        """Multiplies what error feedback keeps by a positive factor: the new loss scale divided by the old one, when
+        torch.amp.GradScaler changes it. On all ranks, between steps."""
+        self._own().rescale_state(factor)
+
+    def state_dict(self, model: torch.nn.Module) -> HookStateDict:
+        """What this rank needs to resume, for torch.save, between steps. `model`: the one with this hook, or its module."""
+        names, parameters = _named_parameters(model)
+        return {"hook": self._hook_name, "rank": self.process_group.rank(), "world_size": self.process_group.size(),
+                "tensors": self._own().state(names, parameters)}
+
+    def load_state_dict(self, saved: Union[HookStateDict, list[HookStateDict]], model: torch.nn.Module) -> None:
+        """Resumes before the first step. `saved`: what state_dict returned on this rank, or what it returned on all ranks, in
+        their order; only with all of them may the number of ranks have changed. Raises ValueError for a state of another hook
+        or number of ranks, and RuntimeError, naming the entry, for one that is damaged."""
+        all_saved = saved if isinstance(saved, list) else [saved]
+        rank, world_size = self.process_group.rank(), self.process_group.size()
+        for each in all_saved:
+            if each["hook"] != self._hook_name:
+                raise ValueError(f"the state is of hook '{each['hook']}', but the hook is '{self._hook_name}'")
+        former = all_saved[0]["world_size"]
+        if len(all_saved) == former:
+            own = all_saved[rank::world_size]
+        elif len(all_saved) == 1 and former == world_size:
+            own = all_saved
+        else:
+            raise ValueError(f"the state is of {former} ranks, and there are {world_size} now: pass the list of all {former} states, "
+                             f"not {len(all_saved)}")
+        self._own().load_state(former, [each["tensors"] for each in own], all_saved[0]["tensors"], *_named_parameters(model))
+
+    def __getstate__(self) -> Any:
+        raise TypeError("a CommHook cannot be pickled or copied, because making a hook is a collective: save state_dict(model)")
+
+    def _own(self) -> Any:
+        if self._made is None:
+            raise RuntimeError(f"hook '{self._hook_name}' is not made before its first bucket: call open() on all ranks")
+        return self._made
+
+
+def comm_hook(state: CommHook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook of every CommHook, for DistributedDataParallel.register_comm_hook(state, comm_hook)."""
+    return state.run(bucket)
+
+
+def register(model: DistributedDataParallel, name: str = "auto", **options: Option) -> CommHook:
+    """Makes a hook for the gradients of `model`, over its process group, and registers it. A collective. Returns the hook.
+    See CommHook for names, options and errors."""
+    hook = CommHook(name, model.process_group, **options).open(_gradient_device(model))
+    model.register_comm_hook(hook, comm_hook)
+    return hook
+
+
+def _gradient_device(model: torch.nn.Module) -> Optional[torch.device]:
+    return next((each.device for each in model.parameters() if each.requires_grad), None)
+
+
+def _named_parameters(model: torch.nn.Module) -> tuple[list[str], list[torch.Tensor]]:
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+    return [name for name, _ in named], [each for _, each in named]

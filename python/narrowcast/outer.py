@@ -1,0 +1,110 @@
+"""Training with few exchanges: ranks take local steps, and exchange parameters from time to time."""
+import contextlib
+from typing import Any, Callable, Iterator, Optional, Union
+
+import torch
+import torch.distributed as dist
+
+from narrowcast._closing import close_with
+from narrowcast.comm_hook import Option
+
+
+class DiLoCo:
+    """Wraps an optimizer: every `sync_every` steps the ranks exchange how far they moved, and take the same outer step
+    (DiLoCo, arXiv 2311.08105). Gradients are not averaged, so the model needs no DistributedDataParallel.
+
+        outer = narrowcast.DiLoCo(torch.optim.AdamW(model.parameters()), sync_every=30)
+        loss.backward(); outer.step(); outer.zero_grad()
+        ...
+        outer.finish()                   # all ranks take the outer parameters
+
+    optimizer: takes the inner steps. The parameters of all its groups that require gradients are exchanged; they are float32,
+        float16 or bfloat16, on one device.
+    init_sync: all ranks begin with rank 0's parameters. Otherwise they must be equal.
+    options: as flags of narrowcast-train have them: outer_optimizer ("nesterov", "sgd" or "average": local SGD),
+        outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback, fragments,
+        overlap_steps, outer_mix, outer_warmup, levels, node_size, link_gbit, link_us.
+
+    Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call
+    them in the same order. Raises ValueError, on all ranks if options or parameters differ between ranks, and
+    torch.distributed.DistBackendError if a rank or the network fails."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, process_group: Optional[dist.ProcessGroup] = None, *, sync_every: int,
+                 outer_optimizer: str = "nesterov", init_sync: bool = True, **options: Option) -> None:
+        self.optimizer = optimizer
+        self.process_group = dist.group.WORLD if process_group is None else process_group
+        parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+        if init_sync:
+            for each in parameters:
+                dist.broadcast(each.detach(), group=self.process_group, group_src=0)
+        options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, **options}
+        self._own = torch.classes.narrowcast.OuterOptimizer(parameters, options, self.process_group.group_name)
+        self._finalizer = close_with(self, self._own.close)
+
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """A step of the optimizer, and the exchange that is due. Returns what the optimizer's step returns."""
+        result = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        self._own.step()
+        return result
+
+    def skip_step(self) -> None:
+        """Instead of step() on a rank that skips the optimizer's step, e.g. for a gradient that is not finite."""
+        self._own.skip_step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """The optimizer's zero_grad."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def finish(self) -> None:
+        """All ranks take the outer parameters. Call it after the last step, which should be a multiple of sync_every."""
+        self._own.finish()
+
+    @contextlib.contextmanager
+    def outer_parameters(self) -> Iterator[None]:
+        """The model has the outer parameters within the block, e.g. to evaluate it; no step may be taken there."""
+        self._own.take_outer_parameters()
+        try:
+            yield
+        finally:
+            self._own.restore_own_parameters()
+
+    def close(self) -> None:
+        """Waits for the exchange that is under way, and ends."""
+        self._finalizer()
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether gradients of the next step must be averaged over all ranks (outer_warmup)."""
+        return self._own.is_warming_up()
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges so far."""
+        return self._own.exchanges()
+
+    @property
+    def lost_exchanges(self) -> int:
+        """Exchanges whose mean was not finite; all ranks ignored them."""
+        return self._own.lost_exchanges()
+
+    @property
+    def payload_bytes_sent(self) -> int:
+        """Bytes that this rank has sent."""
+        return self._own.payload_bytes_sent()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to resume, besides parameters and the optimizer's state."""
+        replica, own = self._own.state()
+        return {"rank": self.process_group.rank(), "world_size": self.process_group.size(), "replica": replica, "own": own}
+
+    def load_state_dict(self, saved: Union[dict[str, Any], list[dict[str, Any]]]) -> None:
+        """Resumes before the first step, with the same options. `saved`: what state_dict returned on this rank, or on all ranks
+        in their order; only with all of them may the number of ranks have changed."""
+        all_saved = saved if isinstance(saved, list) else [saved]
+        rank, world_size = self.process_group.rank(), self.process_group.size()
+        former = all_saved[0]["world_size"]
+        if len(all_saved) != former and (len(all_saved) != 1 or former != world_size):
+            raise ValueError(f"the state is of {former} ranks, and there are {world_size} now: pass the list of all {former} states, "
+                             f"not {len(all_saved)}")
+        own = all_saved if len(all_saved) != former else all_saved[rank::world_size]
+        self._own.load_state(all_saved[0]["replica"], former, [each["own"] for each in own], all_saved[0]["own"])

@@ -1,0 +1,24 @@
+"""Tensors in wire formats, and their mean over ranks."""
+from typing import Optional
+
+import torch
+import torch.distributed as dist
+
+
+def encode(tensor: torch.Tensor, format: str = "int8_b128") -> torch.Tensor:
+    """The bytes, uint8 [n], of a float tensor in a wire format: docs/reference/operators.md lists them."""
+    return torch.ops.narrowcast.encode(tensor, format)
+
+
+def decode(message: torch.Tensor, format: str, numel: int) -> torch.Tensor:
+    """The inverse of encode: float32 [numel]."""
+    return torch.ops.narrowcast.decode(message, format, numel)
+
+
+def all_reduce(tensor: torch.Tensor, format: str = "int8_b128", group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
+    """Replaces a float tensor of any shape by its mean over the ranks of `group`, sent in a wire format. Returns it. A
+    collective, which waits. Raises ValueError on all ranks if formats or sizes differ between ranks, and
+    torch.distributed.DistBackendError if a rank or the network fails."""
+    group = dist.group.WORLD if group is None else group
+    torch.ops.narrowcast.quantized_all_reduce_(tensor, format, group.group_name)
+    return tensor

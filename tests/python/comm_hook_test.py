@@ -1,0 +1,373 @@
+"""narrowcast.register and CommHook: means, options of DistributedDataParallel, state, and errors when ranks fail."""
+import copy
+import datetime
+import gc
+import io
+import os
+import pickle
+import signal
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import narrowcast
+from support.gradients import (BFLOAT16, BLOCKS, BUCKET, FLOAT, ROOT, STEPS, VARIABLE, Network, RankTestCase, gathered, learns,
+                               loss_of, own_gradients, tolerance)
+from support.ranks import run_on_ranks
+
+EXAMPLE = ROOT / "docs/examples/ddp_from_python.py"
+SHORT = datetime.timedelta(seconds=3)  # Time-out of all-reduces that fail, or are quick.
+FORMAT = {"int8": "int8_b128", "int6": "int6_b32", "int4": "int4_b32"}
+
+
+def wrapped(model=None, **options):
+    return DistributedDataParallel(Network() if model is None else model, bucket_cap_mb=BUCKET, **options)
+
+
+def trained(ddp, steps, begin=0):
+    """The gradients of each step."""
+    gradients = []
+    for step in range(begin, begin + steps):
+        ddp.zero_grad()
+        loss_of(ddp, step).backward()
+        gradients.append(torch.cat([each.grad.flatten() for each in ddp.parameters()]))
+    return gradients
+
+
+class OnEachRank(RankTestCase):
+    """The program of one rank."""
+
+    def means(self):
+        for name in ("fp32", *FORMAT, *VARIABLE):
+            with self.subTest(hook=name):
+                self.means_of(name, torch.float32)
+        for wire_format in BLOCKS:
+            with self.subTest(wire_format=wire_format):
+                self.means_of("quantized_allreduce", torch.float32, hook_format=wire_format)
+
+    def means_of_bfloat16(self):
+        self.means_of("int8", torch.bfloat16)
+
+    def means_of(self, name, dtype, **options):
+        """Compares several steps with the mean of the ranks' own gradients, within one rounding of each message and mean."""
+        model = Network().to(dtype)
+        ddp = wrapped(model)
+        hook = narrowcast.register(ddp, name, levels="one", **options)
+        wire_format = options.get("hook_format", FORMAT.get(name, name))
+        for step in range(STEPS):
+            gradients, = trained(ddp, 1, step)
+            self.check_equal_on_all_ranks(gradients)
+            own = own_gradients(model, step)
+            self.check_error(gradients, gathered(torch.cat([own[each].flatten() for each, _ in model.named_parameters()])),
+                             wire_format)
+        if dist.get_world_size() > 1:
+            self.assertGreater(hook.payload_bytes_sent, 0)
+
+    def check_equal_on_all_ranks(self, gradients):
+        for of_rank in gathered(gradients):
+            self.assert_same(of_rank, gradients.double())
+
+    def check_error(self, means, of_ranks, wire_format):
+        """Blocks of a bucket are not those of all gradients, so the largest error of any block is allowed for all."""
+        error = (means.double() - of_ranks.mean(0)).abs()
+        world_size = of_ranks.shape[0]
+        largest = of_ranks.abs().amax(-1, keepdim=True).expand_as(of_ranks)
+        allowed = tolerance(of_ranks if wire_format in ("fp32", "bf16") else largest, wire_format)
+        if means.dtype == torch.bfloat16:  # The sum is rounded once more.
+            allowed += BFLOAT16 * (of_ranks.mean(0).abs() + allowed)
+        self.assertLessEqual((error - allowed).max(), 0)
+        if wire_format != "fp32":  # Rounding to the format must be visible.
+            self.assertGreater(error.max(), 1e-3 * (largest.mean() * world_size) * 2**-12)
+
+    def own_way(self):
+        """CommHook with register_comm_hook, made by the first bucket: as frameworks do it that take a state and a function."""
+        first, second = wrapped(), wrapped()
+        second.load_state_dict(first.state_dict())
+        first.register_comm_hook(narrowcast.CommHook("int8"), narrowcast.comm_hook)
+        narrowcast.register(second, "int8")
+        self.assert_same(trained(first, STEPS), trained(second, STEPS))
+
+    def properties(self):
+        ddp = wrapped()
+        lazy = narrowcast.CommHook("int8")
+        with self.assertRaisesRegex(RuntimeError, "hook 'int8' is not made before its first bucket: call open()"):
+            lazy.payload_bytes_sent
+        hook = narrowcast.register(ddp, "auto", link_gbit=1, link_us=50)  # The ranks share a node.
+        trained(ddp, 1)
+        world_size = dist.get_world_size()
+        self.assertEqual((hook.name, hook.nodes), ("auto", f"1 x {world_size}"))
+        self.assertRegex(hook.decision, "link")
+        self.assertIsNone(hook.compression)
+        self.assertGreater(hook.predicted_seconds(1 << 20), 0)
+        self.assertTrue(hook.keeps_replicas_equal)
+        ddp = wrapped()
+        one_level = narrowcast.register(ddp, "int8", levels="one")
+        trained(ddp, 1)
+        self.assertGreater(one_level.compression, 3.9)
+        self.assertEqual(one_level.nodes, f"{world_size} x 1")
+
+    def accumulated(self):
+        """Two passes; the second one averages the sum of both."""
+        model = Network()
+        ddp = wrapped(model)
+        narrowcast.register(ddp, "fp32")
+        own = own_gradients(model, 0)
+        with ddp.no_sync():
+            loss_of(ddp, 0).backward()
+        self.assert_same([each.grad for each in model.parameters()], list(own.values()))
+        loss_of(ddp, 1).backward()
+        second = own_gradients(model, 1)
+        self.check_gradients(model, {name: own[name] + second[name] for name in own})
+
+    def unused_parameters(self):
+        """Only rank 0 uses a branch of the network."""
+        self.under_options(dist.get_rank() == 0, find_unused_parameters=True)
+
+    def static_graph(self):
+        self.under_options(True, static_graph=True, gradient_as_bucket_view=True)
+
+    def under_options(self, takes_branch, **options):
+        model = Network(has_branches=True)
+        ddp = wrapped(model, **options)
+        branch = {"takes_branch": takes_branch}
+        narrowcast.register(ddp, "fp32")
+        for step in range(STEPS):
+            ddp.zero_grad()
+            loss_of(ddp, step, **branch).backward()
+            self.check_gradients(model, own_gradients(model, step, **branch))
+        self.assertIsNone(model.unused.weight.grad)
+
+    def check_gradients(self, model, own):
+        for name, each in model.named_parameters():
+            if each.grad is not None:
+                of_ranks = gathered(own[name])
+                error = (each.grad.flatten().double() - of_ranks.mean(0)).abs()
+                self.assertLessEqual((error - tolerance(of_ranks, "fp32")).max(), 0, name)
+
+    def uneven_inputs(self):
+        """Rank 1 has a step more than rank 0, whose gradients are zeros in that step."""
+        model = Network()
+        ddp = wrapped(model)
+        narrowcast.register(ddp, "fp32")
+        with ddp.join():
+            for step in range(1 + dist.get_rank()):
+                ddp.zero_grad()
+                loss_of(ddp, step).backward()
+        own = own_gradients(model, 1)
+        if dist.get_rank() == 1:
+            for name, each in model.named_parameters():
+                # A mean with zeros: a sum of one term, halved.
+                self.assert_same(each.grad, own[name] / 2)
+
+    def two_models(self):
+        """A hook each, on one group, in one backward pass. Closing one leaves the other usable."""
+        models = [Network(), Network()]
+        ddps = [wrapped(each) for each in models]
+        hooks = [narrowcast.register(each, "fp32") for each in ddps]
+        for step in range(STEPS):
+            for each in ddps:
+                each.zero_grad()
+            (loss_of(ddps[0], step) + 4 * loss_of(ddps[1], step)).backward()
+            for model, factor in zip(models, (1, 4)):
+                self.check_gradients(model, {name: factor * each for name, each in own_gradients(model, step).items()})
+        hooks[0].close()
+        trained(ddps[1], 1, STEPS)
+        self.check_gradients(models[1], own_gradients(models[1], STEPS))
+
+    def compiled(self):
+        model = Network()
+        ddp = DistributedDataParallel(model, bucket_cap_mb=1)  # torch.compile takes no buckets that are smaller.
+        narrowcast.register(ddp, "fp32")
+        compiled = torch.compile(ddp, backend="aot_eager")
+        for step in range(STEPS):
+            compiled.zero_grad()
+            loss_of(compiled, step).backward()
+            self.check_gradients(model, own_gradients(model, step))
+
+    def loss_scaling(self):
+        """With a scaler, error feedback gives the gradients that it gives without one, up to float32: scales are powers of 2."""
+        plain = trained_with_scaler(self, growth_interval=1000)
+        growing = trained_with_scaler(self, growth_interval=2)
+        self.assertNotEqual(plain[1], growing[1])
+        self.assert_same(plain[0], growing[0])
+
+    def resumes(self):
+        """State, saved and loaded by torch.save, gives the bits of a training that goes on. The layout of buckets must be the
+        same, so the new DistributedDataParallel has had a pass."""
+        for name, options in (("int8", {"error_feedback": True, "stochastic_rounding": 5}), ("var5", {"error_feedback": True}),
+                              ("power_sgd", {"power_sgd_start": 1})):
+            with self.subTest(hook=name):
+                torch.manual_seed(0)
+                ddp = wrapped()
+                hook = narrowcast.register(ddp, name, **options)
+                trained(ddp, STEPS)
+                file = io.BytesIO()
+                torch.save(hook.state_dict(ddp), file)
+                going_on = trained(ddp, 2, STEPS)
+                torch.manual_seed(0)
+                fresh = wrapped()
+                resumed = narrowcast.CommHook(name, **options).open("cpu")
+                fresh.register_comm_hook(Switch(resumed), Switch.run)
+                trained(fresh, 2)
+                file.seek(0)
+                resumed.load_state_dict(torch.load(file), fresh)
+                Switch.is_on = True
+                self.assert_same(trained(fresh, 2, STEPS), going_on)
+                Switch.is_on = False
+
+    def other_world_size(self):
+        """A state of other ranks needs the list of all of them."""
+        ddp = wrapped()
+        hook = narrowcast.register(ddp, "int8", error_feedback=True, levels="one")
+        trained(ddp, 1)
+        own = hook.state_dict(ddp)
+        states = [None] * dist.get_world_size()
+        dist.all_gather_object(states, own)
+        fresh = narrowcast.register(wrapped(), "int8", error_feedback=True, levels="one")
+        for former in (states[:1], states + states[:1]):
+            for each in former:
+                each["world_size"] = len(former)
+            fresh.load_state_dict(former, ddp)
+        with self.assertRaisesRegex(ValueError, "the state is of 7 ranks, and there are 2 now: pass the list of all 7 states, not 1"):
+            fresh.load_state_dict({**own, "world_size": 7}, ddp)
+        with self.assertRaisesRegex(ValueError, "the state is of hook 'int4', but the hook is 'int8'"):
+            fresh.load_state_dict({**own, "hook": "int4"}, ddp)
+        with self.assertRaisesRegex(TypeError, "cannot be pickled"):
+            pickle.dumps(hook)
+
+    def wrong_options(self):
+        """Raised before anything is sent, or on all ranks."""
+        ddp = wrapped()
+        with self.assertRaisesRegex(ValueError, "hook: unknown name 'int9'"):
+            narrowcast.register(ddp, "int9")
+        with self.assertRaisesRegex(ValueError, "unknown option 'feedback'; known: hook_format"):
+            narrowcast.register(ddp, "int8", feedback=True)
+        with self.assertRaisesRegex(TypeError, "error_feedback: must be bool, but is int 1"):
+            narrowcast.register(ddp, "int8", error_feedback=1)
+        with self.assertRaisesRegex(ValueError, "channel_size: 5 has no effect with the hook 'int8'"):
+            narrowcast.register(ddp, "int8", channel_size=5)
+        with self.assertRaisesRegex(ValueError, "'none' is no hook"):
+            narrowcast.register(ddp, "none")
+        with self.assertRaisesRegex(ValueError, "hook differs between ranks: rank 0 has int8, rank 1 has int4"):
+            narrowcast.register(ddp, "int8" if dist.get_rank() == 0 else "int4")
+        with self.assertRaisesRegex(ValueError, "node_size differs between ranks: rank 0 has 1, rank 1 has 2"):
+            narrowcast.register(ddp, "int8", node_size=1 + dist.get_rank())
+        narrowcast.register(ddp, "fp32")
+        trained(ddp, 1)
+
+    def collected(self):
+        """A hook that is collected while the engine's thread releases tensors must not wait for it with the GIL."""
+        for _ in range(30):
+            ddp = wrapped()
+            narrowcast.register(ddp, "int8")
+            loss_of(ddp, 0).backward()
+            del ddp
+            gc.collect()
+
+    def a_rank_dies(self):
+        """Rank 1 dies in the second step's second bucket. The others' backward passes raise the error, with the rank."""
+        ddp = wrapped()
+        hook = narrowcast.CommHook("int8").open("cpu")
+
+        def mortal(state, bucket):
+            if steps and dist.get_rank() == 1 and bucket.index() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return narrowcast.comm_hook(state, bucket)
+
+        steps = []
+        ddp.register_comm_hook(hook, mortal)
+        loss_of(ddp, 0).backward()
+        steps.append(0)
+        with self.assertRaisesRegex(dist.DistBackendError, "int8 of bucket"):
+            loss_of(ddp, 1).backward()
+
+    def a_rank_hangs(self):
+        """Rank 1 has no backward pass until rank 0's has failed."""
+        group = dist.new_group(timeout=SHORT)
+        ddp = wrapped(process_group=group)
+        narrowcast.register(ddp, "int8", levels="one")
+        store = dist.distributed_c10d._get_default_store()
+        if dist.get_rank() == 0:
+            with self.assertRaisesRegex(dist.DistBackendError, "int8 of bucket .*rank 1"):
+                loss_of(ddp, 0).backward()
+            store.set("rank 0 has given up", "")
+        else:
+            store.wait(["rank 0 has given up"], 10 * SHORT)
+
+    def exception_in_a_pass(self):
+        """An exception of the model reaches the caller, and the process can end with an exchange in flight."""
+        ddp = wrapped()
+        narrowcast.register(ddp, "int8")
+
+        class Failing(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                raise KeyError("the model's own error")
+
+        x = torch.ones(16, 61, requires_grad=True)
+        with self.assertRaisesRegex(KeyError, "the model's own error"):
+            ddp(Failing.apply(x)).sum().backward()
+
+
+class Switch:
+    """Averages with fp32 until it is on, and then with the hook."""
+    is_on = False
+
+    def __init__(self, hook):
+        self.hook, self.exact = hook, narrowcast.CommHook("fp32", levels="one")
+
+    def run(self, bucket):
+        return (self.hook if Switch.is_on else self.exact).run(bucket)
+
+
+def trained_with_scaler(test, growth_interval):
+    torch.manual_seed(0)
+    model = Network()
+    ddp = wrapped(model)
+    hook = narrowcast.register(ddp, "int8", error_feedback=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8., growth_interval=growth_interval)
+    for step in range(6):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(ddp, step)).backward()
+        scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        if scaler.get_scale() != before:
+            hook.rescale_state(scaler.get_scale() / before)
+    return [each.detach() for each in model.parameters()], scaler.get_scale()
+
+
+class CommHooks(unittest.TestCase):
+    def test_two_ranks(self):
+        checks = ("means", "means_of_bfloat16", "own_way", "properties", "accumulated", "unused_parameters", "static_graph",
+                  "uneven_inputs", "two_models", "compiled", "loss_scaling", "resumes", "other_world_size", "wrong_options",
+                  "collected", "exception_in_a_pass")
+        self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
+
+    def test_three_ranks(self):
+        self.assertEqual(run_on_ranks(3, OnEachRank("means", "properties")), [0] * 3)
+
+    def test_a_rank_that_hangs_is_an_error(self):
+        self.assertEqual(run_on_ranks(2, OnEachRank("a_rank_hangs")), [0] * 2)
+
+    def test_a_dead_rank_is_an_error_on_all_others(self):
+        self.assertEqual(run_on_ranks(3, OnEachRank("a_rank_dies")), [0, -signal.SIGKILL, 0])
+
+    def test_the_training_learns(self):
+        learns(self, EXAMPLE, "--bucket_cap_mb=0.2", "--hook=int8")
+
+
+def load_tests(loader, _tests, _pattern):
+    return loader.loadTestsFromTestCase(CommHooks)
+
+
+if __name__ == "__main__":
+    unittest.main()
