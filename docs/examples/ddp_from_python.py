@@ -1,7 +1,7 @@
 """PyTorch's DistributedDataParallel with gradients that narrowcast averages. It learns to predict the byte that follows 16
 others.
 
-  torchrun --nproc_per_node=2 --standalone ddp_from_python.py --data=README.md --hook=int8
+  torchrun --nproc_per_node=2 --standalone ddp_from_python.py --data=README.md --hook=int8 --node_size=1
 """
 import argparse
 import os
@@ -22,7 +22,7 @@ def train(arguments, device):
     torch.manual_seed(dist.get_rank())  # Each rank draws different bytes. Parameters are rank 0's.
     model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256))
     model = DistributedDataParallel(model.to(device), bucket_cap_mb=arguments.bucket_cap_mb)
-    hook = narrowcast.register(model, arguments.hook)
+    hook = narrowcast.register(model, arguments.hook, node_size=arguments.node_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(arguments.steps):
         windows = text.unfold(0, CONTEXT + 1, 1)[torch.randint(len(text) - CONTEXT, (64,))].to(device)
@@ -32,14 +32,15 @@ def train(arguments, device):
         optimizer.step()
         if dist.get_rank() == 0 and (step % 20 == 0 or step + 1 == arguments.steps):
             print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)
-    if dist.get_rank() == 0:
-        print(f"{hook.name} on {hook.nodes or dist.get_world_size()} ranks sent {hook.payload_bytes_sent} bytes {hook.decision}")
+    if dist.get_rank() == 0:  # Ranks of one node average in its memory; --node_size=1 makes each rank a node.
+        print(f"hook {hook.name}, nodes {hook.nodes}: rank 0 sent {hook.payload_bytes_sent / 1e6:.1f} MB {hook.decision}")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True, help="any file")
     parser.add_argument("--hook", default="auto", help="a hook, as docs/reference/hooks.md has them")
+    parser.add_argument("--node_size", type=int, help="ranks of a node (default: found)")
     parser.add_argument("--bucket_cap_mb", type=float, default=25)
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()

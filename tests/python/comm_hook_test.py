@@ -362,7 +362,7 @@ class CommHooks(unittest.TestCase):
         self.assertEqual(run_on_ranks(3, OnEachRank("a_rank_dies")), [0, -signal.SIGKILL, 0])
 
     def test_the_training_learns(self):
-        learns(self, EXAMPLE, "--bucket_cap_mb=0.2", "--hook=int8")
+        learns(self, EXAMPLE, "--bucket_cap_mb=0.2", "--hook=int8", "--node_size=1")
 
 
 def load_tests(loader, _tests, _pattern):

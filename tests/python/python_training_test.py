@@ -14,7 +14,7 @@ SHARED = ["--layers=2", "--heads=2", "--width=16", "--context=8", "--steps=3", "
 def events_of(hook):
     with tempfile.TemporaryDirectory() as folder:
         program = [str(ROOT / "tests/bench/network/python_training.py"), f"--hook={hook}", "--bucket_cap_mb=25",
-                   f"--library={os.environ['NARROWCAST_OPS_LIBRARY']}", f"--output_dir={folder}/run"]
+                   f"--libraries={os.environ['NARROWCAST_LIBRARY_DIR']}", f"--output_dir={folder}/run"]
         subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"] + program + SHARED,
                        check=True)
         return [json.loads(line) for line in (pathlib.Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
@@ -25,7 +25,7 @@ class PythonTraining(unittest.TestCase):
         planned = subprocess.run([os.environ["NARROWCAST_TRAIN"], "--model=char_gpt", "--device=cpu", "--dry_run", *SHARED],
                                  check=True, stdout=subprocess.PIPE, text=True).stdout
         plan = dict(line.split(maxsplit=1) for line in planned.splitlines())
-        for hook in ("bf16_compress", "int8_b128"):
+        for hook in ("bf16_compress", "narrowcast.int8"):
             with self.subTest(hook=hook):
                 start, *steps = events_of(hook)
                 self.assertEqual(str(start["parameters"]), plan["parameters"])

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """One rank of a training in Python that `train` compares with narrowcast-train: PyTorch's DistributedDataParallel on
-the same char_gpt, batches and optimizer. The hook is one of PyTorch's or the hook of docs/examples/ddp_from_python.py.
+the same char_gpt, batches and optimizer. The hook is one of PyTorch's or one of narrowcast's.
 Flags are as for narrowcast-train. Rank 0 writes metrics.jsonl, with the number of parameters and a line for each
 step."""
 import argparse
-import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -17,9 +17,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "docs/examples"))
-from ddp_from_python import QuantizedMean, quantized_mean_hook  # noqa: E402 -- found by the line above
-
+OF_NARROWCAST = "narrowcast."  # Prefix of the names of its hooks.
 OF_PYTORCH = {"bf16_compress": default_hooks.bf16_compress_hook, "noop": debugging_hooks.noop_hook}
 
 
@@ -60,9 +58,9 @@ class CharGpt(nn.Module):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", required=True, help="path of libnarrowcast_ops.so")
+    parser.add_argument("--libraries", required=True, help="folder of libnarrowcast_classes.so")
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--hook", required=True, help="none, bf16_compress or noop, which are PyTorch's, or a wire format")
+    parser.add_argument("--hook", required=True, help="none, bf16_compress or noop, which are PyTorch's, or narrowcast.NAME")
     parser.add_argument("--bucket_cap_mb", type=float, required=True)
     for flag in ("layers", "heads", "width", "context", "steps"):
         parser.add_argument(f"--{flag}", type=int, required=True)
@@ -72,15 +70,18 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def registered(hook, ddp):
-    """A context in which the model uses the hook."""
-    if hook == "none":
-        return contextlib.nullcontext()
+def load_narrowcast(libraries):
+    """The package of this checkout with the libraries of a build."""
+    os.environ["NARROWCAST_LIBRARY_DIR"] = libraries
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "python"))
+    return importlib.import_module("narrowcast")
+
+
+def register(hook, ddp, narrowcast):
     if hook in OF_PYTORCH:
-        return contextlib.nullcontext(ddp.register_comm_hook(None, OF_PYTORCH[hook]))
-    state = QuantizedMean(hook, torch.device("cpu"))
-    ddp.register_comm_hook(state, quantized_mean_hook)
-    return state
+        ddp.register_comm_hook(None, OF_PYTORCH[hook])
+    elif hook != "none":
+        narrowcast.register(ddp, hook.removeprefix(OF_NARROWCAST))
 
 
 def make_optimizer(model):
@@ -90,30 +91,31 @@ def make_optimizer(model):
                              lr=1e-3, betas=(.9, .99))
 
 
-def seconds_of_steps(arguments, model, tokens):
+def seconds_of_steps(arguments, model, tokens, narrowcast):
     """Yields the total time of all steps so far, after each step. A step ends when all ranks know its mean loss."""
     ddp = DistributedDataParallel(model, bucket_cap_mb=arguments.bucket_cap_mb)
     optimizer = make_optimizer(model)
     windows = tokens.unfold(0, arguments.context + 1, 1)
-    with registered(arguments.hook, ddp):
-        began = time.perf_counter()
-        for _ in range(arguments.steps):
-            batch = windows[torch.randint(len(windows), (arguments.batch_size // dist.get_world_size(),))]
-            loss = nn.functional.cross_entropy(ddp(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1)
-            optimizer.step()
-            dist.all_reduce(loss.detach())
-            yield time.perf_counter() - began
+    register(arguments.hook, ddp, narrowcast)
+    began = time.perf_counter()
+    for _ in range(arguments.steps):
+        batch = windows[torch.randint(len(windows), (arguments.batch_size // dist.get_world_size(),))]
+        loss = nn.functional.cross_entropy(ddp(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1)
+        optimizer.step()
+        dist.all_reduce(loss.detach())
+        yield time.perf_counter() - began
 
 
 def main():
     arguments = parse_arguments()
     torch.set_num_threads(1)
-    torch.ops.load_library(arguments.library)
-    if arguments.hook != "none" and arguments.hook not in OF_PYTORCH:
-        torch.ops.narrowcast.encoded_size(1, arguments.hook)  # An unknown format is an error.
+    narrowcast = load_narrowcast(arguments.libraries)
+    known = ["none", *OF_PYTORCH] + [OF_NARROWCAST + name for name in narrowcast.hook_names() if name != "none"]
+    if arguments.hook not in known:
+        raise ValueError(f"--hook: unknown name '{arguments.hook}'; known: {', '.join(known)}")
     text = arguments.data.read_text(encoding="utf-8")
     number = {character: i for i, character in enumerate(sorted(set(text)))}
     model = CharGpt(arguments, len(number))
@@ -123,7 +125,7 @@ def main():
     torch.manual_seed(dist.get_rank())
     events = [{"event": "start", "parameters": sum(each.numel() for each in model.parameters())}]
     events += [{"event": "step", "step": step + 1, "seconds": seconds} for step, seconds in
-              enumerate(seconds_of_steps(arguments, model, torch.tensor([number[character] for character in text])))]
+              enumerate(seconds_of_steps(arguments, model, torch.tensor([number[character] for character in text]), narrowcast))]
     if dist.get_rank() == 0:
         arguments.output_dir.mkdir()
         (arguments.output_dir / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))

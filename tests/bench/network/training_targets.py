@@ -62,7 +62,7 @@ def _check(target, measure, reached, limit, holds):
     return Check(target.way, measure, reached, limit, "holds" if holds else "MISSED")
 
 
-PYTHON = (Speed(OF_PYTHON + "int8_b128", OF_PYTHON + "bf16_compress", 1.3),)
+PYTHON = (Speed(OF_PYTHON + "narrowcast.int8", OF_PYTHON + "bf16_compress", 1.3),)
 COSTS = (Speed("power_sgd rank 4", "bf16_compress", 8),
          Speed("DiLoCo every 30, int4_b32", "bf16_compress", 10),
          Bytes("DiLoCo every 100, int4_b32", "none", 400))

@@ -31,14 +31,14 @@ class Checks(unittest.TestCase):
                          ["holds", "MISSED", "MISSED"])
 
     def test_of_trainings_in_python_are_for_their_network(self):
-        best = {"python:bf16_compress": ("25", .52), "python:int8_b128": ("6", .4), "none": ("25", 1.0)}
+        best = {"python:bf16_compress": ("25", .52), "python:narrowcast.int8": ("6", .4), "none": ("25", 1.0)}
         network = networks.Layout(2, 1)
         self.assertEqual([(check.case, check.measure, check.reached, check.target, check.verdict)
                           for check in training_targets.checks_of_python(best, network, "1")],
-                         [("python:int8_b128", "x python:bf16_compress", "1.30", ">= 1.3", "holds")])
+                         [("python:narrowcast.int8", "x python:bf16_compress", "1.30", ">= 1.3", "holds")])
         for other, rate in ((networks.Layout(4, 1), "1"), (network, "10")):
             self.assertEqual(training_targets.checks_of_python(best, other, rate), [])
-        slower = best | {"python:int8_b128": ("6", .41)}
+        slower = best | {"python:narrowcast.int8": ("6", .41)}
         self.assertEqual([check.verdict for check in training_targets.checks_of_python(slower, network, "1")], ["MISSED"])
 
     def test_of_losses_are_means_of_paired_seeds(self):

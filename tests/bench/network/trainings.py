@@ -33,7 +33,7 @@ class Trainings:
         self._command = [str(arguments.bin / "narrowcast-train"), "--model=char_gpt", *size.flags,
                          f"--data={arguments.data}", "--device=cpu", "--threads=1", "--sample_length=0"]
         self._python = [sys.executable, "-W", "ignore", str(HERE / "python_training.py"), *size.flags,
-                        f"--data={arguments.data}", f"--library={arguments.bin.parent / 'lib/libnarrowcast_ops.so'}"]
+                        f"--data={arguments.data}", f"--libraries={arguments.bin.parent / 'lib'}"]
 
     def _command_of(self, flags):
         if not any(flag.startswith(f"--hook={OF_PYTHON}") for flag in flags):
