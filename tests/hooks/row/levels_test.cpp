@@ -59,7 +59,7 @@ TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
       EXPECT_EQ(testing::error_message<c10::ValueError>([&] { find_hook_nodes(options); }), complaint);
       for (const char* const hook : {"int8", "auto"}) {
         EXPECT_EQ(testing::error_message<c10::ValueError>([&] { create_comm_hook(hook, options); }),
-                  "create_comm_hook: " + complaint);
+                  std::string("create_comm_hook: ") + told.complaint);
       }
     }
     EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(3, 3)) << "the group is as usable as before";
