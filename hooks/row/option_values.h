@@ -12,17 +12,17 @@
 #include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
 
-namespace narrowcast::hooks {
+namespace NARROWCAST_EXPORT narrowcast {
+namespace hooks {
 
 // c10::TypeError "NAME: must be EXPECTED, but is TYPE VALUE".
-[[noreturn]] NARROWCAST_EXPORT void refuse_type(const std::string& name, const char* expected,
-                                                const OptionValue& value);
+[[noreturn]] void refuse_type(const std::string& name, const char* expected, const OptionValue& value);
 
 // Each function sets the member, or throws c10::TypeError naming the option. A double may be given as an integer.
-NARROWCAST_EXPORT void read_option(const std::string& name, const OptionValue& value, bool& member);
-NARROWCAST_EXPORT void read_option(const std::string& name, const OptionValue& value, int64_t& member);
-NARROWCAST_EXPORT void read_option(const std::string& name, const OptionValue& value, double& member);
-NARROWCAST_EXPORT void read_option(const std::string& name, const OptionValue& value, std::string& member);
+void read_option(const std::string& name, const OptionValue& value, bool& member);
+void read_option(const std::string& name, const OptionValue& value, int64_t& member);
+void read_option(const std::string& name, const OptionValue& value, double& member);
+void read_option(const std::string& name, const OptionValue& value, std::string& member);
 
 // An enumerator, read from its name by `parse`, whose c10::ValueError gets the option's name.
 template <class T>
@@ -43,4 +43,5 @@ void read_option(const std::string& name, const OptionValue& value, std::optiona
   member = std::move(read);
 }
 
-}  // namespace narrowcast::hooks
+}  // namespace hooks
+}  // namespace narrowcast
