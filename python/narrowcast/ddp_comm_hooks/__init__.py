@@ -6,6 +6,7 @@
 The hooks give the same bits as PyTorch's. DDPCommHookType also has narrowcast's own formats."""
 import enum
 import functools
+import sys
 from typing import Any, Optional
 
 import torch.distributed as dist
@@ -24,7 +25,8 @@ def _register(name: str, model: DistributedDataParallel, state: Optional[dist.Pr
 
 
 def _member(name: str, **options: Any) -> Any:
-    return enum.member(functools.partial(_register, name, **options))
+    registers = functools.partial(_register, name, **options)
+    return enum.member(registers) if sys.version_info >= (3, 11) else registers  # Older ones take it as a member anyway.
 
 
 class DDPCommHookType(enum.Enum):
