@@ -47,7 +47,7 @@ inline at::Tensor code_bits(const at::Tensor& q) { return q.contiguous().view(at
 inline at::Tensor as_bfloat16(const at::Tensor& q) { return q.contiguous().view(at::kBFloat16); }
 
 // The codes of x equal upstream's bit for bit where x is a number, and are a quiet NaN elsewhere.
-inline testing::AssertionResult encodes_as_upstream(const at::Tensor& q, const at::Tensor& x, DQuantType qtype) {
+inline ::testing::AssertionResult encodes_as_upstream(const at::Tensor& q, const at::Tensor& x, DQuantType qtype) {
   const at::Tensor number = x.isnan().logical_not();
   const at::Tensor expected = upstream_quantize(x, qtype);
   const auto numbers = same_bits(code_bits(q).masked_select(number), code_bits(expected).masked_select(number));
