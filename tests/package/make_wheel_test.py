@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Tests of python/wheel that need neither a build nor torch."""
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "python/wheel"
+sys.path.insert(0, str(FOLDER))
+sys.dont_write_bytecode = True
+
+import libraries  # noqa: E402
+
+_LOADER = importlib.machinery.SourceFileLoader("make_wheel", str(FOLDER / "make_wheel"))
+_SPEC = importlib.util.spec_from_loader("make_wheel", _LOADER)
+make_wheel = importlib.util.module_from_spec(_SPEC)
+sys.modules["make_wheel"] = make_wheel
+_LOADER.exec_module(make_wheel)
+
+
+def headers(*, needed=(), versions=()):
+    """What objdump -p prints of a file."""
+    return "".join([*(f"  NEEDED               {name}\n" for name in needed), "\nVersion References:\n",
+                    *(f"    0x09691974 0x00 03 {version}\n" for version in versions)])
+
+
+class RequirementTest(unittest.TestCase):
+    def test_exactly_the_minors_inside(self):
+        self.assertEqual(make_wheel.requirement([(2, 11)]), "torch>=2.11,<2.12")
+        self.assertEqual(make_wheel.requirement([(2, 11), (2, 12)]), "torch>=2.11,<2.13")
+        self.assertEqual(make_wheel.requirement([(2, 11), (2, 13), (2, 15)]), "torch>=2.11,<2.16,!=2.12.*,!=2.14.*")
+
+    def test_two_major_versions_are_an_error(self):
+        with self.assertRaisesRegex(SystemExit, "torch 2 and 3"):
+            make_wheel.requirement([(2, 15), (3, 0)])
+
+
+class ManylinuxTest(unittest.TestCase):
+    def tag(self, *versions):
+        with mock.patch.object(libraries, "_headers", lambda file: headers(versions=file)):
+            return libraries.manylinux([versions[:1], versions[1:]])
+
+    def test_the_newest_symbol_decides(self):
+        self.assertEqual(self.tag("GLIBC_2.38", "GLIBC_2.4", "GLIBCXX_3.4.30"), "manylinux_2_38_x86_64")
+        self.assertEqual(self.tag("GLIBC_2.9", "GLIBC_2.34", "GLIBCXX_3.4.9"), "manylinux_2_34_x86_64")
+
+    def test_symbols_of_libstdcxx_count(self):
+        self.assertEqual(self.tag("GLIBC_2.34", "GLIBCXX_3.4.30"), "manylinux_2_35_x86_64")
+        self.assertEqual(self.tag("GLIBC_2.17", "CXXABI_1.3.13"), "manylinux_2_34_x86_64")
+
+    def test_a_newer_libstdcxx_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "no manylinux tag is known"):
+            self.tag("GLIBC_2.34", "GLIBCXX_3.4.99")
+
+
+class LibrariesTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.site = pathlib.Path(self.folder.name)
+        for name in ("torch/lib/libc10.so", "nvidia/cu13/lib/libcudart.so.13"):
+            (self.site / name).parent.mkdir(parents=True)
+            (self.site / name).touch()
+
+    def test_run_path_has_the_folders_of_torch_that_the_file_needs(self):
+        with mock.patch.object(libraries, "_headers", lambda file: headers(needed=file)):
+            self.assertEqual(libraries.run_path(["libc10.so", "libc.so.6"], ["$ORIGIN"], self.site),
+                             "$ORIGIN:$ORIGIN/../../../torch/lib")
+            self.assertEqual(libraries.run_path(["libc10.so", "libcudart.so.13"], ["$ORIGIN"], self.site),
+                             "$ORIGIN:$ORIGIN/../../../torch/lib:$ORIGIN/../../../nvidia/cu13/lib")
+
+    def outside(self, links, found):
+        with mock.patch.object(libraries, "_headers", lambda file: headers(needed=links.get(str(file), []))), \
+             mock.patch.object(libraries, "_output", lambda command, file: found):
+            return libraries.outside([pathlib.Path("program")], self.site)
+
+    def test_libraries_of_libraries_are_outside(self):
+        links = {"program": ["libc10.so", "libc.so.6", "liba.so.1"], "/usr/lib/liba.so.1": ["libb.so.2"]}
+        found = "\tliba.so.1 => /usr/lib/liba.so.1 (0x1)\n\tlibb.so.2 => /usr/lib/libb.so.2 (0x2)\n"
+        self.assertEqual(self.outside(links, found), {
+            "liba.so.1": pathlib.Path("/usr/lib/liba.so.1"), "libb.so.2": pathlib.Path("/usr/lib/libb.so.2")})
+
+    def test_a_missing_library_is_an_error(self):
+        with self.assertRaisesRegex(FileNotFoundError, "program links liba.so.1, which is not found"):
+            self.outside({"program": ["liba.so.1"]}, "\tliba.so.1 => not found\n")
+
+    def test_the_linked_cuda_runtime_names_the_variant(self):
+        with mock.patch.object(libraries, "_headers", lambda file: headers(needed=file)):
+            self.assertEqual(make_wheel.variant([["libc10.so"]]), "")
+            self.assertEqual(make_wheel.variant([["libc10.so"], ["libcudart.so.13"]]), "+cu13")
+            with self.assertRaisesRegex(SystemExit, "CUDA 12 and 13"):
+                make_wheel.variant([["libcudart.so.12"], ["libcudart.so.13"]])
+
+
+if __name__ == "__main__":
+    unittest.main()
