@@ -41,3 +41,13 @@ install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 install(FILES README.md LICENSE CHANGELOG.md COMPATIBILITY.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # The default text of narrowcast-train.
 install(FILES data/README.md data/tinyshakespeare.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/data)
+
+# The installation as one file: an archive that can be unpacked anywhere, or with `cpack -G DEB` a Debian package for
+# /usr, which depends on the packages of the libraries that it links.
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_VENDOR "the narrowcast developers")
+set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_MAINTAINER "the narrowcast developers")
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+include(CPack)
