@@ -14,27 +14,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast
-from support.gradients import (BFLOAT16, BLOCKS, BUCKET, FLOAT, ROOT, STEPS, VARIABLE, Network, RankTestCase, gathered, learns,
-                               loss_of, own_gradients, tolerance)
+from support.gradients import (BFLOAT16, BLOCKS, FLOAT, ROOT, STEPS, VARIABLE, Network, RankTestCase, gathered, learns, loss_of,
+                               own_gradients, tolerance, trained, wrapped)
 from support.ranks import run_on_ranks
 
 EXAMPLE = ROOT / "docs/examples/ddp_from_python.py"
 SHORT = datetime.timedelta(seconds=3)  # Time-out of all-reduces that fail, or are quick.
 FORMAT = {"int8": "int8_b128", "int6": "int6_b32", "int4": "int4_b32"}
-
-
-def wrapped(model=None, **options):
-    return DistributedDataParallel(Network() if model is None else model, bucket_cap_mb=BUCKET, **options)
-
-
-def trained(ddp, steps, begin=0):
-    """The gradients of each step."""
-    gradients = []
-    for step in range(begin, begin + steps):
-        ddp.zero_grad()
-        loss_of(ddp, step).backward()
-        gradients.append(torch.cat([each.grad.flatten() for each in ddp.parameters()]))
-    return gradients
 
 
 class OnEachRank(RankTestCase):

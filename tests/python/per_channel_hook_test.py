@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 import unittest
 import warnings
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as up
 
 from support.exact import ExactTestCase
 from support.ranks import run_on_ranks
+from support.upstream import running_on_gloo
 
 warnings.filterwarnings("ignore", category=UserWarning, module="torch.ao.quantization")
 warnings.filterwarnings("ignore", message="torch.ao.quantization is deprecated")
@@ -31,27 +31,8 @@ class Bucket:
         return self._buffer
 
 
-class Gathered:
-    """The result of an all-gather in the form of NCCL's future, which the hook expects: one tensor of all ranks, in a
-    list."""
-
-    def __init__(self, outputs):
-        self._future = torch.futures.Future()
-        self._future.set_result([torch.stack(outputs)])
-
-    def get_future(self):
-        return self._future
-
-
-def all_gather(outputs, own, group, async_op):
-    """Like dist.all_gather on Gloo, whose future has a list of the ranks' tensors."""
-    del async_op
-    dist.all_gather(outputs, own, group=group)
-    return Gathered(outputs)
-
-
 def upstream_mean(bucket, bucket_size):
-    with mock.patch.object(upstream, "dist", mock.Mock(wraps=dist, all_gather=all_gather, group=dist.group)):
+    with running_on_gloo():
         return upstream.quantization_perchannel_hook(None, Bucket(bucket), bucket_size).wait()
 
 

@@ -1,11 +1,10 @@
 """Hooks whose state is a process group, as PyTorch's are: model.register_comm_hook(process_group, hook)."""
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import torch
 import torch.distributed as dist
-from torch.utils.weak import WeakIdKeyDictionary
 
-from narrowcast.comm_hook import CommHook
+from narrowcast.comm_hook import CommHook, Option
 
 Hook = Callable[[Optional[dist.ProcessGroup], dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -13,32 +12,50 @@ Hook = Callable[[Optional[dist.ProcessGroup], dist.GradBucket], torch.futures.Fu
 def stateless(name: str) -> Hook:
     """A function that averages buckets with the hook of that name, over the group that is its state, by default the group of
     all ranks."""
-    hooks = _HooksOfModels(name)
+    hooks = HooksOfModels(name)
 
     def hook(process_group: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return hooks.find(process_group, bucket).run(bucket)
+        return hooks.run(process_group, bucket)
 
     hook.__name__ = hook.__qualname__ = f"{name}_hook"
     return hook
 
 
-class _HooksOfModels:
-    """A CommHook for each model, because a hook may have each bucket in flight once. The function that DistributedDataParallel
-    calls does not know its model, only the parameters of a bucket, which may change buckets after the first step."""
+class HooksOfModels:
+    """A CommHook for each model of a joint backward pass, because a hook may have each bucket in flight once. The function that
+    DistributedDataParallel calls does not know its model. So the first model that gives a bucket number in a pass uses the first
+    hook, the second model the second one. All ranks give buckets in the same order. Bits do not depend on the hook.
 
-    def __init__(self, name: str) -> None:
+    options: of CommHook. Not for hooks that keep anything between steps."""
+
+    def __init__(self, name: str, **options: Option) -> None:
         self._name = name
-        self._of_parameter: Any = WeakIdKeyDictionary()
-        self._newest: Optional[CommHook] = None
+        self._options = options
+        self._of_group: dict[dist.ProcessGroup, _HooksOfGroup] = {}
 
-    def find(self, process_group: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> CommHook:
-        parameters = bucket.parameters()
-        found = self._of_parameter.get(parameters[0])
+    def run(self, process_group: Optional[dist.ProcessGroup],
+            bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """CommHook.run."""
         group = dist.group.WORLD if process_group is None else process_group
-        if found is None or found.process_group is not group:
-            # A model's first pass begins with bucket 0.
-            found = CommHook(self._name, group) if bucket.index() == 0 or self._newest is None else self._newest
-            self._newest = found
-        for each in parameters:
-            self._of_parameter[each] = found
-        return found
+        if group not in self._of_group:
+            self._of_group[group] = _HooksOfGroup()
+        return self._of_group[group].next(bucket.index(), lambda: CommHook(self._name, group, **self._options)).run(bucket)
+
+
+class _HooksOfGroup:
+    def __init__(self) -> None:
+        self._hooks: list[CommHook] = []
+        self._pass: Optional[int] = None
+        self._given: dict[int, int] = {}  # How often each bucket number was given in this pass.
+
+    def next(self, index: int, make: Callable[[], CommHook]) -> CommHook:
+        # Outside of a backward pass, -1: DistributedDataParallel.join waits for a model's buckets before the next model's.
+        current = torch._C._current_graph_task_id()
+        if current != self._pass or (current == -1 and index == 0):
+            self._pass = current
+            self._given.clear()
+        number = self._given.get(index, 0)
+        self._given[index] = number + 1
+        if number == len(self._hooks):
+            self._hooks.append(make())
+        return self._hooks[number]

@@ -34,9 +34,7 @@ class PowerSGDState:
             "power_sgd_rank": matrix_approximation_rank, "power_sgd_start": start_powerSGD_iter,
             "power_sgd_min_rate": min_compression_rate, "power_sgd_error_feedback": use_error_feedback,
             "power_sgd_warm_start": warm_start, "power_sgd_epsilon": orthogonalization_epsilon, "power_sgd_seed": random_seed,
-            "power_sgd_batch": batch_tensors_with_same_shape}
-        if use_error_feedback:
-            self._options["power_sgd_memory"] = "averaged"
+            "power_sgd_batch": batch_tensors_with_same_shape, "power_sgd_memory": "averaged"}
 
     @property
     def hook(self) -> CommHook:

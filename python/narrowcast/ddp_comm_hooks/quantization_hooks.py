@@ -1,7 +1,21 @@
 """torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks."""
-from narrowcast.ddp_comm_hooks._stateless import stateless
+from typing import Optional
+
+import torch
+import torch.distributed as dist
+
+from narrowcast.ddp_comm_hooks._stateless import HooksOfModels, stateless
 
 __all__ = ["quantization_perchannel_hook", "quantization_pertensor_hook"]
 
 quantization_pertensor_hook = stateless("quantize_per_tensor")
-quantization_perchannel_hook = stateless("quantize_per_channel")
+
+_of_channel_size: dict[int, HooksOfModels] = {}
+
+
+def quantization_perchannel_hook(process_group: Optional[dist.ProcessGroup], bucket: dist.GradBucket,
+                                 bucket_size: int = 512) -> torch.futures.Future[torch.Tensor]:
+    """Averages codes of 8 bits, with a scale and a zero point for each bucket_size elements."""
+    if bucket_size not in _of_channel_size:
+        _of_channel_size[bucket_size] = HooksOfModels("quantize_per_channel", channel_size=bucket_size)
+    return _of_channel_size[bucket_size].run(process_group, bucket)

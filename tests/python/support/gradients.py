@@ -8,6 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from support.exact import ExactTestCase
 
@@ -40,6 +41,20 @@ def loss_of(model, step, **arguments):
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     x = torch.randn(16, 61, generator=generator).to(next(model.parameters()).dtype)
     return (1 + dist.get_rank()) * model(x, **arguments).square().mean()
+
+
+def wrapped(model=None, **options):
+    return DistributedDataParallel(Network() if model is None else model, bucket_cap_mb=BUCKET, **options)
+
+
+def trained(ddp, steps, begin=0):
+    """The gradients, one tensor, of each step."""
+    gradients = []
+    for step in range(begin, begin + steps):
+        ddp.zero_grad()
+        loss_of(ddp, step).backward()
+        gradients.append(torch.cat([each.grad.flatten() for each in ddp.parameters()]))
+    return gradients
 
 
 def gathered(tensor):

@@ -1,0 +1,290 @@
+"""narrowcast.ddp_comm_hooks: the bits, names and arguments of torch.distributed.algorithms.ddp_comm_hooks."""
+import importlib
+import inspect
+import types
+import unittest
+import warnings
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType as TypesOfPyTorch
+from torch.nn.parallel import DistributedDataParallel
+
+import narrowcast
+from narrowcast.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
+from support.gradients import Network, RankTestCase, loss_of, trained, wrapped
+from support.ranks import run_on_ranks
+from support.upstream import running_on_gloo
+
+warnings.filterwarnings("ignore", category=UserWarning, module="torch.ao.quantization")
+warnings.filterwarnings("ignore", message="torch.ao.quantization is deprecated")
+MODULES = ("debugging_hooks", "default_hooks", "post_localSGD_hook", "powerSGD_hook", "quantization_hooks")
+STEPS = 5
+START = 2  # The step at which PowerSGD and local SGD begin.
+
+
+def modules_of(package):
+    return types.SimpleNamespace(**{each: importlib.import_module(f"{package}.{each}") for each in MODULES})
+
+
+OURS = modules_of("narrowcast.ddp_comm_hooks")
+PYTORCH = modules_of("torch.distributed.algorithms.ddp_comm_hooks")
+
+
+def power_sgd_state(package, **options):
+    return package.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=START, **options)
+
+
+def power_sgd(**options):
+    return lambda package: (power_sgd_state(package, **options), package.powerSGD_hook.powerSGD_hook)
+
+
+def batched_power_sgd(**options):
+    return lambda package: (power_sgd_state(package, **options), package.powerSGD_hook.batched_powerSGD_hook)
+
+
+def local_sgd(size, **options):
+    def state_and_hook(package):
+        module = package.post_localSGD_hook
+        subgroup, _ = dist.new_subgroups(size or dist.get_world_size())
+        return module.PostLocalSGDState(None, subgroup, START, **options), module.post_localSGD_hook
+    return state_and_hook
+
+
+def channels_of_100(package):
+    hook = package.quantization_hooks.quantization_perchannel_hook
+    return None, lambda group, bucket: hook(group, bucket, bucket_size=100)
+
+
+# What to register, for a package with PyTorch's modules: state and function.
+CASES = {
+    "allreduce": lambda package: (None, package.default_hooks.allreduce_hook),
+    "fp16_compress": lambda package: (None, package.default_hooks.fp16_compress_hook),
+    "bf16_compress": lambda package: (dist.group.WORLD, package.default_hooks.bf16_compress_hook),
+    "bf16 around a hook": lambda package: (
+        None, package.default_hooks.bf16_compress_wrapper(package.default_hooks.allreduce_hook)),
+    "quantization_pertensor": lambda package: (None, package.quantization_hooks.quantization_pertensor_hook),
+    "quantization_perchannel": lambda package: (None, package.quantization_hooks.quantization_perchannel_hook),
+    "channels of 100": channels_of_100,
+    "PowerSGD": power_sgd(),
+    "PowerSGD of rank 2": power_sgd(matrix_approximation_rank=2, random_seed=7),
+    "PowerSGD without error feedback": power_sgd(use_error_feedback=False, min_compression_rate=4),
+    "PowerSGD without warm start": power_sgd(warm_start=False, orthogonalization_epsilon=1e-8),
+    "PowerSGD in batches": power_sgd(batch_tensors_with_same_shape=True),
+    "batched PowerSGD": batched_power_sgd(),
+    "batched PowerSGD of rank 2": batched_power_sgd(matrix_approximation_rank=2, use_error_feedback=False),
+    "local SGD in one group": local_sgd(0),
+    "local SGD without groups": local_sgd(1),
+    "local SGD without gradients' means": local_sgd(0, post_local_gradient_allreduce=False),
+}
+# PyTorch's wrapper, and its PowerSGD with numbers in half precision; narrowcast's has float32 in any case.
+WRAPPED = {"fp16 around PowerSGD": lambda package: (
+    power_sgd_state(package), package.default_hooks.fp16_compress_wrapper(package.powerSGD_hook.powerSGD_hook))}
+IN_PAIRS = {"local SGD in pairs": local_sgd(2)}
+EXACT = ("allreduce", "local SGD in one group")
+
+
+class Matrices(nn.Module):
+    """Two layers have equal shapes, for PowerSGD in batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(61, 80), nn.Tanh(), nn.Linear(80, 80), nn.Tanh(), nn.Linear(80, 80), nn.Tanh(),
+                                    nn.Linear(80, 7))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def wrapped_with_buckets(model):
+    """Has several buckets in its first step, too. Otherwise only a model with unused parameters has them."""
+    with mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1000):
+        return wrapped(model, find_unused_parameters=True)
+
+
+class Task(nn.Module):
+    """A layer whose inputs differ between ranks, as in PyTorch's own test of its hooks. Gradients are positive and about
+    1/100: sums of terms that cancel could exceed a relative tolerance."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(20, 40, bias=False)
+
+    def forward(self, x):
+        return self.layer(x**(1 + dist.get_rank())).tanh()
+
+
+def task_gradient(hook_type=None, group=None):
+    model = DistributedDataParallel(Task())
+    if hook_type is not None:
+        register_ddp_comm_hook(comm_hook_type=hook_type, model=model, state=group)
+    torch.manual_seed(2020)
+    model(torch.rand(40, 20)).mean().backward()
+    return model.module.layer.weight.grad
+
+
+class OnEachRank(RankTestCase):
+    """The program of one rank."""
+
+    def task(self):
+        """PyTorch's own assertions about these hooks, with its tolerances."""
+        exact = task_gradient()
+        tolerances = {"ALLREDUCE": 0, "FP16_COMPRESS": 1e-4, "BF16_COMPRESS": 1e-4, "QUANTIZE_PER_TENSOR": 1e-4,
+                      "QUANTIZE_PER_CHANNEL": 1e-4}
+        for name, tolerance in tolerances.items():
+            with self.subTest(hook=name):
+                gradient = task_gradient(DDPCommHookType[name], dist.group.WORLD)
+                torch.testing.assert_close(gradient, exact, rtol=1e-5, atol=tolerance)
+                self.assertEqual(gradient.equal(exact), name == "ALLREDUCE")
+        own = task_gradient(DDPCommHookType.NOOP)
+        self.assertFalse(own.equal(exact))
+        dist.all_reduce(own.div_(dist.get_world_size()))
+        torch.testing.assert_close(own, exact, rtol=1e-5, atol=0)
+
+    def is_last(self):
+        """Functions around a hook see its buckets; only the final one is the last."""
+        flags = []
+
+        def recording(group, bucket):
+            flags.append(bucket.is_last())
+            return OURS.default_hooks.allreduce_hook(group, bucket)
+
+        ddp = wrapped_with_buckets(Matrices())
+        ddp.register_comm_hook(None, recording)
+        for _ in range(2):
+            flags.clear()
+            trained(ddp, 1)
+            self.assertGreater(len(flags), 1)
+            self.assertEqual(flags, [False] * (len(flags) - 1) + [True])
+
+    def same_bits(self):
+        exact = self.gradients_of("allreduce", PYTORCH)
+        for name in CASES:
+            with self.subTest(case=name):
+                expected = self.gradients_of(name, PYTORCH)
+                self.assert_same(self.gradients_of(name, OURS), expected)
+                self.assertEqual(expected[-1].equal(exact[-1]), name in EXACT)
+
+    def gradients_of(self, case, package):
+        torch.manual_seed(0)
+        ddp = wrapped(Matrices())
+        ddp.register_comm_hook(*(CASES | WRAPPED | IN_PAIRS)[case](package))
+        with running_on_gloo():
+            return trained(ddp, STEPS)
+
+    def around_power_sgd(self):
+        """Before PowerSGD begins, bits are PyTorch's. Later, gradients are those without the wrapper, but for one rounding to
+        half precision: of 2^-11 or, as many gradients are subnormal halves, some more."""
+        name, = WRAPPED
+        ours = self.gradients_of(name, OURS)
+        self.assert_same(ours[:START], self.gradients_of(name, PYTORCH)[:START])
+        for wrapped_mean, mean in zip(ours, self.gradients_of("PowerSGD", OURS)):
+            error = (wrapped_mean - mean).norm() / mean.norm()
+            self.assertLess(error, .01)
+            self.assertGreater(error, 0)
+
+    def local_groups(self):
+        """Local SGD in pairs of ranks."""
+        self.assert_same(self.gradients_of("local SGD in pairs", OURS), self.gradients_of("local SGD in pairs", PYTORCH))
+        ranks = [0, 2] if dist.get_rank() % 2 == 0 else [1, 3]
+        subgroup, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+        with self.assertRaisesRegex(ValueError, rf"subgroup: must be one of equal groups of consecutive ranks of "
+                                    rf"\[0, 1, 2, 3\], but has the ranks \[{ranks[0]}, {ranks[1]}\]"):
+            OURS.post_localSGD_hook.PostLocalSGDState(None, subgroup, START)
+
+    def formats(self):
+        """Members that PyTorch does not have are hooks of the same name."""
+        for member in DDPCommHookType:
+            if member.name in TypesOfPyTorch.__members__ or member is DDPCommHookType.AUTO:
+                continue
+            with self.subTest(hook=member.name):
+                first, second = wrapped(), wrapped()
+                second.load_state_dict(first.state_dict())
+                register_ddp_comm_hook(member, first)
+                narrowcast.register(second, member.name.lower())
+                self.assert_same(trained(first, 2), trained(second, 2))
+
+    def two_models(self):
+        """A function without a state serves two models, on one group, in one backward pass and in separate ones."""
+        for hook in (OURS.default_hooks.bf16_compress_hook, OURS.quantization_hooks.quantization_perchannel_hook):
+            models, alone = ([Network(), Matrices(), Network()] for _ in range(2))
+            ddps = [wrapped_with_buckets(each) for each in models]
+            for ddp, model, single in zip(ddps, models, alone):
+                single.load_state_dict(model.state_dict())
+                ddp.register_comm_hook(None, hook)
+            expected = [wrapped_with_buckets(each) for each in alone]
+            for ddp in expected:
+                name = "bf16_compress" if hook is OURS.default_hooks.bf16_compress_hook else "quantize_per_channel"
+                narrowcast.register(ddp, name)
+            for step in range(STEPS):
+                for ddp in ddps:
+                    ddp.zero_grad()
+                sum(loss_of(each, step) for each in ddps).backward()
+                for ddp, single in zip(ddps, expected):
+                    trained(single, 1, step)
+                    self.assert_same([each.grad for each in ddp.parameters()], [each.grad for each in single.parameters()])
+
+    def other_group(self):
+        """The state is the group whose ranks average: here each rank alone."""
+        alone, _ = dist.new_subgroups(1)
+        ddp = wrapped()
+        ddp.register_comm_hook(alone, OURS.default_hooks.allreduce_hook)
+        loss_of(ddp, 0).backward()
+        single = Network()
+        single.load_state_dict(ddp.module.state_dict())
+        loss_of(single, 0).backward()
+        self.assert_same([each.grad for each in ddp.parameters()], [each.grad for each in single.parameters()])
+
+    def wrong_states(self):
+        state = OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=START)
+        with self.assertRaisesRegex(RuntimeError, "has no hook before its first bucket"):
+            state.hook
+        first, second = wrapped(), wrapped()
+        first.register_comm_hook(state, OURS.powerSGD_hook.powerSGD_hook)
+        second.register_comm_hook(state, OURS.powerSGD_hook.batched_powerSGD_hook)
+        trained(first, 1)
+        with self.assertRaisesRegex(ValueError, "cannot be shared: it belongs to power_sgd, and batched_power_sgd was asked for"):
+            trained(second, 1)
+        trained(first, 1)
+        with self.assertRaisesRegex(ValueError, "start_powerSGD_iter: must be at least 2"):
+            OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1)
+        third = wrapped()
+        third.register_comm_hook(OURS.powerSGD_hook.PowerSGDState(None, min_compression_rate=3),
+                                 OURS.powerSGD_hook.batched_powerSGD_hook)
+        with self.assertRaisesRegex(ValueError, "power_sgd_min_rate: .*has no effect with the hook 'batched_power_sgd'"):
+            trained(third, 1)
+
+
+class DdpCommHooks(unittest.TestCase):
+    def test_names_and_arguments_are_those_of_pytorch(self):
+        compared = 0
+        for module in MODULES:
+            for name in getattr(OURS, module).__all__:
+                with self.subTest(name=f"{module}.{name}"):
+                    ours, theirs = (inspect.signature(getattr(getattr(each, module), name)) for each in (OURS, PYTORCH))
+                    self.assertEqual([(each.name, each.default, each.kind) for each in ours.parameters.values()],
+                                     [(each.name, each.default, each.kind) for each in theirs.parameters.values()])
+                    compared += 1
+        self.assertEqual(compared, 13)
+        self.assertLessEqual(TypesOfPyTorch.__members__.keys(), DDPCommHookType.__members__.keys())
+
+    def test_two_ranks(self):
+        checks = ("task", "is_last", "same_bits", "around_power_sgd", "formats", "two_models", "other_group", "wrong_states")
+        self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
+
+    def test_three_ranks(self):
+        self.assertEqual(run_on_ranks(3, OnEachRank("task", "same_bits")), [0] * 3)
+
+    def test_four_ranks(self):
+        self.assertEqual(run_on_ranks(4, OnEachRank("task", "local_groups")), [0] * 4)
+
+
+def load_tests(loader, _tests, _pattern):
+    return loader.loadTestsFromTestCase(DdpCommHooks)
+
+
+if __name__ == "__main__":
+    unittest.main()
