@@ -1,0 +1,198 @@
+"""narrowcast.DiLoCo: parameter means, formats, resuming, outer parameters and errors."""
+import copy
+import io
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import narrowcast
+from support.gradients import BLOCKS, FLOAT, Network, RankTestCase, gathered, half_steps, loss_of
+from support.ranks import run_on_ranks
+
+STEPS = 4
+RATE = .05
+OPTIONS = {"outer_format": "int8_b128", "levels": "one", "outer_error_feedback": True, "fragments": 2, "sync_every": 4, "overlap_steps": 1}
+
+
+def flat(model):
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=RATE)
+
+
+def take_steps(model, optimizer, begin, end):
+    for step in range(begin, end):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+class OnEachRank(RankTestCase):
+    """The program of one rank."""
+
+    def check_equal_on_all_ranks(self, model):
+        of_ranks = gathered(flat(model))
+        self.assert_same(of_ranks, of_ranks[:1].expand_as(of_ranks).contiguous())
+
+    def averages(self):
+        """With "average" after each step, the parameters are the mean of the ranks' own. Two ranks in float32 have one rounding
+        of each movement, of the mean and of the sum."""
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=1, outer_optimizer="average")
+        for step in range(STEPS):
+            alone = copy.deepcopy(model)
+            take_steps(alone, sgd(alone), step, step + 1)
+            take_steps(model, outer, step, step + 1)
+            outer.finish()
+            own = gathered(flat(alone))
+            self.assertGreater((own[0] - own[1]).abs().max(), 1e-4)
+            error = (flat(model).double() - own.mean(0)).abs()
+            self.assertLessEqual((error - 4 * FLOAT * own.abs().amax(0)).max(), 0)
+            self.check_equal_on_all_ranks(model)
+        self.assertEqual(outer.exchanges, STEPS)
+        self.assertEqual(outer.lost_exchanges, 0)
+
+    def rounds(self):
+        """An int8 exchange of one movement differs from the mean by the rounding of its messages."""
+        model = Network()
+        begin, alone = flat(model), copy.deepcopy(model)
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=1, outer_optimizer="average", outer_format="int8_b128",
+                                  levels="one")  # Ranks of one node send nothing with two levels.
+        take_steps(alone, sgd(alone), 0, 1)
+        take_steps(model, outer, 0, 1)
+        outer.finish()
+        own = gathered(flat(alone))
+        # Blocks are not those of all parameters, so the largest error of any block is allowed for all.
+        largest = (own - begin).abs().amax(-1, keepdim=True).expand_as(own)
+        error = (flat(model).double() - own.mean(0)).abs()
+        self.assertLessEqual((error - half_steps(largest, "int8_b128").mean(0) - 4 * FLOAT * own.abs().amax(0)).max(), 0)
+        self.assertGreater(error.max(), largest[0, 0] / BLOCKS["int8_b128"][1] / 100)
+        self.assertLess(outer.payload_bytes_sent, 1.1 * begin.numel())
+
+    def trains(self):
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=2, outer_format="int8_b128", levels="one")
+        losses = []
+        for step in range(40):
+            outer.zero_grad()
+            loss = loss_of(model, 0)
+            loss.backward()
+            losses.append(loss.item())
+            outer.step()
+        outer.finish()
+        self.check_equal_on_all_ranks(model)
+        self.assertLess(losses[-1], losses[0] / 2)
+        self.assertEqual(outer.exchanges, 20)
+
+    def resumes(self):
+        """In the middle of an exchange, with equal bits."""
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), outer_optimizer="nesterov", **OPTIONS)
+        take_steps(model, outer, 0, 4)
+        file = io.BytesIO()
+        torch.save({"model": model.state_dict(), "outer": outer.state_dict()}, file)
+        file.seek(0)
+        saved = torch.load(file)
+        fresh = Network()
+        again = narrowcast.DiLoCo(sgd(fresh), outer_optimizer="nesterov", **OPTIONS)
+        fresh.load_state_dict(saved["model"])
+        again.load_state_dict(saved["outer"])
+        for step in range(4, 12):
+            take_steps(model, outer, step, step + 1)
+            take_steps(fresh, again, step, step + 1)
+            self.assert_same(flat(fresh), flat(model))
+        outer.finish()
+        again.finish()
+        self.assert_same(flat(fresh), flat(model))
+        with self.assertRaisesRegex(ValueError, "the state is of 7 ranks, and there are 2 now: pass the list of all 7 states, not 1"):
+            again.load_state_dict({**saved["outer"], "world_size": 7})
+
+    def outer_parameters(self):
+        """Equal on all ranks within the block; then each rank has its own again, also after an exception."""
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=3)
+        begin = flat(model)
+        take_steps(model, outer, 0, 2)
+        own = flat(model)
+        with outer.outer_parameters():
+            self.assert_same(flat(model), begin)
+            with self.assertRaisesRegex(ValueError, "the model has the outer parameters"):
+                outer.step()
+        self.assert_same(flat(model), own)
+        with self.assertRaises(KeyError), outer.outer_parameters():
+            raise KeyError("an evaluation's error")
+        self.assert_same(flat(model), own)
+        self.assertFalse(own.equal(begin))
+
+    def first_parameters(self):
+        """init_sync gives rank 0's parameters to all ranks. Without it they must be equal."""
+        torch.manual_seed(dist.get_rank())
+        model = Network()
+        first = gathered(flat(model))[0]
+        with self.assertRaisesRegex(ValueError, "the hash of the parameters, with which local steps begin, differs between ranks"):
+            narrowcast.DiLoCo(sgd(model), sync_every=2, init_sync=False)
+        narrowcast.DiLoCo(sgd(model), sync_every=2)
+        self.assert_same(flat(model).double(), first)
+        narrowcast.DiLoCo(sgd(model), sync_every=3, init_sync=False)
+
+    def closure(self):
+        """Passed to the optimizer, whose result is returned."""
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=2)
+
+        def closure():
+            outer.zero_grad()
+            loss = loss_of(model, 0)
+            loss.backward()
+            return loss
+
+        before = flat(model)
+        self.assertGreater(outer.step(closure).item(), 0)
+        self.assertFalse(flat(model).equal(before))
+        outer.skip_step()
+        self.assertEqual(outer.exchanges, 1)
+        outer.close()
+        with self.assertRaisesRegex(ValueError, "the outer optimizer is closed"):
+            outer.step()
+
+    def wrong_options(self):
+        model = Network()
+
+        def making(**options):
+            return narrowcast.DiLoCo(sgd(model), **{"sync_every": 2, **options})
+
+        with self.assertRaisesRegex(ValueError, "unknown option 'sync'; known: sync_every, "):
+            making(sync=3)
+        with self.assertRaisesRegex(ValueError, "sync_every: must be at least 1, but is 0"):
+            making(sync_every=0)
+        with self.assertRaisesRegex(TypeError, "sync_every: must be int, but is float 2.5"):
+            making(sync_every=2.5)
+        with self.assertRaisesRegex(ValueError, "outer_optimizer: .*'?adam"):
+            making(outer_optimizer="adam")
+        with self.assertRaisesRegex(ValueError, "int9"):
+            making(outer_format="int9")
+        with self.assertRaisesRegex(ValueError, "sync_every differs between ranks: rank 0 has 2, rank 1 has 3"):
+            making(sync_every=2 + dist.get_rank())
+        with self.assertRaisesRegex(ValueError, r"sync_every: must be a multiple of fragments \(3\), but is 5"):
+            making(sync_every=5, fragments=3)
+        take_steps(model, making(), 0, 2)
+
+
+class DiLoCo(unittest.TestCase):
+    def test_two_ranks(self):
+        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure", "wrong_options")
+        self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
+
+    def test_three_ranks(self):
+        self.assertEqual(run_on_ranks(3, OnEachRank("averages", "trains")), [0] * 3)
+
+
+def load_tests(loader, _tests, _pattern):
+    return loader.loadTestsFromTestCase(DiLoCo)
+
+
+if __name__ == "__main__":
+    unittest.main()

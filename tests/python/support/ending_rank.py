@@ -1,0 +1,173 @@
+"""A rank that ends as a case of exits_test requires: ending_rank.py CASE."""
+import datetime
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import narrowcast
+from narrowcast.ddp_comm_hooks.default_hooks import allreduce_hook
+
+TIMEOUT = datetime.timedelta(seconds=5)  # Of the hung and the killed rank's group.
+
+
+def make_ddp(register=True, group=None):
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(30, 50), nn.Tanh(), nn.Linear(50, 8)), process_group=group)
+    return ddp, narrowcast.register(ddp, "int8", levels="one") if register else None
+
+
+def take_step(ddp):
+    ddp(torch.randn(16, 30)).square().mean().backward()
+
+
+class Failing(torch.autograd.Function):
+    """Its derivative raises."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise KeyError("the model's own error")
+
+
+def destroy():
+    """A hook of each kind."""
+    ddp, _ = make_ddp()
+    take_step(ddp)
+    second, _ = make_ddp(register=False)
+    second.register_comm_hook(None, allreduce_hook)
+    take_step(second)
+    dist.destroy_process_group()
+
+
+def end():
+    ddp, _ = make_ddp()
+    take_step(ddp)
+
+
+def close_first():
+    ddp, hook = make_ddp()
+    take_step(ddp)
+    hook.close()
+    dist.destroy_process_group()
+
+
+def close_last():
+    ddp, hook = make_ddp()
+    take_step(ddp)
+    dist.destroy_process_group()
+    hook.close()
+
+
+def diloco():
+    """Ends with an exchange under way."""
+    model = nn.Linear(30, 8)
+    outer = narrowcast.DiLoCo(torch.optim.SGD(model.parameters(), lr=.1), sync_every=2, overlap_steps=1)
+    for _ in range(2):
+        model(torch.randn(16, 30)).square().mean().backward()
+        outer.step()
+
+
+def system_exit():
+    ddp, _ = make_ddp()
+    take_step(ddp)
+    loss = ddp(torch.randn(16, 30)).square().mean()
+    if dist.get_rank() == 1:
+        sys.exit(7)
+    loss.backward()
+
+
+def exception():
+    """On all ranks, after the buckets' exchange was submitted."""
+    ddp, _ = make_ddp()
+    take_step(ddp)
+    ddp(Failing.apply(torch.ones(16, 30, requires_grad=True))).sum().backward()
+
+
+def in_flight():
+    """Rank 0 submits a bucket that rank 1 does not, and does not wait for it."""
+    ddp, hook = make_ddp()
+    take_step(ddp)
+    if dist.get_rank() == 0:
+        kept = []
+
+        def submitting(state, bucket):
+            kept.append(state.run(bucket))
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer().clone())
+            return done
+
+        second, _ = make_ddp(register=False, group=dist.new_group([0]))
+        second.register_comm_hook(hook, submitting)
+        take_step(second)
+        print("in flight:", not kept[0].done(), flush=True)
+    else:
+        dist.new_group([0])
+
+
+def worker_processes():
+    """A DataLoader forks its workers after the hook was made."""
+    ddp, _ = make_ddp()
+    take_step(ddp)
+    for batch in torch.utils.data.DataLoader(torch.randn(32, 30), batch_size=16, num_workers=1):
+        ddp(batch).square().mean().backward()
+    dist.destroy_process_group()
+
+
+def forked_child():
+    """A child that ends as any Python program."""
+    ddp, _ = make_ddp()
+    take_step(ddp)
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    _, status = os.waitpid(child, 0)
+    print("child:", os.waitstatus_to_exitcode(status), flush=True)
+    take_step(ddp)
+    dist.destroy_process_group()
+
+
+def interrupted():
+    """Trains until a signal ends it. Rank 1 prints when it begins."""
+    ddp = trained_ddp_with_short_timeout()
+    if dist.get_rank() == 1:
+        print("ready", flush=True)
+    while True:
+        take_step(ddp)
+
+
+def killed():
+    """Rank 1 kills itself between two steps."""
+    stopped_by(signal.SIGKILL)
+
+
+def hung():
+    """Rank 1 stops itself between two steps."""
+    stopped_by(signal.SIGSTOP)
+
+
+def trained_ddp_with_short_timeout():
+    ddp, _ = make_ddp(group=dist.new_group(timeout=TIMEOUT))
+    take_step(ddp)
+    return ddp
+
+
+def stopped_by(number):
+    ddp = trained_ddp_with_short_timeout()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), number)
+    take_step(ddp)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(f"pid of rank {os.environ['RANK']}: {os.getpid()}", flush=True)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    globals()[sys.argv[1]]()
