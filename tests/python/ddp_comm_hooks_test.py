@@ -126,6 +126,33 @@ def task_gradient(hook_type=None, group=None):
     return model.module.layer.weight.grad
 
 
+class TogetherInFlight:
+    """Calls a hook of several models. After the step in which hooks are made, rank 1 gives no bucket before rank 0 has given all
+    of its own, which therefore are in flight together."""
+    joint_passes = 0
+    step = 0
+    last_buckets = 0
+
+    def __init__(self, hook, models):
+        self.hook, self.models = hook, models
+
+    @classmethod
+    def begin(cls, step):
+        cls.joint_passes += 1
+        cls.step, cls.last_buckets = step, 0
+
+    def run(self, group: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        cls, store = TogetherInFlight, dist.distributed_c10d._get_default_store()
+        key = f"all buckets of pass {cls.joint_passes}"
+        if cls.step > 0 and dist.get_rank() == 1:
+            store.wait([key])
+        future = self.hook(group, bucket)
+        cls.last_buckets += bucket.is_last()
+        if cls.last_buckets == self.models and dist.get_rank() == 0:
+            store.set(key, "")
+        return future
+
+
 class OnEachRank(RankTestCase):
     """The program of one rank."""
 
@@ -219,16 +246,17 @@ class OnEachRank(RankTestCase):
     def two_models(self):
         """A function without a state serves two models, on one group, in one backward pass and in separate ones."""
         for hook in (OURS.default_hooks.bf16_compress_hook, OURS.quantization_hooks.quantization_perchannel_hook):
-            models, alone = ([Network(), Matrices(), Network()] for _ in range(2))
+            models, alone = ([Network(), Network(), Matrices()] for _ in range(2))
             ddps = [wrapped_with_buckets(each) for each in models]
             for ddp, model, single in zip(ddps, models, alone):
                 single.load_state_dict(model.state_dict())
-                ddp.register_comm_hook(None, hook)
+                ddp.register_comm_hook(None, TogetherInFlight(hook, len(ddps)).run)
             expected = [wrapped_with_buckets(each) for each in alone]
             for ddp in expected:
                 name = "bf16_compress" if hook is OURS.default_hooks.bf16_compress_hook else "quantize_per_channel"
                 narrowcast.register(ddp, name)
             for step in range(STEPS):
+                TogetherInFlight.begin(step)
                 for ddp in ddps:
                     ddp.zero_grad()
                 sum(loss_of(each, step) for each in ddps).backward()
