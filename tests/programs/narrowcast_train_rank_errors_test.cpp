@@ -27,7 +27,7 @@ TEST_P(NarrowcastTrainDesertedTest, EndsSoon) {
                                     alone());
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors, HasSubstr("[0]: narrowcast-train: rank 0: joining the job at 127.0.0.1:"));
-  EXPECT_THAT(end.errors, HasSubstr(" failed: rank 1 will not join: it has ended with exit code 0 (was it "));
+  EXPECT_THAT(end.errors, HasSubstr(" failed: missing rank 1: it has ended with exit code 0 (was it "));
 }
 
 INSTANTIATE_TEST_SUITE_P(Flags, NarrowcastTrainDesertedTest, ::testing::Values("--help", "--dry_run"));

@@ -67,8 +67,8 @@ void check_none_ended(const StorePtr& store, int64_t world_size) {
   const std::string text = store->get_to_str(kEndedRank);
   int64_t rank = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc()) {
-    TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "rank ", rank,
-                     " will not join: it has ended with exit code 0 (was it given --help, --version or --dry_run?)");
+    TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "missing rank ", rank,
+                     ": it has ended with exit code 0 (was it given --help, --version or --dry_run?)");
   }
 }
 

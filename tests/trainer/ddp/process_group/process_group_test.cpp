@@ -123,7 +123,7 @@ TEST(ProcessGroupTest, RejectsWrongOptions) {
   const auto value_error = [](const ProcessGroupOptions& options) {
     return error_message<c10::ValueError>([&] { init_process_group(WorkerEnv{}, options); });
   };
-  EXPECT_THAT(value_error({.backend = "mpi"}), AllOf(HasSubstr("'mpi'"), HasSubstr("gloo and nccl")));
+  EXPECT_THAT(value_error({.backend = "mpi"}), AllOf(HasSubstr("'mpi'"), HasSubstr("known: gloo, nccl")));
   EXPECT_THAT(value_error({.timeout = 0ms}), HasSubstr("timeout of 0 ms"));
   EXPECT_THAT(value_error({.interface = "no-such-if"}), HasSubstr("interface 'no-such-if' does not exist"));
   EXPECT_THAT(value_error({.group_name = ""}), HasSubstr("group_name"));

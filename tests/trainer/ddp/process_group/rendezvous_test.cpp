@@ -106,7 +106,7 @@ TEST(RollCallErrorTest, NamesTheRanksThatDoNotCome) {
 
 TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
   const StorePtr store = new_store();
-  const std::string ended = "rank 1 will not join: it has ended with exit code 0";
+  const std::string ended = "missing rank 1: it has ended with exit code 0";
   store->set(kEndedRank, std::vector<uint8_t>{'1'});
   EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));
   EXPECT_THAT(error_of(store, rank_of(0, 3, 1h)), HasSubstr(ended));
