@@ -286,7 +286,7 @@ TEST_P(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
     return error_message<CorruptInputError>(
         [&] { fresh.load_state({.world_size = 2, .states = {state}, .first = {}}, parameters_); });
   };
-  EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}); }), HasSubstr("residuals of 'b' are 5"));
+  EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}); }), HasSubstr("residuals of 'b' have 5"));
   EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}, at::kLong); }), HasSubstr("'residual.b'"));
   EXPECT_THAT(complaint([](HookState& s) { s["place.b"] = at::zeros({2}, at::kLong); }),
               HasSubstr("is not a valid place"));

@@ -217,7 +217,7 @@ TEST(WorkerFlagsTest, ErrorsNameTheFlagOrWhatItContradicts) {
 }
 
 TEST(WorkerFlagsTest, GapsAreNamed) {
-  EXPECT_THAT(error_of({}, {.rank = 0}), HasSubstr("WORLD_SIZE is not set, but flags say"));
+  EXPECT_THAT(error_of({}, {.rank = 0}), HasSubstr("WORLD_SIZE is not set, but flags show"));
   EXPECT_THAT(error_of({}, {.world_size = 2}), HasSubstr("RANK is not set"));
   EXPECT_THAT(error_of({}, {.rank = 0, .world_size = 2}), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(error_of({}, {.rank = 0, .world_size = 2, .master_addr = "10.0.0.1", .master_port = 1}),
