@@ -294,9 +294,7 @@ HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
 }
 
 void AutoHook::rescale_state(double factor) {
-  for (const auto& hook : hooks_) {
-    hook->rescale_state(factor);
-  }
+  for (const auto& hook : hooks_) hook->rescale_state(factor);
 }
 
 void AutoHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
