@@ -44,7 +44,7 @@ TEST(OpenMpiTest, OnOneNodeItSaysEverything) {
 TEST(OpenMpiTest, OnSeveralNodesItNeedsAnAddress) {
   const EnvironmentVariables two_nodes =
       open_mpi() + EnvironmentVariables{{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
-  EXPECT_THAT(error_of(two_nodes), HasSubstr("MASTER_ADDR is not set, but variables of Open MPI say"));
+  EXPECT_THAT(error_of(two_nodes), HasSubstr("MASTER_ADDR is not set, but variables of Open MPI show"));
   const WorkerEnv env = WorkerEnv::from_variables(two_nodes + EnvironmentVariables{{"MASTER_ADDR", "node7"}});
   EXPECT_EQ(env.master_addr, "node7");
   EXPECT_FALSE(env.on_one_node());
@@ -62,7 +62,7 @@ TEST(OpenMpiTest, ErrorsNameTheVariable) {
 }
 
 TEST(PmiTest, MpichOnOneNodeNeedsAPortOnly) {
-  EXPECT_THAT(error_of(mpich()), HasSubstr("MASTER_PORT is not set, but variables of a PMI launcher say"));
+  EXPECT_THAT(error_of(mpich()), HasSubstr("MASTER_PORT is not set, but variables of a PMI launcher show"));
   const WorkerEnv env = WorkerEnv::from_variables(mpich() + EnvironmentVariables{{"MASTER_PORT", "29500"}});
   expect_second_of_two(env);
   EXPECT_EQ(env.master_addr, "127.0.0.1");
