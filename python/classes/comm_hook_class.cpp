@@ -72,10 +72,11 @@ c10d::GradBucket make_bucket(const at::Tensor& buffer, int64_t index, bool is_la
 class CommHookClass final : public torch::CustomClassHolder {
  public:
   // create_comm_hook, a collective. `options`: by the names of hooks::named_options, and "device". `group_name`: of a
-  // registered group. c10::ValueError and c10::TypeError name what is wrong; "none" is wrong, because it is no hook.
+  // registered group. c10::ValueError and c10::TypeError name what is wrong; "none" is not a hook.
   CommHookClass(const std::string& name, const OptionDict& options, const std::string& group_name)
       : hook_(hooks::create_comm_hook(name, to_hook_options(options, group_name))) {
-    TORCH_CHECK_VALUE(hook_, "hook: '", name, "' is no hook: register none to average as DistributedDataParallel does");
+    TORCH_CHECK_VALUE(hook_, "hook: '", name,
+                      "' is not a hook: register no hook to average as DistributedDataParallel does");
   }
 
   // CommHook::runHook: a future of the averaged bucket, which is `buffer`. `parameters`: whose gradients the bucket

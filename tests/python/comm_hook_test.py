@@ -235,7 +235,7 @@ class OnEachRank(RankTestCase):
             narrowcast.register(ddp, "int8", error_feedback=1)
         with self.assertRaisesRegex(ValueError, "channel_size: 5 has no effect with the hook 'int8'"):
             narrowcast.register(ddp, "int8", channel_size=5)
-        with self.assertRaisesRegex(ValueError, "'none' is no hook"):
+        with self.assertRaisesRegex(ValueError, "'none' is not a hook"):
             narrowcast.register(ddp, "none")
         with self.assertRaisesRegex(ValueError, "hook differs between ranks: rank 0 has int8, rank 1 has int4"):
             narrowcast.register(ddp, "int8" if dist.get_rank() == 0 else "int4")

@@ -197,7 +197,7 @@ TEST(CommHookClassErrors, NameWhatIsWrong) {
       return script_error([&] { make_hook(name, options, registered.name()); });
     };
     EXPECT_THAT(error("int9", {}), HasSubstr("hook: unknown name 'int9'"));
-    EXPECT_THAT(error("none", {}), HasSubstr("'none' is no hook"));
+    EXPECT_THAT(error("none", {}), HasSubstr("'none' is not a hook"));
     EXPECT_THAT(error("int8", {{"level", 1.0}}), HasSubstr("unknown option 'level'; known: hook_format"));
     EXPECT_THAT(error("int8", {{"node_size", 1.5}}), HasSubstr("node_size: must be int, but is float 1.5"));
     EXPECT_THAT(error("int8", {{"device", std::string("tpu")}}),

@@ -31,7 +31,7 @@ void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(is_known_backend(options.backend), "backend: unknown name '", options.backend,
                     "'; known: ", kGlooBackend, ", ", kNcclBackend);
   TORCH_CHECK_VALUE(options.timeout.count() > 0, "timeout of ", options.timeout.count(), " ms must be greater than 0");
-  TORCH_CHECK_VALUE(options.silence.count() == 0 || options.silence >= kLeastSilence, "heartbeat timeout of ",
+  TORCH_CHECK_VALUE(options.silence.count() == 0 || options.silence >= kLeastSilence, "silence of ",
                     options.silence.count(), " ms must be 0 or at least ",
                     std::chrono::milliseconds(kLeastSilence).count());
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");

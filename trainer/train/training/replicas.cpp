@@ -51,7 +51,7 @@ std::string blame(const std::vector<std::string>& hashes) {
     const auto describe = [](std::string* out, const std::vector<int64_t>& ranks) {
       absl::StrAppend(out, describe_ranks(ranks));
     };
-    return absl::StrCat(absl::StrJoin(groups, " from ", describe), ", without a majority");
+    return absl::StrCat(absl::StrJoin(groups, " from ", describe), ", without a majority that shows which is wrong");
   }
   std::vector<int64_t> others;
   for (size_t i = 1; i < groups.size(); ++i) others.insert(others.end(), groups[i].begin(), groups[i].end());

@@ -107,11 +107,12 @@ TEST(CheckReplicas, NamesTheRanksThatAreNotAsMost) {
 
 TEST(CheckReplicas, BlamesNobodyWhereMostDoNotAgree) {
   EXPECT_THAT(said_of(2, [](int64_t rank) { return weights(static_cast<double>(rank)); }),
-              Each("replicas differ after step 7: rank 0 from rank 1, without a majority, in "
+              Each("replicas differ after step 7: rank 0 from rank 1, without a majority that shows which is wrong, in "
                    "'model.bias', the first of 1 of 2 tensors"));
-  EXPECT_THAT(said_of(4, [](int64_t rank) { return weights(rank == 3 ? 1 : static_cast<double>(rank / 2)); }),
-              Each("replicas differ after step 7: ranks 0, 1 from ranks 2, 3, without a majority, in "
-                   "'model.bias', the first of 1 of 2 tensors"));
+  EXPECT_THAT(
+      said_of(4, [](int64_t rank) { return weights(rank == 3 ? 1 : static_cast<double>(rank / 2)); }),
+      Each("replicas differ after step 7: ranks 0, 1 from ranks 2, 3, without a majority that shows which is wrong, in "
+           "'model.bias', the first of 1 of 2 tensors"));
 }
 
 // Flips the last bit of a parameter's first element when a step is reported, like a bad memory cell.
