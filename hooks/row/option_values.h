@@ -24,7 +24,7 @@ void read_option(const std::string& name, const OptionValue& value, int64_t& mem
 void read_option(const std::string& name, const OptionValue& value, double& member);
 void read_option(const std::string& name, const OptionValue& value, std::string& member);
 
-// An enumerator, read from its name by `parse`, whose c10::ValueError gets the option's name.
+// An enumerator, read from its name by `parse`, whose c10::ValueError gets the option's name if it lacks it.
 template <class T>
 void read_option(const std::string& name, const OptionValue& value, T& member, T (*parse)(std::string_view)) {
   std::string text;
@@ -32,7 +32,8 @@ void read_option(const std::string& name, const OptionValue& value, T& member, T
   try {
     member = parse(text);
   } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, name, ": ", error.what_without_backtrace());
+    const std::string text = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(false, text.starts_with(name + ":") ? "" : name + ": ", text);
   }
 }
 

@@ -261,19 +261,14 @@ void check_device(const HookOptions& options) {
                     c10::DeviceTypeName(options.device.value_or(at::kCPU), /*lower_case=*/true));
 }
 
-// A collective. Ranks with different hooks or options would send messages that others do not expect.
-void compare_between_ranks(const std::string& name, const HookOptions& options) {
-  if (options.process_group->getSize() == 1) {
-    return;
-  }
-  collectives::Announcement own{.call = "create_comm_hook"};
-  own.entries.push_back({"hook", name});
-  own.entries.push_back({"device", averages_on_gpus(options) ? "cuda" : "cpu"});
+// The hook, its device and the options that it takes: ranks that differ in them would send messages that others do not
+// expect.
+std::vector<collectives::Entry> compared_entries(const HookRow& row, const HookOptions& options) {
+  std::vector<collectives::Entry> entries{{"hook", row.name}, {"device", averages_on_gpus(options) ? "cuda" : "cpu"}};
   for (const NamedOption& option : named_options(options)) {
-    own.entries.push_back({option.name, text_of(option.value)});
+    if (row.takes(option.kind)) entries.push_back({option.name, text_of(option.value)});
   }
-  constexpr int64_t kSlotBytes = 2048;  // All options at once have less than 1,400.
-  collectives::agree(options.process_group, own, std::nullopt, kSlotBytes);
+  return entries;
 }
 
 }  // namespace
@@ -342,14 +337,28 @@ HookOptions effective_options(const std::string& hook, HookOptions options) {
 }
 
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
-  check_hook_options(name, options);
-  const HookRow& row = hook_row(name);
-  TORCH_CHECK_VALUE(options.process_group || !row.make, "process_group must be given to make the hook '", name,
-                    "', but is null");
-  if (options.process_group) {
-    check_device(options);
-    compare_between_ranks(name, options);
+  return create_comm_hook(name, options.process_group, [&] { return options; });
+}
+
+std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                           const std::function<HookOptions()>& read_options) {
+  HookOptions options;
+  const auto check = [&] {
+    options = read_options();
+    options.process_group = group;
+    check_hook_options(name, options);
+    TORCH_CHECK_VALUE(group || !hook_row(name).make, "process_group must be given to make the hook '", name,
+                      "', but is null");
+    if (group) check_device(options);
+  };
+  if (!group || group->getSize() == 1) {
+    check();
+  } else {
+    collectives::Announcement own{.call = "create_comm_hook", .refusal = collectives::refusal_of(check)};
+    if (!own.refusal) own.entries = compared_entries(hook_row(name), options);
+    collectives::agree(group, own);
   }
+  const HookRow& row = hook_row(name);
   return row.make ? row.make(row, options) : nullptr;
 }
 

@@ -7,8 +7,11 @@
 #include <ATen/core/builtin_function.h>
 #include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
+#include <torch/version.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <exception>
@@ -20,6 +23,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "hooks/table/hook_table.h"
 #include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
 
@@ -35,8 +39,11 @@ c10::DeviceType parse_device(const hooks::OptionValue& value) {
   return text == "cpu" ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
 }
 
-hooks::HookOptions to_hook_options(const OptionDict& given, const std::string& group_name) {
-  hooks::HookOptions options{.process_group = collectives::find_group(group_name)};
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// c10::ValueError and c10::TypeError name what is wrong. A group for CPU and CUDA tensors needs the device.
+hooks::HookOptions to_hook_options(const OptionDict& given, const Group& group) {
+  hooks::HookOptions options;
   for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) {
     if (name != kDevice) {
       hooks::set_option(options, name, value);
@@ -44,6 +51,9 @@ hooks::HookOptions to_hook_options(const OptionDict& given, const std::string& g
       options.device = parse_device(value);
     }
   });
+  const bool moves_both = collectives::moves_cpu_tensors(group) && collectives::moves_tensors_on(at::kCUDA, group);
+  TORCH_CHECK_VALUE(options.device || !moves_both, kDevice, ": must be \"cpu\" or \"cuda\", because group \"",
+                    group->getGroupName(), "\" moves tensors on both");
   return options;
 }
 
@@ -74,9 +84,17 @@ class CommHookClass final : public torch::CustomClassHolder {
   // create_comm_hook, a collective. `options`: by the names of hooks::named_options, and "device". `group_name`: of a
   // registered group. c10::ValueError and c10::TypeError name what is wrong; "none" is not a hook.
   CommHookClass(const std::string& name, const OptionDict& options, const std::string& group_name)
-      : hook_(hooks::create_comm_hook(name, to_hook_options(options, group_name))) {
+      : CommHookClass(name, options, collectives::find_group(group_name)) {}
+
+  CommHookClass(const std::string& name, const OptionDict& options, const Group& group)
+      : hook_(hooks::create_comm_hook(name, group, [&] { return to_hook_options(options, group); })) {
     TORCH_CHECK_VALUE(hook_, "hook: '", name,
                       "' is not a hook: register no hook to average as DistributedDataParallel does");
+  }
+
+  // A forked child has no engine's thread, which the hook's destructor would wait for.
+  ~CommHookClass() override {
+    if (getpid() != process_) (void)hook_.release();
   }
 
   // CommHook::runHook: a future of the averaged bucket, which is `buffer`. `parameters`: whose gradients the bucket
@@ -131,6 +149,7 @@ class CommHookClass final : public torch::CustomClassHolder {
     return *hook_;
   }
 
+  const pid_t process_ = getpid();
   std::unique_ptr<hooks::CommHook> hook_;
 };
 
@@ -167,6 +186,8 @@ class Registration : public torch::class_<CommHookClass> {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
+  // "MAJOR.MINOR" of the LibTorch that this library was compiled for.
+  library.def("libtorch_version() -> str", [] { return c10::str(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR); });
   library.def("comm_hook_names() -> str[]", [] { return hooks::comm_hook_names(); });
   Registration hook;
   hook.def_run_for_reducer();

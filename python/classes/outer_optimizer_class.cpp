@@ -7,6 +7,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 #include <torch/optim/optimizer.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -46,6 +47,14 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
       : inner_(std::move(parameters)),
         outer_(
             std::make_unique<OuterOptimizer>(inner_, collectives::find_group(group_name), to_outer_options(options))) {}
+
+  // A forked child has no engine's thread, see CommHookClass.
+  ~OuterOptimizerClass() override {
+    if (getpid() != process_) {
+      (void)borrowed_.release();
+      (void)outer_.release();
+    }
+  }
 
   // After this rank's optimizer has taken a step, or in its place. Collectives.
   void step() {
@@ -108,6 +117,7 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
     TORCH_CHECK_VALUE(!borrowed_, "the model has the outer parameters: call restore_own_parameters first");
   }
 
+  const pid_t process_ = getpid();
   ParametersOnly inner_;
   std::unique_ptr<OuterOptimizer> outer_;
   std::unique_ptr<OuterOptimizer::OuterParameters> borrowed_;

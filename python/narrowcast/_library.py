@@ -34,4 +34,7 @@ def load() -> pathlib.Path:
         torch.ops.load_library(str(library))
     except OSError as error:
         raise ImportError(f"narrowcast cannot load {library} with torch {torch.__version__}: {error}") from error
+    built = torch.ops.narrowcast.libtorch_version()
+    if built != _minor(torch.__version__):
+        raise ImportError(f"{library} was built for torch {built}, but torch is {torch.__version__}")
     return folder

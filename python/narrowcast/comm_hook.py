@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from narrowcast._closing import close_with
+from narrowcast._states import states_of_rank
 
 Option = Union[None, bool, int, float, str]
 HookStateDict = dict[str, Any]
@@ -38,7 +39,8 @@ class CommHook:
         self._finalizer: Any = None
 
     def open(self, device: Union[None, str, torch.device] = None) -> "CommHook":
-        """Makes the hook, for gradients on `device`; does nothing if it is made. A collective. Returns the hook."""
+        """Makes the hook, for gradients on `device`; does nothing if it is made. A collective. Returns the hook. ValueError
+        without a device, if the group moves tensors of CPUs and of GPUs."""
         if self._finalizer is not None:
             return self
         options = dict(self._options)
@@ -63,7 +65,10 @@ class CommHook:
     @property
     def process_group(self) -> dist.ProcessGroup:
         """The group whose ranks average."""
-        return dist.group.WORLD if self._process_group is None else self._process_group
+        group = dist.group.WORLD if self._process_group is None else self._process_group
+        if group is None:
+            raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
+        return group
 
     @property
     def name(self) -> str:
@@ -87,7 +92,8 @@ class CommHook:
 
     @property
     def compression(self) -> Optional[float]:
-        """float32 bytes of the buckets divided by the bytes of their last messages; None before the first step."""
+        """float32 bytes of the buckets divided by the bytes of their last messages; None if nothing was sent, and for hooks that
+        only count their payload."""
         return self._own().compression()
 
     @property
@@ -114,27 +120,21 @@ class CommHook:
         """Resumes before the first step. `saved`: what state_dict returned on this rank, or what it returned on all ranks, in
         their order; only with all of them may the number of ranks have changed. Raises ValueError for a state of another hook
         or number of ranks, and RuntimeError, naming the entry, for one that is damaged."""
-        all_saved = saved if isinstance(saved, list) else [saved]
-        rank, world_size = self.process_group.rank(), self.process_group.size()
+        all_saved, own = states_of_rank(saved, self.process_group)
         for each in all_saved:
             if each["hook"] != self._hook_name:
                 raise ValueError(f"the state is of hook '{each['hook']}', but the hook is '{self._hook_name}'")
-        former = all_saved[0]["world_size"]
-        if len(all_saved) == former:
-            own = all_saved[rank::world_size]
-        elif len(all_saved) == 1 and former == world_size:
-            own = all_saved
-        else:
-            raise ValueError(f"the state is of {former} ranks, and there are {world_size} now: pass the list of all {former} states, "
-                             f"not {len(all_saved)}")
-        self._own().load_state(former, [each["tensors"] for each in own], all_saved[0]["tensors"], *_named_parameters(model))
+        self._own().load_state(all_saved[0]["world_size"], [each["tensors"] for each in own], all_saved[0]["tensors"],
+                               *_named_parameters(model))
 
     def __getstate__(self) -> Any:
-        raise TypeError("a CommHook cannot be pickled or copied, because making a hook is a collective: save state_dict(model)")
+        if self._finalizer is not None or self._process_group is not None:
+            raise TypeError("a CommHook with a group or that was made cannot be pickled or copied: save state_dict(model)")
+        return self.__dict__
 
     def _own(self) -> Any:
         if self._made is None:
-            raise RuntimeError(f"hook '{self._hook_name}' is not made before its first bucket: call open() on all ranks")
+            raise RuntimeError(f"hook '{self._hook_name}' is not made before its first bucket: call open(device) on all ranks")
         return self._made
 
 

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast._closing import close_with
+from narrowcast._states import states_of_rank
 from narrowcast.comm_hook import Option
 
 
@@ -20,14 +21,14 @@ class DiLoCo:
 
     optimizer: takes the inner steps. The parameters of all its groups that require gradients are exchanged; they are float32,
         float16 or bfloat16, on one device.
-    init_sync: all ranks begin with rank 0's parameters. Otherwise they must be equal.
+    init_sync: these parameters begin as rank 0's. Otherwise they must be equal. Other parameters and buffers are never sent.
     options: as flags of narrowcast-train have them: outer_optimizer ("nesterov", "sgd" or "average": local SGD),
         outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback, fragments,
-        overlap_steps, outer_mix, outer_warmup, levels, node_size, link_gbit, link_us.
+        overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels, node_size, link_gbit, link_us.
 
     Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call
-    them in the same order. Raises ValueError, on all ranks if options or parameters differ between ranks, and
-    torch.distributed.DistBackendError if a rank or the network fails."""
+    them in the same order. Raises ValueError or TypeError for wrong options, ValueError on all ranks if options or parameters
+    differ between ranks, and torch.distributed.DistBackendError if a rank or the network fails."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, process_group: Optional[dist.ProcessGroup] = None, *, sync_every: int,
                  outer_optimizer: str = "nesterov", init_sync: bool = True, **options: Option) -> None:
@@ -35,6 +36,7 @@ class DiLoCo:
         self.process_group = dist.group.WORLD if process_group is None else process_group
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
         if init_sync:
+            _check_equal_shapes(parameters, self.process_group)
             for each in parameters:
                 dist.broadcast(each.detach(), group=self.process_group, group_src=0)
         options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, **options}
@@ -100,11 +102,19 @@ class DiLoCo:
     def load_state_dict(self, saved: Union[dict[str, Any], list[dict[str, Any]]]) -> None:
         """Resumes before the first step, with the same options. `saved`: what state_dict returned on this rank, or on all ranks
         in their order; only with all of them may the number of ranks have changed."""
-        all_saved = saved if isinstance(saved, list) else [saved]
-        rank, world_size = self.process_group.rank(), self.process_group.size()
-        former = all_saved[0]["world_size"]
-        if len(all_saved) != former and (len(all_saved) != 1 or former != world_size):
-            raise ValueError(f"the state is of {former} ranks, and there are {world_size} now: pass the list of all {former} states, "
-                             f"not {len(all_saved)}")
-        own = all_saved if len(all_saved) != former else all_saved[rank::world_size]
-        self._own.load_state(all_saved[0]["replica"], former, [each["own"] for each in own], all_saved[0]["own"])
+        all_saved, own = states_of_rank(saved, self.process_group)
+        self._own.load_state(all_saved[0]["replica"], all_saved[0]["world_size"], [each["own"] for each in own],
+                             all_saved[0]["own"])
+
+
+def _check_equal_shapes(parameters: list[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """ValueError on all ranks if their parameters have other sizes: a broadcast of them would end the process."""
+    own = [(tuple(each.shape), str(each.dtype)) for each in parameters]
+    of_ranks: list[Any] = [None] * group.size()
+    dist.all_gather_object(of_ranks, own, group=group)
+    for rank, other in enumerate(of_ranks):
+        if len(other) != len(of_ranks[0]):
+            raise ValueError(f"parameters: rank 0 has {len(of_ranks[0])}, but rank {rank} has {len(other)}")
+        for number, (first, here) in enumerate(zip(of_ranks[0], other)):
+            if here != first:
+                raise ValueError(f"parameters: number {number} is {first} on rank 0, but {here} on rank {rank}")

@@ -213,16 +213,20 @@ class OnEachRank(RankTestCase):
         states = [None] * dist.get_world_size()
         dist.all_gather_object(states, own)
         fresh = narrowcast.register(wrapped(), "int8", error_feedback=True, levels="one")
-        for former in (states[:1], states + states[:1]):
-            for each in former:
-                each["world_size"] = len(former)
+        for count in (1, 3):
+            former = [{**states[rank % 2], "rank": rank, "world_size": count} for rank in range(count)]
             fresh.load_state_dict(former, ddp)
+        with self.assertRaisesRegex(ValueError, r"in the order of their ranks, 0 to 1, but are of ranks \[1, 0\]"):
+            fresh.load_state_dict(states[::-1], ddp)
+        with self.assertRaisesRegex(ValueError, f"the state is of rank {1 - dist.get_rank()}, but this is rank {dist.get_rank()}"):
+            fresh.load_state_dict(states[1 - dist.get_rank()], ddp)
         with self.assertRaisesRegex(ValueError, "the state is of 7 ranks, and there are 2 now: pass the list of all 7 states, not 1"):
             fresh.load_state_dict({**own, "world_size": 7}, ddp)
         with self.assertRaisesRegex(ValueError, "the state is of hook 'int4', but the hook is 'int8'"):
             fresh.load_state_dict({**own, "hook": "int4"}, ddp)
         with self.assertRaisesRegex(TypeError, "cannot be pickled"):
             pickle.dumps(hook)
+        self.assertEqual(pickle.loads(pickle.dumps(narrowcast.CommHook("int4"))).name, "int4")
 
     def wrong_options(self):
         """Raised before anything is sent, or on all ranks."""
@@ -241,6 +245,14 @@ class OnEachRank(RankTestCase):
             narrowcast.register(ddp, "int8" if dist.get_rank() == 0 else "int4")
         with self.assertRaisesRegex(ValueError, "node_size differs between ranks: rank 0 has 1, rank 1 has 2"):
             narrowcast.register(ddp, "int8", node_size=1 + dist.get_rank())
+        # What is wrong on one rank only is an error on all, and the group remains usable.
+        wrong = dist.get_rank() == 1
+        with self.assertRaisesRegex(ValueError, "create_comm_hook on rank 1: unknown option 'feedback'"):
+            narrowcast.register(ddp, "int8", **({"feedback": True} if wrong else {}))
+        with self.assertRaisesRegex(TypeError, "create_comm_hook on rank 1: levels: must be str, but is int 2"):
+            narrowcast.register(ddp, "int8", levels=2 if wrong else "one")
+        with self.assertRaisesRegex(ValueError, 'device: must be "cpu" or "cuda", because group ".*" moves tensors on both'):
+            narrowcast.CommHook("int8").open()
         narrowcast.register(ddp, "fp32")
         trained(ddp, 1)
 

@@ -172,8 +172,13 @@ class OnEachRank(RankTestCase):
             making(sync_every=2.5)
         with self.assertRaisesRegex(ValueError, "outer_optimizer: .*'?adam"):
             making(outer_optimizer="adam")
-        with self.assertRaisesRegex(ValueError, "int9"):
+        with self.assertRaisesRegex(ValueError, "^outer_format: .*int9"):
             making(outer_format="int9")
+        with self.assertRaisesRegex(TypeError, "^outer_format: must be str, but is int 5"):
+            making(outer_format=5)
+        making(outer_format=None, outer_error_feedback=None, outer_mix=None, levels=None, first_exchange=None).close()
+        with self.assertRaisesRegex(ValueError, r"parameters: number 0 is \(\(\d+, \d+\), 'torch.float32'\) on rank 0, but \(\(2, 3\)"):
+            narrowcast.DiLoCo(sgd(torch.nn.Linear(3, 2) if dist.get_rank() else model), sync_every=2)
         with self.assertRaisesRegex(ValueError, "sync_every differs between ranks: rank 0 has 2, rank 1 has 3"):
             making(sync_every=2 + dist.get_rank())
         with self.assertRaisesRegex(ValueError, r"sync_every: must be a multiple of fragments \(3\), but is 5"):

@@ -55,7 +55,7 @@ HookOptions effective_options(const std::string& hook, HookOptions options);
 // The hook of that name; null for "none", with which the Reducer averages. A collective: ranks compare the hook and its
 // options, and for wire-format, PowerSGD and post_local_sgd hooks and auto they detect nodes and may measure the
 // network. For "none" without a process group nothing is compared. Throws:
-// - c10::ValueError as check_hook_options,
+// - c10::ValueError as check_hook_options, on all ranks if one rank's options are wrong,
 // - c10::ValueError for a missing process group, or one without a backend that the hook needs,
 // - c10::ValueError on all ranks if their hooks, devices or options differ,
 // - c10::ValueError on all ranks for levels that are not possible,

@@ -3,7 +3,7 @@
     from narrowcast.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
     register_ddp_comm_hook(DDPCommHookType.QUANTIZE_PER_CHANNEL, ddp)
 
-The hooks give the same bits as PyTorch's. DDPCommHookType also has narrowcast's own formats."""
+The hooks give the same bits as PyTorch's; PowerSGD does with one or two ranks, and adds in another order with more. DDPCommHookType also has narrowcast's own formats."""
 import enum
 import functools
 import sys

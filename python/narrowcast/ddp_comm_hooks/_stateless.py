@@ -17,7 +17,8 @@ def stateless(name: str) -> Hook:
     def hook(process_group: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         return hooks.run(process_group, bucket)
 
-    hook.__name__ = hook.__qualname__ = f"{name}_hook"
+    # DistributedDataParallel refuses a function of the name bf16_compress_hook if torch is built without CUDA.
+    hook.__name__ = hook.__qualname__ = f"narrowcast_{name}_hook"
     return hook
 
 

@@ -43,12 +43,15 @@ class PowerSGDState:
             raise RuntimeError("the state has no hook before its first bucket, or before open()")
         return self._hook
 
-    def open(self, name: str = "power_sgd") -> CommHook:
-        """Chooses the hook, "power_sgd" or "batched_power_sgd", before the first bucket, e.g. to load its state."""
+    def open(self, name: str = "power_sgd", device: Union[None, str, torch.device] = None) -> CommHook:
+        """Chooses the hook, "power_sgd" or "batched_power_sgd". With a device it is made, a collective, so that its state can be
+        loaded before the first bucket."""
         if self._hook is None:
             self._hook = CommHook(name, self._process_group, **self._options)
         elif self._hook.name != name:
             raise ValueError(f"a PowerSGDState cannot be shared: it belongs to {self._hook.name}, and {name} was asked for")
+        if device is not None:
+            self._hook.open(device)
         return self._hook
 
     def run(self, name: str, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -157,17 +157,18 @@ void OuterOptions::set(const std::string& name, const hooks::OptionValue& value)
   if (name == "outer_mix") return read(mix_, usual.mix_);
   if (name == "outer_warmup") return read(warmup_steps_, usual.warmup_steps_);
   if (name == "first_exchange") return read(first_exchange_, usual.first_exchange_);
+  if (name == kOuterFormat) return read(wire_.format, usual.wire_.format, &parse_wire_format);
+  if (name == kOuterErrorFeedback) return read(wire_.error_feedback, usual.wire_.error_feedback);
   set_wire(name, value);
 }
 
-// An option of the exchange, under its name in hooks::named_options.
+// An option of the exchange that has the name of the hooks' option.
 void OuterOptions::set_wire(const std::string& name, const hooks::OptionValue& value) {
   std::string known;
   for (const hooks::NamedOption& option : hooks::named_options({})) {
-    const auto taken = named_for_exchange(option);
-    if (taken && taken->name == name) {
+    if (const auto taken = named_for_exchange(option); taken && taken->name == name) {
       hooks::HookOptions options{.wire = wire()};
-      hooks::set_option(options, option.name, value);
+      hooks::set_option(options, name, value);
       wire_ = options.wire;
       return;
     }
