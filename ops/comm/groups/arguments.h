@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include <narrowcast/export.h>
+
 namespace narrowcast::collectives {
 
 // c10::ValueError if elements of `tensor` share memory with each other, as in an expanded tensor: such a tensor cannot
@@ -22,7 +24,7 @@ struct Refusal {
 
 // Runs `check` of this rank's arguments and returns its c10::ValueError or c10::TypeError, if it throws. Another
 // c10::Error, which LibTorch throws for a kind of tensor that the check does not expect, counts as a c10::ValueError.
-std::optional<Refusal> refusal_of(const std::function<void()>& check);
+NARROWCAST_EXPORT std::optional<Refusal> refusal_of(const std::function<void()>& check);
 
 // Throws the error of `rank` with the text that all ranks use: "CALL on rank R: REASON", printable and bounded. Without
 // a call: "rank R: REASON".
