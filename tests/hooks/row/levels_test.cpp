@@ -114,7 +114,7 @@ TEST(Device, OfGradientsDecidesForAGroupThatMovesBoth) {
               "create_comm_hook: device differs between ranks: rank 0 has cpu, rank 1 has cuda");
     EXPECT_EQ(testing::error_message<c10::ValueError>(
                   [&] { create_comm_hook("int8", {.process_group = group, .device = at::kCUDA}); }),
-              "device: the process group does not move tensors on cuda");
+              "create_comm_hook on rank 0: device: the process group does not move tensors on cuda");
   });
 }
 
