@@ -32,8 +32,8 @@ void read_option(const std::string& name, const OptionValue& value, T& member, T
   try {
     member = parse(text);
   } catch (const c10::ValueError& error) {
-    const std::string text = error.what_without_backtrace();
-    TORCH_CHECK_VALUE(false, text.starts_with(name + ":") ? "" : name + ": ", text);
+    const std::string reason = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(false, reason.starts_with(name + ":") ? "" : name + ": ", reason);
   }
 }
 

@@ -143,10 +143,11 @@ def comm_hook(state: CommHook, bucket: dist.GradBucket) -> torch.futures.Future[
     return state.run(bucket)
 
 
-def register(model: DistributedDataParallel, name: str = "auto", **options: Option) -> CommHook:
-    """Makes a hook for the gradients of `model`, over its process group, and registers it. A collective. Returns the hook.
-    See CommHook for names, options and errors."""
-    hook = CommHook(name, model.process_group, **options).open(_gradient_device(model))
+def register(model: DistributedDataParallel, name: str = "auto", process_group: Optional[dist.ProcessGroup] = None,
+             **options: Option) -> CommHook:
+    """Makes a hook for the gradients of `model` and registers it. A collective. Returns the hook. Without a process group, the
+    ranks of the model's average. See CommHook for names, options and errors."""
+    hook = CommHook(name, model.process_group if process_group is None else process_group, **options).open(_gradient_device(model))
     model.register_comm_hook(hook, comm_hook)
     return hook
 

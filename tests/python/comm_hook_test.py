@@ -245,7 +245,7 @@ class OnEachRank(RankTestCase):
             narrowcast.register(ddp, "int8" if dist.get_rank() == 0 else "int4")
         with self.assertRaisesRegex(ValueError, "node_size differs between ranks: rank 0 has 1, rank 1 has 2"):
             narrowcast.register(ddp, "int8", node_size=1 + dist.get_rank())
-        # What is wrong on one rank only is an error on all, and the group remains usable.
+        # An error of one rank is an error on all, and the group remains usable.
         wrong = dist.get_rank() == 1
         with self.assertRaisesRegex(ValueError, "create_comm_hook on rank 1: unknown option 'feedback'"):
             narrowcast.register(ddp, "int8", **({"feedback": True} if wrong else {}))

@@ -58,7 +58,7 @@ def channels_of_100(package):
     return None, lambda group, bucket: hook(group, bucket, bucket_size=100)
 
 
-# What to register, for a package with PyTorch's modules: state and function.
+# The state and function to register, for a package with the modules of PyTorch.
 CASES = {
     "allreduce": lambda package: (None, package.default_hooks.allreduce_hook),
     "fp16_compress": lambda package: (None, package.default_hooks.fp16_compress_hook),

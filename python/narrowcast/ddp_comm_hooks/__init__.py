@@ -3,7 +3,8 @@
     from narrowcast.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
     register_ddp_comm_hook(DDPCommHookType.QUANTIZE_PER_CHANNEL, ddp)
 
-The hooks give the same bits as PyTorch's; PowerSGD does with one or two ranks, and adds in another order with more. DDPCommHookType also has narrowcast's own formats."""
+The hooks give the same bits as PyTorch's; PowerSGD does with one or two ranks, and adds in another order with more.
+DDPCommHookType also has narrowcast's own formats."""
 import enum
 import functools
 import sys
@@ -12,16 +13,13 @@ from typing import Any, Optional
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from narrowcast.comm_hook import CommHook, comm_hook
+from narrowcast.comm_hook import CommHook, register
 
 __all__ = ["DDPCommHookType", "register_ddp_comm_hook"]
 
 
 def _register(name: str, model: DistributedDataParallel, state: Optional[dist.ProcessGroup] = None, **options: Any) -> CommHook:
-    device = next(each.device for each in model.parameters() if each.requires_grad)
-    hook = CommHook(name, model.process_group if state is None else state, **options).open(device)
-    model.register_comm_hook(hook, comm_hook)
-    return hook
+    return register(model, name, process_group=state, **options)
 
 
 def _member(name: str, **options: Any) -> Any:

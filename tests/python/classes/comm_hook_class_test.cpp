@@ -114,7 +114,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> cases;
   for (const std::string& name : hooks::comm_hook_names()) {
-    if (name == "none" || name == "auto") continue;  // What auto chooses depends on what it measured.
+    if (name == "none" || name == "auto") continue;  // The choice of auto depends on its measurements.
     cases.push_back({name});
     if (hooks::takes_wire_options(name)) {  // The ranks share a node, within which nothing is rounded.
       cases.push_back({name, {{"levels", std::string("one")}}, {.wire = {.levels = hooks::Levels::kOne}}});

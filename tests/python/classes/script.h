@@ -47,7 +47,7 @@ inline std::shared_ptr<torch::jit::CompilationUnit> compile(const char* source) 
   return unit;
 }
 
-// What the script says that `body` runs, when it fails.
+// The error text of the script that `body` runs.
 template <class Body>
 std::string script_error(const Body& body) {
   try {
