@@ -21,15 +21,17 @@ set(NARROWCAST_PYTHON_TENSORBOARD "${_cache}/python-tensorboard-${_tensorboard}"
 # environment of the caller. Importing torch then takes 1.7 s of processor time instead of 3.4 s.
 set(NARROWCAST_PYTHON_BYTECODE "${_cache}/python-bytecode")
 
-# narrowcast_python_test(<name> <module>...): unittest modules of tests/python in one process, because importing torch
-# takes seconds. The folders in ${packages} are on their path.
+# narrowcast_python_test(<name> <module>...): unittest modules of this folder of tests/python in one process, because
+# importing torch takes seconds. The folders in ${packages} are on their path.
 function(narrowcast_python_test name)
   set(python "")
   if(Python3_FOUND)
     set(python "${Python3_EXECUTABLE}")
   endif()
+  get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+  list(TRANSFORM ARGN PREPEND "${folder}.")
   add_test(NAME python.${name}
-    COMMAND "${PROJECT_SOURCE_DIR}/tests/python/run_tests" "${python}" "${packages}" ${ARGN})
+    COMMAND "${PROJECT_SOURCE_DIR}/tests/python/support/run_tests" "${python}" "${packages}" ${ARGN})
   set_tests_properties(python.${name} PROPERTIES LABELS programs TIMEOUT 600 COST 100 SKIP_RETURN_CODE 77
     FAIL_REGULAR_EXPRESSION "Ran 0 tests"
     ENVIRONMENT "NARROWCAST_OPS_LIBRARY=$<TARGET_FILE:narrowcast_ops>;NARROWCAST_LIBRARY_DIR=$<TARGET_FILE_DIR:narrowcast_classes>;PYTHONDONTWRITEBYTECODE=;PYTHONPYCACHEPREFIX=${NARROWCAST_PYTHON_BYTECODE}")

@@ -1,4 +1,4 @@
-// PowerSGD's means. tests/python/power_sgd_test.py compares them with PyTorch's.
+// PowerSGD's means. tests/python/programs/power_sgd_test.py compares them with PyTorch's.
 #include "hooks/power_sgd/power_sgd.h"
 
 #include <ATen/ATen.h>

@@ -9,7 +9,7 @@ import threading
 import time
 import unittest
 
-RANK = pathlib.Path(__file__).parent / "support/ending_rank.py"
+RANK = pathlib.Path(__file__).resolve().parents[1] / "support/ending_rank.py"
 WORLD = 2
 LIMIT = 60  # Seconds of a case, of which most start Python.
 ABORTS = ("terminate called", "Fatal Python error", "Aborted", "core dumped", "Segmentation fault")

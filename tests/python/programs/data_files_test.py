@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import save_file as save_torch
 
-GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guide" / "data.md"
+GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide" / "data.md"
 NUMPY_DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u4", "<u2", "|u1", "|b1")
 TORCH_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
                 torch.int8, torch.uint8, torch.bool)

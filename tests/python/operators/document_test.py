@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from support.exact import ops, registered_operators
 
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
 DOCUMENT = (DOCS / "reference" / "operators.md").read_text(encoding="utf-8")
 GUIDE = (DOCS / "guide" / "operators.md").read_text(encoding="utf-8")
 PROLOGUE = "from typing import List, Tuple\nimport torch\nimport torch.distributed as dist\n"

@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import unittest
 
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
 DOCUMENT = (DOCS / "guide" / "your-model.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 # The document's lines for two machines, and the command whose remainder "..." stands for.

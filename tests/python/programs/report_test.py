@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests/bench/network"))
 import page as network_page  # noqa: E402 -- found by the line above
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 SHARED = ["--layers=2", "--heads=2", "--width=16", "--context=8", "--steps=3", "--batch_size=4", f"--data={ROOT / 'README.md'}"]
 
 

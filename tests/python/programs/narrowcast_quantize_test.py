@@ -216,7 +216,7 @@ class NarrowcastQuantize(ExactTestCase):
 
     def test_the_example_of_the_guide(self):
         self.quantize(torch.jit.script(Net().eval()))
-        guide = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guide" / "int8-weights.md"
+        guide = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide" / "int8-weights.md"
         (example,) = re.findall(r"^```python\n(.*?)^```", guide.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
         for path, ours in (("build/release/lib/libnarrowcast_ops.so", os.environ["NARROWCAST_OPS_LIBRARY"]),
                            ("runs/net/model-int8.pt", self.output)):
