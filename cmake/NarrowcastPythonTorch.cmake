@@ -17,6 +17,12 @@ file(STRINGS "${PROJECT_SOURCE_DIR}/third_party/python-tensorboard.txt" _tensorb
 string(REGEX REPLACE "^tensorboard==([0-9.]*).*" "\\1" _tensorboard "${_tensorboard}")
 set(NARROWCAST_PYTHON_TENSORBOARD "${_cache}/python-tensorboard-${_tensorboard}"
   CACHE STRING "PYTHONPATH with the tensorboard package, for the test of event files")
+file(STRINGS "${PROJECT_SOURCE_DIR}/third_party/python-frameworks.txt" _frameworks
+  REGEX "^(accelerate|pytorch-lightning|torchvision)==")
+list(TRANSFORM _frameworks REPLACE "^[a-z-]+==([0-9.]*).*" "\\1")
+list(JOIN _frameworks "-" _frameworks)
+set(NARROWCAST_PYTHON_FRAMEWORKS "${_cache}/python-frameworks-${_frameworks}"
+  CACHE STRING "PYTHONPATH with Lightning, Accelerate and torchvision, for the tests that train with them")
 # Python compiles the modules that it imports, 1500 files for torch. Results are kept here for all clones, in any
 # environment of the caller. Importing torch then takes 1.7 s of processor time instead of 3.4 s.
 set(NARROWCAST_PYTHON_BYTECODE "${_cache}/python-bytecode")
