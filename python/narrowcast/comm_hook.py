@@ -146,7 +146,9 @@ def comm_hook(state: CommHook, bucket: dist.GradBucket) -> torch.futures.Future[
 def register(model: DistributedDataParallel, name: str = "auto", process_group: Optional[dist.ProcessGroup] = None,
              **options: Option) -> CommHook:
     """Makes a hook for the gradients of `model` and registers it. A collective. Returns the hook. Without a process group, the
-    ranks of the model's average. See CommHook for names, options and errors."""
+    ranks of the model's average. See CommHook for names, options and errors. TypeError for a model that is not wrapped."""
+    if not hasattr(model, "register_comm_hook"):
+        raise TypeError(f"model: must be a DistributedDataParallel, but is a {type(model).__name__}")
     hook = CommHook(name, model.process_group if process_group is None else process_group, **options).open(_gradient_device(model))
     model.register_comm_hook(hook, comm_hook)
     return hook
