@@ -1,4 +1,5 @@
-"""docs/guide/your-model.md: runs every block, one after another, in one folder; and its walks on two nodes."""
+"""docs/guide/your-model.md and write-data.md: runs every block, one after another, in one folder; and the walks of the
+second page on two nodes."""
 import json
 import os
 import pathlib
@@ -12,9 +13,10 @@ import textwrap
 import unittest
 
 DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
-DOCUMENT = (DOCS / "guide" / "your-model.md").read_text(encoding="utf-8")
+DOCUMENT = "".join((DOCS / "guide" / page).read_text(encoding="utf-8") for page in ("your-model.md", "write-data.md"))
+REFERENCE = (DOCS / "reference" / "modules.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-# The document's lines for two machines, and the command whose remainder "..." stands for.
+# The documents' lines for two machines, and the command whose remainder "..." stands for.
 LINES_OF_NODES = re.findall(r"^    (narrowcast-run --nnodes=2 .*) \.\.\.$", DOCUMENT, re.MULTILINE)
 TRAINS = "narrowcast-train --model=ring.pt"
 # The module of each walk, and the bound of its final validation loss. Points and initial weights differ in each run.
@@ -88,9 +90,9 @@ class YourModel(unittest.TestCase):
             self.assertEqual(files, {"model.pt", "model.safetensors", "metrics.jsonl"})
 
     def test_buffers_that_the_class_does_not_save(self):
-        """Loads the weights of save_file(net.state_dict()) as FILE, and loads them back with the call that the document
+        """Loads the weights of save_file(net.state_dict()) as FILE, and loads them back with the call that the reference
         names."""
-        call = re.search(r"`(net\.load_state_dict\(trained\.state_dict\(\), strict=False\))`", DOCUMENT)[1]
+        call = re.search(r"`(net\.load_state_dict\(trained\.state_dict\(\), strict=False\))`", REFERENCE)[1]
         self.run_block("python", "# rotary.py\n" + textwrap.dedent("""
             import torch
             from safetensors.torch import save_file
