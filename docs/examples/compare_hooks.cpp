@@ -1,10 +1,11 @@
 // Trains the same network with several hooks, and prints the bytes that each of them sends and the loss that it
 // reaches.
 //
-//   narrowcast-run --standalone --nproc_per_node=2 ./compare_hooks [HOOK...]
+//   narrowcast-run --standalone --nproc_per_node=2 ./compare_hooks [HOOK[,OPTION=VALUE...]...]
 //   ./compare_hooks --list      # the names of all hooks
 //
-// A name in brackets wraps a hook: bf16(allreduce) sends bfloat16.
+// Options have the names of narrowcast-train's flags: int4,error_feedback=true. A name in brackets wraps a hook:
+// bf16(allreduce) sends bfloat16.
 #include <narrowcast/narrowcast.h>
 #include <narrowcast/wire_format.h>
 #include <torch/nn/modules/activation.h>
@@ -12,6 +13,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
+#include <charconv>
 #include <cstdint>
 #include <exception>
 #include <iomanip>
@@ -19,6 +21,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace {
@@ -26,27 +29,56 @@ namespace {
 namespace hooks = narrowcast::hooks;
 
 constexpr int64_t kSteps = 60;
-const std::vector<std::string> kDefaultHooks = {"none",      "quantize_per_channel", "int8", "int4",
+constexpr const char* kPowerSgdMemory = "averaged";  // As PyTorch's hook; "local" is narrowcast's default.
+const std::vector<std::string> kDefaultHooks = {"none",      "quantize_per_channel", "int8", "int4,error_feedback=true",
                                                 "power_sgd", "bf16(allreduce)"};
 
-// The options to compare a hook on one machine. Throws c10::ValueError for an unknown name.
-narrowcast::DdpOptions options_of(const std::string& hook) {
-  auto options = narrowcast::DdpOptions().hook(hook).bucket_cap_mb(std::nullopt);  // Measured in the first steps.
+// The options to compare a hook on one machine.
+hooks::HookOptions default_options(const std::string& hook) {
+  hooks::HookOptions options;
   if (hooks::takes_wire_options(hook) || hooks::power_sgd_rank_of(hook)) {
-    options.wire({.node_size = 1});  // Each rank counts as a node; within a node nothing would be sent.
+    options.wire.node_size = 1;  // Each rank counts as a node; within a node nothing would be sent.
   }
   if (hooks::power_sgd_rank_of(hook)) {
-    options.power_sgd({.start = 10});  // The first steps average as allreduce does.
+    options.power_sgd = {.start = 10, .memory = hooks::parse_power_sgd_memory(kPowerSgdMemory)};
   }
   if (hooks::takes_channel_size(hook)) {
-    options.channel_size(256);
+    options.channel_size = 256;
   }
-  options.validate();
   return options;
 }
 
+// The value of an option, of the type of its text.
+hooks::OptionValue value_of(const std::string& text) {
+  if (text == "true" || text == "false") {
+    return text == "true";
+  }
+  int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && read == end ? hooks::OptionValue(number) : hooks::OptionValue(text);
+}
+
+// `choice` is "HOOK" or "HOOK,OPTION=VALUE,...". Throws c10::ValueError or c10::TypeError for a wrong name or value.
+narrowcast::DdpOptions options_of(const std::string& choice) {
+  std::istringstream parts(choice);
+  std::string hook;
+  std::getline(parts, hook, ',');
+  hooks::HookOptions of_hook = default_options(hook);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t equals = part.find('=');
+    TORCH_CHECK_VALUE(equals != std::string::npos, "'", part, "' is not OPTION=VALUE");
+    hooks::set_option(of_hook, part.substr(0, equals), value_of(part.substr(equals + 1)));
+  }
+  hooks::check_hook_options(hook, of_hook);
+  const auto common = narrowcast::DdpOptions().bucket_cap_mb(std::nullopt);  // Measured in the first steps.
+  return common.with_hook(hook).hook_options(of_hook);
+}
+
 // One line: how the hook encodes, and the options that differ from their defaults.
-std::string describe(const std::string& hook, const hooks::HookOptions& options) {
+std::string describe(const narrowcast::DdpOptions& ddp_options) {
+  const std::string& hook = ddp_options.hook();
+  const hooks::HookOptions options = hooks::effective_options(hook, ddp_options.hook_options());
   std::ostringstream text;
   if (const auto format = hooks::wire_format_of(hook, options.wire)) {
     text << *format << ' ';
@@ -125,7 +157,7 @@ void compare(const std::string& name, const narrowcast::ProcessGroupPtr& group) 
   }
   const double loss = train(ddp, group->getRank());
   if (group->getRank() == 0) {
-    print(ddp, inner ? "" : describe(name, hooks::effective_options(name, options.hook_options())), loss);
+    print(ddp, inner ? "" : describe(options), loss);
   }
 }
 

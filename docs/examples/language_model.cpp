@@ -42,7 +42,13 @@ models::Batch random_batch(const at::Tensor& tokens, int64_t samples) {
 
 void train(const std::shared_ptr<models::Model>& model, const at::Tensor& tokens,
            const narrowcast::ProcessGroupPtr& group) {
-  narrowcast::DistributedDataParallel ddp(model, group, narrowcast::DdpOptions().hook("int8").wire({.node_size = 1}));
+  narrowcast::DistributedDataParallel ddp(model, group,
+                                          narrowcast::DdpOptions()
+                                              .hook("int8")
+                                              .wire({.node_size = 1})
+                                              .static_graph(true)        // Each step uses all parameters once.
+                                              .broadcast_buffers(false)  // The model has none.
+                                              .init_sync(false));        // main() gives all ranks the same seed.
   torch::optim::AdamW optimizer(model->parameters());
   const narrowcast::LearningRateSchedule schedule({.peak = 1e-2, .schedule = narrowcast::parse_schedule_kind("wsd")},
                                                   kSteps);
@@ -116,6 +122,9 @@ int main(int argc, char** argv) {
     const double loss = loss_on(*model, held_out);
     std::cout << models::count_parameters(name, kShape) << " parameters, loss " << loss << '\n'
               << "KING" << continue_text(*model, "KING") << '\n';
+    for (const auto& [alias, name_in_module] : model->aliases()) {
+      std::cout << alias << " is " << name_in_module << '\n';  // Tied weights; these models register each once.
+    }
     const int64_t layers = quantize(*model);
     std::cout << layers << " layers in 8 bits, loss " << loss_on(*model, held_out) << '\n';
   } catch (const c10::Error& error) {

@@ -3,7 +3,8 @@
 //
 //   narrowcast-run --standalone --nproc_per_node=4 ./local_steps_in_groups [nesterov | sgd]
 //
-// Afterwards the same training with PyTorch's hierarchical averages: groups of two every 4 steps, all ranks every 16.
+// Afterwards the same training with averages as PyTorch has them. Hierarchical: groups of two every 4 steps, all ranks
+// every 16. Periodic: all ranks every 4.
 #include <narrowcast/narrowcast.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <vector>
 
 namespace {
@@ -115,9 +117,9 @@ void train_with_outer_steps(const narrowcast::ProcessGroupPtr& group, narrowcast
 void train_with_hierarchical_averages(const narrowcast::ProcessGroupPtr& group) {
   torch::nn::Linear model = make_model();
   torch::optim::SGD sgd(model->parameters(), /*lr=*/0.05);
-  narrowcast::HierarchicalAverager averager(
-      group, {{.period = 4, .group_size = kGroup}, {.period = 16, .group_size = group->getSize()}},
-      /*warmup_steps=*/0);
+  const std::vector<narrowcast::AveragingLevel> levels = {{.period = 4, .group_size = kGroup},
+                                                          {.period = 16, .group_size = group->getSize()}};
+  auto averager = std::make_unique<narrowcast::HierarchicalAverager>(group, levels, /*warmup_steps=*/0);
   torch::manual_seed(group->getRank());
   int64_t averaged_by_all = 0;
   for (int64_t step = 0; step < 200; ++step) {
@@ -125,11 +127,41 @@ void train_with_hierarchical_averages(const narrowcast::ProcessGroupPtr& group) 
     sgd.zero_grad();
     loss_of(model->forward(x), x).backward();
     sgd.step();
-    averaged_by_all += averager.average(model->parameters()) == group->getSize() ? 1 : 0;
+    averaged_by_all += averager->average(model->parameters()) == group->getSize() ? 1 : 0;
+    if (step == 100) {  // A training that resumes does this: the step is the whole state of an averager.
+      const int64_t saved = averager->step();
+      averager = std::make_unique<narrowcast::HierarchicalAverager>(group, levels);
+      averager->set_step(saved);
+    }
   }
   if (group->getRank() == 0) {
-    std::cout << "hierarchical averages: loss " << loss_of_own(model) << " after " << averager.step() << " steps, "
+    std::cout << "hierarchical averages: loss " << loss_of_own(model) << " after " << averager->step() << " steps, "
               << averaged_by_all << " averages of all ranks\n";
+  }
+}
+
+void train_with_periodic_averages(const narrowcast::ProcessGroupPtr& group) {
+  narrowcast::OuterOptions options;
+  options.set("sync_every", int64_t{4});  // By name, as from a configuration: the names are narrowcast-train's flags.
+  options.first_exchange(1);              // After steps 1, 5, 9, ..., as PyTorch's PeriodicModelAverager.
+  torch::nn::Linear model = make_model();
+  torch::optim::SGD sgd(model->parameters(), /*lr=*/0.05);
+  narrowcast::OuterOptimizer outer(sgd, group, options);
+  torch::manual_seed(group->getRank());
+  for (int64_t step = 0; step < 201; ++step) {
+    const at::Tensor x = torch::randn({16, 32});
+    outer.zero_grad();
+    loss_of(model->forward(x), x).backward();
+    outer.step();
+  }
+  outer.finish();
+  if (group->getRank() == 0) {
+    std::cout << "periodic averages: loss " << loss_of_own(model) << ", " << outer.exchanges() << " exchanges of "
+              << (options.sends_parameters() ? "parameters" : "differences");
+    for (const narrowcast::hooks::NamedOption& option : options.named()) {
+      std::cout << (option.is_given ? ", " + option.name + "=" + narrowcast::hooks::text_of(option.value) : "");
+    }
+    std::cout << '\n';
   }
 }
 
@@ -143,6 +175,7 @@ int main(int argc, char** argv) {
     scope.run([&] {
       train_with_outer_steps(scope.group(), kind);
       train_with_hierarchical_averages(scope.group());
+      train_with_periodic_averages(scope.group());
     });
   } catch (const c10::Error& error) {
     std::cerr << error.what_without_backtrace() << '\n';

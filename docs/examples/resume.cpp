@@ -31,6 +31,7 @@ namespace {
 
 constexpr int64_t kSteps = 240;
 constexpr int64_t kCheckpointEvery = 40;
+constexpr double kMaxNorm = 1;  // of the averaged gradients
 constexpr int64_t kBatch = 24;  // samples per step over all ranks; the number of ranks divides it
 
 using Network = torch::nn::Sequential;
@@ -165,19 +166,30 @@ at::Tensor loss_at(Training& training, int64_t step) {
   return (training.ddp.forward(inputs).to(at::kFloat) - targets).square().mean();
 }
 
+// Clips the gradients, whose 2-norm is `norm`. torch::nn::utils::clip_grad_norm_ would compute the norm once more.
+void clip(const std::vector<at::Tensor>& parameters, double norm) {
+  if (norm > kMaxNorm) {
+    for (const at::Tensor& parameter : parameters) {
+      parameter.grad().mul_(kMaxNorm / norm);
+    }
+  }
+}
+
 // Returns whether the step was taken. It is skipped for gradients that are not finite.
 bool take_step(Training& training, int64_t step) {
   training.ddp.zero_grad();
   training.ddp.backward(training.scaler.scale(loss_at(training, step)));
-  const bool is_finite = training.scaler.unscale(training.network->parameters());
+  const std::vector<at::Tensor> parameters = training.network->parameters();
+  const auto [are_finite, norm] = training.scaler.unscale_and_measure(parameters);
   if (training.scaler.change() != 1) {
     training.ddp.rescale_hook_state(training.scaler.change());  // The hook's residuals belong to scaled gradients.
   }
-  if (is_finite) {
+  if (are_finite) {
+    clip(parameters, norm);
     narrowcast::set_learning_rate(training.optimizer, training.schedule.at(step));
     training.optimizer.step();
   }
-  return is_finite;
+  return are_finite;
 }
 
 void train(const narrowcast::ProcessGroupPtr& group, const std::filesystem::path& folder, int64_t kill_at) {

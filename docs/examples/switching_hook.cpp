@@ -19,14 +19,18 @@ namespace {
 
 namespace hooks = narrowcast::hooks;
 
+// Names as a configuration has them. With the levels "two", ranks of a machine would sum in its memory, unrounded.
+constexpr const char* kExactHook = "allreduce";
+constexpr const char* kCoarseHook = "int4";
+constexpr const char* kLevels = "one";
+
 class SwitchingHook : public hooks::CommHook {
  public:
   // A collective: ranks create the inner hooks together.
-  SwitchingHook(const narrowcast::ProcessGroupPtr& group, int64_t period)
+  SwitchingHook(const narrowcast::ProcessGroupPtr& group, int64_t period, const hooks::WireOptions& wire)
       : period_(period),
-        exact_(hooks::create_comm_hook("allreduce", {.process_group = group})),
-        coarse_(hooks::create_comm_hook("int4",
-                                        {.process_group = group, .wire = {.error_feedback = true, .node_size = 1}})) {}
+        exact_(hooks::create_comm_hook(kExactHook, {.process_group = group})),
+        coarse_(hooks::create_comm_hook(kCoarseHook, {.process_group = group, .wire = wire})) {}
 
   std::string_view name() const override { return "switching"; }
 
@@ -57,7 +61,9 @@ class SwitchingHook : public hooks::CommHook {
   }
   std::vector<int64_t> groups() const override { return coarse_->groups(); }
   std::string nodes() const override { return coarse_->nodes(); }
-  std::string decision() const override { return "int4, and allreduce every " + std::to_string(period_) + " steps"; }
+  std::string decision() const override {
+    return std::string(kCoarseHook) + ", and " + kExactHook + " every " + std::to_string(period_) + " steps";
+  }
   std::optional<double> predicted_seconds(int64_t numel) const override { return coarse_->predicted_seconds(numel); }
 
  private:
@@ -87,19 +93,21 @@ void take_steps(Ddp& ddp, int64_t first, int64_t last) {
 }  // namespace
 
 int main() {
+  const hooks::WireOptions wire = {.error_feedback = true, .levels = hooks::parse_levels(kLevels)};
+  hooks::check_comm_hook(kCoarseHook, wire);  // A wrong option is an error before ranks connect.
   const auto env = narrowcast::WorkerEnv::from_environment();
   const narrowcast::ProcessGroupScope scope(env);
   const auto& group = scope.group();
 
   torch::manual_seed(0);
   Ddp first(torch::nn::Linear(8, 8), group);
-  first.register_comm_hook(std::make_unique<SwitchingHook>(group, 10));
+  first.register_comm_hook(std::make_unique<SwitchingHook>(group, 10, wire));
   take_steps(first, 0, 25);
   first.settle_buckets();
   const narrowcast::ReducerState state = first.state();
 
   Ddp resumed(torch::nn::Linear(std::dynamic_pointer_cast<torch::nn::LinearImpl>(first.module()->clone())), group);
-  resumed.register_comm_hook(std::make_unique<SwitchingHook>(group, 10));
+  resumed.register_comm_hook(std::make_unique<SwitchingHook>(group, 10, wire));
   resumed.load_state({.buckets = state.buckets,
                       .reductions = state.reductions,
                       .hook = {.world_size = group->getSize(), .states = {state.hook.own()}, .first = {}}});

@@ -1,6 +1,7 @@
-// A module with two heads, of which each step uses one, and a result type of its own.
+// A module with two heads, of which each step uses one, and a custom result type.
 //
 //   narrowcast-run --standalone --nproc_per_node=2 ./two_heads
+#include <ATen/core/ivalue.h>
 #include <narrowcast/narrowcast.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <vector>
 
 namespace vision {
 
@@ -40,16 +42,37 @@ TORCH_MODULE(TwoHeads);
 
 }  // namespace vision
 
+namespace {
+
+// The number of tensors that DistributedDataParallel finds in a result.
+template <class Result>
+int64_t count_tensors(Result result) {
+  int64_t count = 0;
+  narrowcast::visit_tensors(result, [&](at::Tensor& /*tensor*/) { ++count; });
+  return count;
+}
+
+// The same for the result of a TorchScript module: here a list and a number.
+int64_t count_script_tensors() {
+  c10::IValue result = c10::ivalue::Tuple::create({std::vector<at::Tensor>{at::zeros(1), at::zeros(1)}, 3});
+  int64_t count = 0;
+  narrowcast::visit_ivalue_tensors(result, [&](at::Tensor& /*tensor*/) { ++count; });
+  return count;
+}
+
+}  // namespace
+
 int main() {
+  const auto options = narrowcast::DdpOptions()
+                           .hook("int8")
+                           .wire({.node_size = 1})
+                           .find_unused_parameters(true)   // One head gets no gradient in a step.
+                           .gradient_as_bucket_view(true)  // Saves a copy of the gradients.
+                           .first_bucket_mb(0.25);         // Sending starts early.
+  options.validate();                                      // A wrong option is an error before ranks connect.
   const auto env = narrowcast::WorkerEnv::from_environment();
   const narrowcast::ProcessGroupScope scope(env);
-  narrowcast::DistributedDataParallel ddp(vision::TwoHeads(), scope.group(),
-                                          narrowcast::DdpOptions()
-                                              .hook("int8")
-                                              .wire({.node_size = 1})
-                                              .find_unused_parameters(true)   // One head gets no gradient in a step.
-                                              .gradient_as_bucket_view(true)  // Saves a copy of the gradients.
-                                              .first_bucket_mb(0.25));        // Sending starts early.
+  narrowcast::DistributedDataParallel ddp(vision::TwoHeads(), scope.group(), options);
   torch::optim::AdamW optimizer(ddp.module()->parameters(), /*lr=*/3e-3);
   torch::manual_seed(env.rank);
   double losses[2] = {0, 0};
@@ -65,7 +88,10 @@ int main() {
     losses[uses_first ? 0 : 1] = loss.item<double>();
   }
   if (env.rank == 0) {
-    std::cout << "losses of the heads: " << losses[0] << " and " << losses[1] << '\n';
+    std::cout << "losses of the heads: " << losses[0] << " and " << losses[1] << "; buckets of at most "
+              << options.first_bucket_bytes_cap() << " bytes, later ones " << options.bucket_bytes_cap() << "; "
+              << count_tensors(vision::Output()) << " tensors in a result, " << count_script_tensors()
+              << " of a script\n";
   }
   return losses[0] < 0.2 && losses[1] < 0.2 ? 0 : 1;
 }
