@@ -60,12 +60,13 @@ std::string exit_codes_help(const std::vector<ExitMeaning>& codes) {
 std::vector<ExitMeaning> common_exit_codes() {
   return {
       {kSuccess, "success"},
-      {kCheckFailed, "the program ran, but a check failed"},
-      {kWrongUse, "wrong use: a flag, a name, a value or a combination of them"},
+      {kCheckFailed,
+       "a check failed: gradients or replicas differ, the loss is not finite, or many steps were skipped"},
+      {kWrongUse, "wrong use: a flag, a name, a value or a combination; also too little memory, too few open files"},
       {kPeerFailed, "another rank or the network failed, or a collective timed out"},
       {kCorruptInput, "a file or a message has invalid content"},
       {kInternalError, "an internal error: please report it"},
-      {kOutputFailed, "a checkpoint could not be written, e.g. because the disk is full"},
+      {kOutputFailed, "a file could not be written, e.g. because the disk is full; earlier checkpoints stay"},
   };
 }
 

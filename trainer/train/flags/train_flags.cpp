@@ -173,7 +173,7 @@ program::Description train_description(options::Arguments& arguments) {
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=gpt --init_from=gpt2.safetensors "
                         "--data=tokens --learning_rate=3e-5 --output_dir=runs/gpt2"},
                        {"resume after an interruption: the same command again",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
+                        "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt "
                         "--checkpoint_dir=runs/book/checkpoints --resume"},
                        {"evaluate a trained model, and generate text",
                         "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},

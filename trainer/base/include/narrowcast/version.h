@@ -5,7 +5,7 @@
 
 namespace narrowcast {
 
-// The version of this library, for instance "0.1.0". All ranks of a job must have the same.
+// The version of this library, "MAJOR.MINOR.PATCH". All ranks of a job must have the same.
 NARROWCAST_EXPORT const char* version();
 
 }  // namespace narrowcast
