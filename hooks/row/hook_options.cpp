@@ -38,7 +38,7 @@ OptionValue value_of(const T& value) {
   }
 }
 
-// How the option of a member is read; the others are values of their own type.
+// Reads the name of an enumerator. Null for other types, whose options are values of the member's type.
 template <class T>
 constexpr T (*kParse)(std::string_view) = nullptr;
 template <>

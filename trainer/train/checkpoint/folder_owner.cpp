@@ -122,7 +122,7 @@ struct Look {
 };
 
 Look look_at(const std::string& folder) {
-  // Opened anew each time, so that a client of a network file system asks its server.
+  // The file is opened in each call, so that a client of a network file system contacts its server.
   const FileDescriptor file(::open(owner_path(folder).c_str(), O_RDONLY | kFlagsOfAnOwnerFile));
   if (!file.is_open()) return {.failure = errno == ENOENT ? "" : files::reason(errno)};
   if (!is_regular(file)) return {.failure = kNoRegularFile};

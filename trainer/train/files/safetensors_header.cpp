@@ -167,7 +167,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool number_integer(int64_t) override { return fail("a negative number"); }
   bool number_float(double, const std::string&) override { return fail("a fractional or huge number"); }
   bool binary(Json::binary_t&) override { return fail("binary data"); }
-  bool parse_error(size_t read, const std::string&, const Json::exception&) override {  // The header's end counts, too.
+  bool parse_error(size_t read, const std::string&, const Json::exception&) override {  // Includes the header's end.
     NARROWCAST_CHECK_INPUT(false, at_byte(kLengthBytes + static_cast<int64_t>(read) - 1, path_),
                            "header: not valid JSON");
   }

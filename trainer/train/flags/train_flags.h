@@ -64,7 +64,7 @@ std::vector<std::string> local_flags();
 std::vector<std::string> hook_flags();
 
 // Throws c10::ValueError naming the flag if an option was given that this hook does not have, or that has no effect
-// with the other given options. Throws it for an unknown hook, too.
+// with the other given options, or if the hook is unknown.
 void refuse_other_hooks_options(const Given& given, const std::string& hook);
 
 // The options of gradient exchange with that hook. Values are checked where they are used.

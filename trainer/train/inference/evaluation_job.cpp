@@ -116,7 +116,7 @@ Evaluation prepare(const EvaluationJob& job) {
   return evaluation;
 }
 
-// Of data against the model's, where both say how many there are.
+// Compares the numbers of classes of the data and of the model, if both are known.
 void check_classes(const EvaluationJob& job, const models::ModelOptions& of_data,
                    const models::ModelOptions& of_model) {
   const auto given = of_data.find("classes");

@@ -17,9 +17,9 @@ namespace narrowcast::job {
 
 // The values that a checkpoint binds, from the plan of a job (plan.h):
 //   - Settings must be the same: model, data, optimizer, seed, hook, buckets.
-//   - Circumstances may change, but then bits do, too: ranks, threads, accumulation, versions, the processor's
+//   - Circumstances may change, and bits change with them: ranks, threads, accumulation, versions, the processor's
 //     instructions.
-//   - Free are the intervals of evaluations, reports and checkpoints. The number of steps is free with a constant
+//   - The intervals of evaluations, reports and checkpoints are free. The number of steps is free with a constant
 //     schedule. With "wsd", the number of steps and the decay are free until the decay begins.
 checkpoint::Description describe_job(const TrainJob& job, const nlohmann::json& plan);
 

@@ -231,8 +231,7 @@ hooks::WireOptions expected_wire(const TrainJob& job, std::optional<int64_t> ran
   return expected;
 }
 
-// Adds the nodes of hierarchical averaging, as far as one rank knows them. With a node size in the options, it knows
-// all.
+// Adds the nodes of hierarchical averaging. One rank knows only its own node, unless the options have a node size.
 void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs,
                         const hooks::WireOptions& wire) {
   const auto world_size = plan["ranks"].get<int64_t>();

@@ -257,7 +257,7 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
                     ": if the module is meant to leave parameters unused, set --find_unused_parameters");
 }
 
-// As one rank knows it from its launcher.
+// The number of ranks on this rank's node, according to its launcher.
 int64_t ranks_of_a_node(const WorkerEnv& env) {
   return network::is_simulated(process_environment()) ? 1 : env.local_world_size;
 }
