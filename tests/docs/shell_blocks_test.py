@@ -20,6 +20,34 @@ def imported_run_readme():
     return module
 
 
+class Table(unittest.TestCase):
+    """README.md's table of quickstart's result."""
+
+    README = "hook             sent per rank    training time    speed-up         validation loss\n" \
+             "none             378 MB           1 min 00 s       1.0 x            2.0180\n" \
+             "int8             96.0 MB          31 s             1.9 x            2.0103\n"
+
+    def wrong_rows(self, int8):
+        with tempfile.TemporaryDirectory() as folder:
+            runs = pathlib.Path(folder)
+            (runs / "quickstart-none.txt").write_text("training loss    1.9\nvalidation loss  2.0180\nsent per rank    378 MB\n")
+            (runs / "quickstart-int8.txt").write_text(int8)
+            return imported_run_readme().wrong_rows(self.README, runs)
+
+    def test_rows_that_trainings_confirm(self):
+        self.assertEqual(self.wrong_rows("validation loss  2.0113\nsent per rank    96.0 MB\n"), [])
+
+    def test_other_losses_and_bytes(self):
+        self.assertEqual(self.wrong_rows("validation loss  2.1103\nsent per rank    96.0 MB\n"),
+                         ["int8 has 96.0 MB and 2.0103, but the training 96.0 MB and 2.1103"])
+        self.assertEqual(len(self.wrong_rows("validation loss  2.0103\nsent per rank    97.0 MB\n")), 1)
+
+    def test_the_real_table_is_found(self):
+        module = imported_run_readme()
+        rows = module.ROW.findall((module.ROOT / "README.md").read_text())
+        self.assertEqual([hook for hook, _, _ in rows], ["none", "bf16_compress", "int8"])
+
+
 class InAFolder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
