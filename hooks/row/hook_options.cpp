@@ -12,13 +12,9 @@
 
 #include <narrowcast/wire_format.h>
 #include "hooks/row/option_values.h"
-#include "ops/common/enumerator_names.h"
 
 namespace narrowcast::hooks {
 namespace {
-
-constexpr EnumeratorNames<Levels, 3> kLevelsNames{
-    "levels", "Levels", {{{Levels::kAuto, "auto"}, {Levels::kOne, "one"}, {Levels::kTwo, "two"}}}};
 
 template <class T>
 constexpr bool kIsOptional = false;
@@ -158,10 +154,6 @@ void visit_options(const Visit& visit) {
 }
 
 }  // namespace
-
-std::string_view to_string(Levels levels) { return kLevelsNames.name_of(levels); }
-
-Levels parse_levels(std::string_view name) { return kLevelsNames.parse(name); }
 
 std::string text_of(const OptionValue& value) {
   struct Text {

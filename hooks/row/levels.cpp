@@ -63,8 +63,7 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
     return FoundNodes::flat(world_size);
   }
   auto found = node::find_nodes(options.process_group, wire.node_size);
-  TORCH_CHECK_VALUE(wire.levels != Levels::kTwo || found->layout.has_levels(), "levels: two is impossible, because ",
-                    found->why_flat.empty() ? "every node has one rank" : found->why_flat);
+  node::check_levels(wire.levels, *found);
   return found;
 }
 

@@ -46,6 +46,13 @@ class PerGroup {
     return of(group, [](const Values&) { return std::make_shared<T>(); });
   }
 
+  // Frees the values of ended groups, as a call of `of` does.
+  void free_ended() {
+    Values ended;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended = take_ended();
+  }
+
  private:
   using Weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
   struct Entry {

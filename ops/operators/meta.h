@@ -125,7 +125,7 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format, const c10::S
 
 // The part of the contract of quantized_all_reduce_ and quantized_all_reduce that one rank can check. For x [...], the
 // second function returns a tensor of its shape and dtype for the mean.
-void check_quantized_all_reduce(const at::Tensor& x, std::string_view format);
-at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format);
+void check_quantized_all_reduce(const at::Tensor& x, std::string_view format, std::string_view levels);
+at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format, std::string_view levels);
 
 }  // namespace narrowcast::meta

@@ -122,15 +122,18 @@ TORCH_LIBRARY(narrowcast, m) {
   // x [...] -> the mean over the ranks of the group registered as group_name, the same on all ranks, in x's dtype.
   //
   // x is float32, float64, bfloat16 or float16, any strides, with the same number of elements on every rank, on the
-  // CPUs or the GPUs of all ranks. It is sent in a wire format and summed in float32, in one level whatever nodes the
-  // ranks are on; ops/collectives/all_reduce has the algorithms. Backward through a result throws.
+  // CPUs or the GPUs of all ranks. It is sent in a wire format and summed in float32. The levels are "auto", "one" or
+  // "two" (narrowcast/levels.h); on GPUs there is always one. ops/collectives/all_reduce has the algorithms. Backward
+  // through a result throws.
   //
   // Errors:
-  // - TypeError for a dtype and ValueError for the rest, also if ranks differ in sizes, formats or kinds of device. All
-  //   ranks throw the same error before data is sent. Exception: an unknown group_name is an error on that rank only.
+  // - TypeError for a dtype and ValueError for the rest, also if ranks differ in sizes, formats, levels or kinds of
+  //   device. All ranks throw the same error before data is sent. Exception: an unknown group_name is an error on that
+  //   rank only.
+  // - ValueError for levels "two" if no two ranks share a node, or x is on a GPU.
   // - ValueError for an x written in place whose elements overlap in memory, or whose write autograd does not
   //   permit.
   // - DistBackendError if a peer or the network fails. An x written in place is then undefined.
-  m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name) -> ()");
-  m.def("quantized_all_reduce(Tensor x, str format, str group_name) -> Tensor");
+  m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name, str levels=\"auto\") -> ()");
+  m.def("quantized_all_reduce(Tensor x, str format, str group_name, str levels=\"auto\") -> Tensor");
 }

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <narrowcast/errors.h>
+#include <narrowcast/levels.h>
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
 #include "ops/operators/meta.h"
@@ -15,12 +16,14 @@ at::Tensor decode_kernel(const at::Tensor& bytes, std::string_view format, c10::
   return decode(bytes, format, numel);
 }
 
-void check_quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view) {
-  check_quantized_all_reduce(x, format);
+void check_quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view,
+                                       std::string_view levels) {
+  check_quantized_all_reduce(x, format, levels);
 }
 
-at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view) {
-  return quantized_all_reduce(x, format);
+at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view,
+                                       std::string_view levels) {
+  return quantized_all_reduce(x, format, levels);
 }
 
 }  // namespace
@@ -47,14 +50,15 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format, const c10::S
   return empty({numel}, bytes, at::kFloat);
 }
 
-void check_quantized_all_reduce(const at::Tensor& x, std::string_view format) {
+void check_quantized_all_reduce(const at::Tensor& x, std::string_view format, std::string_view levels) {
   parse_wire_format(format);
+  parse_levels(levels);
   check_float("x", x);
   TORCH_CHECK_VALUE(x.layout() == at::kStrided, "x must be dense, but has layout ", x.layout());
 }
 
-at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format) {
-  check_quantized_all_reduce(x, format);
+at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format, std::string_view levels) {
+  check_quantized_all_reduce(x, format, levels);
   return at::empty_like(x, at::MemoryFormat::Contiguous);
 }
 

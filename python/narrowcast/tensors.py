@@ -15,10 +15,13 @@ def decode(message: torch.Tensor, format: str, numel: int) -> torch.Tensor:
     return torch.ops.narrowcast.decode(message, format, numel)
 
 
-def all_reduce(tensor: torch.Tensor, format: str = "int8_b128", group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
+def all_reduce(tensor: torch.Tensor, format: str = "int8_b128", group: Optional[dist.ProcessGroup] = None,
+               levels: str = "auto") -> torch.Tensor:
     """Replaces a float tensor of any shape by its mean over the ranks of `group`, sent in a wire format. Returns it. A
-    collective, which waits. Raises ValueError on all ranks if formats or sizes differ between ranks, and
-    torch.distributed.DistBackendError if a rank or the network fails."""
+    collective, which waits. With levels "auto", ranks that share a node average in its memory first, and only nodes
+    send messages; "one" never does so, and "two" raises ValueError where it is impossible. Raises ValueError on all
+    ranks if formats, levels or sizes differ between ranks, and torch.distributed.DistBackendError if a rank or the
+    network fails."""
     group = dist.group.WORLD if group is None else group
-    torch.ops.narrowcast.quantized_all_reduce_(tensor, format, group.group_name)
+    torch.ops.narrowcast.quantized_all_reduce_(tensor, format, group.group_name, levels)
     return tensor

@@ -1,8 +1,10 @@
 // Compares the time of the operator quantized_all_reduce_ with the hook int8, which sends the same bytes, and with the
-// fp32 all-reduce, in turns. One rank of a job whose ranks a launcher starts; tests/bench/network/run_operator does so
-// on simulated hosts. The time of an iteration is the slowest rank's.
+// fp32 all-reduce, in turns. Where ranks share a node, also with the operator in one level. One rank of a job whose
+// ranks a launcher starts; tests/bench/network/run_operator does so on simulated hosts. The time of an iteration is the
+// slowest rank's. With up to two nodes, operator and hook must have the same bits; else it fails.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <absl/flags/flag.h>
 
@@ -17,6 +19,7 @@
 #include <narrowcast/process_group.h>
 #include <narrowcast/quantized_all_reduce.h>
 #include <narrowcast/worker_env.h>
+#include "ops/comm/node/find_nodes.h"
 #include "ops/common/median.h"
 #include "tests/hooks/all/bucket.h"
 #include "trainer/base/program/command_line.h"
@@ -45,15 +48,30 @@ Way way_of_hook(const std::string& name, const ProcessGroupPtr& group) {
           }};
 }
 
+Way way_of_operator(const std::string& name, const ProcessGroupPtr& group, Levels levels) {
+  return {name, [=](const at::Tensor& x) { quantized_all_reduce_(x, WireFormat::kInt8B128, group, levels); }};
+}
+
+// With more nodes, the hook's algorithm depends on the network that it measures.
+void check_bits(const Way& hook, const Way& op, const at::Tensor& gradient, const ProcessGroupPtr& group) {
+  if (node::find_nodes(group)->layout.nodes() > 2) return;
+  const at::Tensor of_hook = gradient.clone();
+  const at::Tensor of_operator = gradient.clone();
+  hook.average(of_hook);
+  op.average(of_operator);
+  TORCH_CHECK(at::equal(of_hook, of_operator), "the operator and the hook int8 have different bits");
+}
+
 std::vector<Way> measure(const ProcessGroupPtr& group, int64_t numel, int64_t iterations) {
   const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(group->getRank()));
   const at::Tensor gradient = at::randn({numel}, generator) * 1e-3;
   const at::Tensor x = at::empty_like(gradient);
-  std::vector<Way> ways{way_of_hook("allreduce", group),
-                        way_of_hook("int8", group),
-                        {"operator", [&group](const at::Tensor& tensor) {
-                           quantized_all_reduce_(tensor, WireFormat::kInt8B128, group);
-                         }}};
+  std::vector<Way> ways{way_of_hook("allreduce", group), way_of_hook("int8", group),
+                        way_of_operator("operator", group, Levels::kAuto)};
+  check_bits(ways[1], ways[2], gradient, group);
+  if (node::find_nodes(group)->layout.has_levels()) {
+    ways.push_back(way_of_operator("one level", group, Levels::kOne));
+  }
   for (int64_t iteration = 0; iteration < kWarmUp + iterations; ++iteration) {
     for (size_t turn = 0; turn < ways.size(); ++turn) {
       Way& way = ways[(turn + static_cast<size_t>(iteration)) % ways.size()];

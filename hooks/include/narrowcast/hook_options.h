@@ -13,22 +13,15 @@
 #include <vector>
 
 #include <narrowcast/export.h>
+#include <narrowcast/levels.h>
 #include <narrowcast/wire_formats.h>
 
 namespace narrowcast::hooks {
 
-// Number of levels of an average if several ranks share a node and its NIC.
-enum class Levels {
-  kAuto,  // Two levels if two ranks share a node, else one.
-  kOne,   // Every rank exchanges messages with every other.
-  kTwo,   // Ranks of a node sum in its memory; each byte crosses its NIC once. An error if no ranks share a node.
-};
-
-// "auto", "one", "two". c10::ValueError for an invalid value.
-NARROWCAST_EXPORT std::string_view to_string(Levels levels);
-
-// The inverse of to_string. c10::ValueError for other names.
-NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
+// The option and its names are the operators' as well.
+using narrowcast::Levels;
+using narrowcast::parse_levels;
+using narrowcast::to_string;
 
 // The least and the default value of WireOptions::auto_bits.
 inline constexpr int64_t kFewestAutoBits = 4;

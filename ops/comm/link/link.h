@@ -26,6 +26,11 @@ struct LinkCost {
   // of 400 Gbit/s that `sharers` ranks use at once.
   static LinkCost of_gpus(int64_t sharers) { return {20e-6, seconds_per_byte_of(400, sharers)}; }
 
+  // The cost if `sharers` ranks send over the link at once.
+  LinkCost shared_by(int64_t sharers) const {
+    return {seconds_per_hop, seconds_per_byte * static_cast<double>(sharers)};
+  }
+
   // The inverse of seconds_per_byte_of: Gbit/s of the NIC.
   double gbit(int64_t sharers = 1) const { return 8e-9 * static_cast<double>(sharers) / seconds_per_byte; }
 

@@ -256,6 +256,12 @@ class FindJob final : public engine::Job {
 };
 
 using Group = c10d::ProcessGroup;
+using KeptNodes = PerGroup<KeptByKey<int64_t, FoundNodes>>;  // By node size; 0 if none is given.
+
+KeptNodes& kept_nodes() {
+  static KeptNodes nodes;
+  return nodes;
+}
 
 }  // namespace
 
@@ -266,8 +272,7 @@ std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<Group>& gr
   if (world_size == 1 || node_size == 1) {
     return FoundNodes::flat(world_size);
   }
-  static PerGroup<KeptByKey<int64_t, FoundNodes>> found_by_group;  // By node size; 0 if none is given.
-  const auto kept = found_by_group.of(group);
+  const auto kept = kept_nodes().of(group);
   if (auto known = kept->find(node_size.value_or(0))) {
     return known;
   }
@@ -276,6 +281,13 @@ std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<Group>& gr
   auto found = std::make_shared<const FoundNodes>(job->found());
   kept->keep(node_size.value_or(0), found);
   return found;
+}
+
+void free_ended_groups() { kept_nodes().free_ended(); }
+
+void check_levels(Levels levels, const FoundNodes& found) {
+  TORCH_CHECK_VALUE(levels != Levels::kTwo || found.layout.has_levels(), "levels: two is impossible, because ",
+                    found.why_flat.empty() ? "every node has one rank" : found.why_flat);
 }
 
 }  // namespace narrowcast::node

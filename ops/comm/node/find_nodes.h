@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <narrowcast/export.h>
+#include <narrowcast/levels.h>
 #include "ops/comm/node/node_layout.h"
 #include "ops/comm/node/node_memory.h"
 
@@ -41,5 +42,11 @@ struct FoundNodes {
 // then unusable, as after a failure of the network.
 NARROWCAST_EXPORT std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                                std::optional<int64_t> node_size = std::nullopt);
+
+// Frees the memory of nodes of groups that have ended. So does the next search for nodes.
+void free_ended_groups();
+
+// Throws c10::ValueError with the reason if an average over these nodes must have two levels, and can have only one.
+NARROWCAST_EXPORT void check_levels(Levels levels, const FoundNodes& found);
 
 }  // namespace narrowcast::node

@@ -138,10 +138,14 @@ void NodeMemory::trim(int64_t array) {
   }
 }
 
-float* NodeMemory::staging_buffer(const SlotUse& use, int64_t local_rank, int64_t numel) const {
+void NodeMemory::check_numel(int64_t numel) const {
   TORCH_CHECK_VALUE(numel <= buffer_bytes_ / static_cast<int64_t>(sizeof(float)), "an array of ", numel,
                     " elements is too large for ", local_size(), " ranks of a node with ", memory_.bytes(),
                     " bytes of shared memory; use levels: one, which needs no shared memory");
+}
+
+float* NodeMemory::staging_buffer(const SlotUse& use, int64_t local_rank, int64_t numel) const {
+  check_numel(numel);
   const int64_t buffer = words_of(local_rank).buffers[use.array][use.slot].load(std::memory_order_relaxed) % kSlots;
   const int64_t index = (use.array * kSlots + buffer) * local_size() + local_rank;
   return reinterpret_cast<float*>(memory_.data() + arrays_begin_ + index * buffer_bytes_);

@@ -61,6 +61,9 @@ class NodeMemory {
   // The rank in the group.
   int64_t rank_of(int64_t local_rank) const { return ranks_.at(local_rank); }
 
+  // Throws c10::ValueError, on all ranks of the node, if the reserved memory is too small for arrays of `numel` floats.
+  void check_numel(int64_t numel) const;
+
   // Takes the slot for the next exchange of array 0 or 1 of a job. All ranks of the node take the same slots in the
   // same order. Throws c10::DistBackendError after a rank of the node has given up an exchange, because the group is
   // then unusable.
@@ -73,7 +76,7 @@ class NodeMemory {
   void choose_buffer(const SlotUse& use, int64_t numel);
 
   // Returns the buffer that local rank `local_rank` has chosen for its array of `numel` floats, aligned to a page.
-  // Throws c10::ValueError, on all ranks of the node, if the reserved memory is too small.
+  // Throws like check_numel.
   float* staging_buffer(const SlotUse& use, int64_t local_rank, int64_t numel) const;
 
   // Announces a step, 1 <= step <= kAllSteps, to the other ranks. A rank that sees the step also sees everything

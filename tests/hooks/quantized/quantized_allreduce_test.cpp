@@ -10,8 +10,11 @@
 
 #include <narrowcast/errors.h>
 #include <narrowcast/hooks.h>
+#include <narrowcast/quantized_all_reduce.h>
+#include "ops/collectives/all_reduce/operator/announced_call.h"
 #include "tests/hooks/all/bucket.h"
 #include "tests/hooks/all/parameters_bucket.h"
+#include "tests/ops/affine_uint8/reference.h"
 #include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
@@ -57,6 +60,30 @@ TEST(QuantizedAllReduceHook, TakesAnyFormat) {
     run_ranks(kRanks, [&](int64_t rank, const Group& group) {
       const auto hook = create_comm_hook("quantized_allreduce", with(group, {.format = format}));
       EXPECT_TRUE(at::equal(run(*hook, make_bucket(gradients[rank].clone())), expected)) << to_string(format);
+    });
+  }
+}
+
+// The operator takes the link that with() gives the hook. Number of ranks, ranks per node.
+class OperatorAndHook : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, OperatorAndHook,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Values(1, 2, 3, 4)));
+
+TEST_P(OperatorAndHook, HaveTheSameBits) {
+  const auto [ranks, node_size] = GetParam();
+  for (const int64_t numel : {1, 5000, 150'001}) {
+    const auto gradients = make_gradients(numel, ranks);
+    run_ranks(ranks, [&, node_size = node_size](int64_t rank, const Group& group) {
+      collectives::GroupWorkspace::of(group)->set_nodes(node::find_nodes(group, node_size));
+      for (const WireFormat format : kWireFormats) {
+        const auto hook =
+            create_comm_hook("quantized_allreduce", with(group, {.format = format, .node_size = node_size}));
+        const at::Tensor of_hook = run(*hook, make_bucket(gradients[rank].clone()));
+        EXPECT_TRUE(test::same_bits(quantized_all_reduce(gradients[rank], format, group), of_hook)) << format;
+        if (node_size == 1) {
+          EXPECT_TRUE(test::same_bits(quantized_all_reduce(gradients[rank], format, group, Levels::kOne), of_hook));
+        }
+      }
     });
   }
 }

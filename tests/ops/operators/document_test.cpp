@@ -140,6 +140,7 @@ TEST(OperatorsDocument, AveragesOverRanks) {
   const auto average = [](const at::Tensor& gradient, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const at::Tensor mean = quantized_all_reduce(gradient, WireFormat::kInt8B128, group);
     quantized_all_reduce_(gradient, WireFormat::kInt4B32, group);  // In place.
+    quantized_all_reduce_(gradient, WireFormat::kInt4B32, group, Levels::kOne);
     return mean;
   };
   testing::run_ranks(2, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {

@@ -60,12 +60,12 @@ def dequantize_tensor_list(qs: List[Tensor], qtype: str, quant_loss: Optional[fl
     return torch.ops.narrowcast.dequantize_tensor_list(qs, qtype, quant_loss)
 
 
-def quantized_all_reduce_(x: Tensor, format: str, group_name: str) -> None:
-    torch.ops.narrowcast.quantized_all_reduce_(x, format, group_name)
+def quantized_all_reduce_(x: Tensor, format: str, group_name: str, levels: str) -> None:
+    torch.ops.narrowcast.quantized_all_reduce_(x, format, group_name, levels)
 
 
-def quantized_all_reduce(x: Tensor, format: str, group_name: str) -> Tensor:
-    return torch.ops.narrowcast.quantized_all_reduce(x, format, group_name)
+def quantized_all_reduce(x: Tensor, format: str, group_name: str, levels: str) -> Tensor:
+    return torch.ops.narrowcast.quantized_all_reduce(x, format, group_name, levels)
 
 
 def auto_quantize_all_gather(outputs: List[Tensor], input: Tensor, qtype: str, group_name: str,
@@ -201,11 +201,11 @@ CASES = {
         decode, lambda n: (ops.encode(torch.randn(n, 3), "int4_b32"), "int4_b32", 3 * n),
         lambda: [(ops.encode(x, name), name, x.numel()) for x, name in _inputs_and_formats()]),
     "quantized_all_reduce_": Case(
-        quantized_all_reduce_, lambda n: (torch.randn(n, 3), "int8_b128", GROUP),
-        lambda: [(x, name, GROUP) for x, name in _inputs_and_formats()]),
+        quantized_all_reduce_, lambda n: (torch.randn(n, 3), "int8_b128", GROUP, "auto"),
+        lambda: [(x, name, GROUP, levels) for x, name in _inputs_and_formats() for levels in ("auto", "one")]),
     "quantized_all_reduce": Case(
-        quantized_all_reduce, lambda n: (torch.randn(n, 3), "int4_b32", GROUP),
-        lambda: [(x, name, GROUP) for x, name in _inputs_and_formats()]),
+        quantized_all_reduce, lambda n: (torch.randn(n, 3), "int4_b32", GROUP, "auto"),
+        lambda: [(x, name, GROUP, levels) for x, name in _inputs_and_formats() for levels in ("auto", "one")]),
     "dynamically_quantize_per_channel": Case(
         dynamically_quantize_per_channel, lambda n: (torch.randn(n, 6), -128, 127, torch.int8),
         lambda: [(torch.randn(6, 4).t(), 0, 255, torch.uint8), (torch.randn(4, 6), -300, 299, torch.int16),

@@ -56,6 +56,7 @@ class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
 
   int64_t numel() const { return options_.numel; }
   WireFormat format() const { return options_.format; }
+  const std::shared_ptr<const node::FoundNodes>& nodes() const { return options_.nodes; }
   const std::vector<Segment>& exact() const { return exact_.segments(); }
 
   // Bytes that this rank sends per submission, to all peers together.

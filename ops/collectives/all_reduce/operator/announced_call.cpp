@@ -14,11 +14,13 @@
 namespace narrowcast::collectives {
 
 using c10d::ProcessGroup;
+using node::FoundNodes;
 
-Announcement announcement_of(const at::Tensor& array, WireFormat format) {
+Announcement announcement_of(const at::Tensor& array, const MeanOptions& options) {
   return {.call = kQuantizedAllReduce,
           .entries = {{"numel of x", std::to_string(array.numel())},
-                      {"format", std::string(to_string(format))},
+                      {"format", std::string(to_string(options.format))},
+                      {"levels", std::string(to_string(options.levels))},
                       {"device of x", c10::DeviceTypeName(array.device().type(), /*lower_case=*/true)}}};
 }
 
@@ -35,9 +37,26 @@ void AnnouncedAllReduceJob::check() const {
   if (difference_) std::rethrow_exception(difference_);
 }
 
-void AnnouncedAllReduceJob::start(engine::Transport& transport) { calls_.start(transport); }
+void AnnouncedAllReduceJob::start(engine::Transport& transport) {
+  is_compared_ = false;
+  calls_.start(transport);
+}
+
+int64_t AnnouncedAllReduceJob::advances() const { return 1 + (mean_ == nullptr ? 0 : mean_->advances()); }
+
+bool AnnouncedAllReduceJob::is_ready() { return is_compared_ && (mean_ == nullptr || mean_->is_ready()); }
 
 void AnnouncedAllReduceJob::advance(engine::Transport& transport) {
+  if (is_compared_) {
+    if (mean_ != nullptr) mean_->advance(transport);
+    return;
+  }
+  compare(transport);
+  if (mean_ != nullptr) mean_->start(transport);
+  is_compared_ = true;
+}
+
+void AnnouncedAllReduceJob::compare(engine::Transport& transport) {
   calls_.wait(transport);
   difference_ = nullptr;
   try {
@@ -45,10 +64,6 @@ void AnnouncedAllReduceJob::advance(engine::Transport& transport) {
   } catch (const c10::Error&) {
     difference_ = std::current_exception();
     mean_.reset();
-  }
-  if (mean_ != nullptr) {
-    mean_->start(transport);
-    mean_->advance(transport);
   }
 }
 
@@ -58,8 +73,10 @@ at::Tensor AnnouncedAllReduceJob::finish(engine::Transport& transport) {
 
 std::shared_ptr<GroupWorkspace> GroupWorkspace::of(const c10::intrusive_ptr<ProcessGroup>& group) {
   static PerGroup<GroupWorkspace> workspaces;
-  return workspaces.of(
+  auto workspace = workspaces.of(
       group, [&](const auto&) { return std::make_shared<GroupWorkspace>(group->getRank(), group->getSize()); });
+  node::free_ended_groups();  // Workspaces that have ended held nodes.
+  return workspace;
 }
 
 GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size)
@@ -68,19 +85,35 @@ GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size)
       memory_{std::make_shared<MessageMemory>(1), std::make_shared<MessageMemory>(1)},
       call_(std::make_shared<AnnouncedAllReduceJob>(kQuantizedAllReduce, rank, world_size)) {}
 
-const std::shared_ptr<AllReduceJob>& GroupWorkspace::mean(int64_t numel, WireFormat format) {
-  if (mean_ == nullptr || mean_->numel() != numel || mean_->format() != format) {
+const std::shared_ptr<AllReduceJob>& GroupWorkspace::mean(int64_t numel, WireFormat format,
+                                                          const std::shared_ptr<const FoundNodes>& nodes) {
+  if (mean_ == nullptr || mean_->numel() != numel || mean_->format() != format || mean_->nodes() != nodes) {
     mean_.reset();  // Its memory is free before the new job's messages need it.
-    AllReduceJobOptions options{
-        .name = kQuantizedAllReduce, .rank = rank_, .world_size = world_size_, .numel = numel, .format = format};
+    AllReduceJobOptions options{.name = kQuantizedAllReduce,
+                                .rank = rank_,
+                                .world_size = world_size_,
+                                .numel = numel,
+                                .format = format,
+                                .link = LinkCost().shared_by(nodes == nullptr ? 1 : nodes->layout.segments()),
+                                .nodes = nodes};
     mean_ = std::make_shared<AllReduceJob>(std::move(options), memory_);
   }
   return mean_;
 }
 
-void GroupWorkspace::forget_call() {
-  call_->set_call({}, nullptr);
-  if (mean_ != nullptr) mean_->set_call({});
+void GroupWorkspace::run(engine::Engine& engine, const Announcement& own, std::shared_ptr<AllReduceJob> mean) {
+  const auto forget = c10::make_scope_exit([&] {
+    call_->set_call({}, nullptr);
+    if (mean_ != nullptr) mean_->set_call({});
+  });
+  call_->set_call(own, std::move(mean));
+  try {
+    engine.submit(call_)->waitAndThrow();
+  } catch (...) {
+    mean_.reset();  // An exchange that is destroyed in progress gives up the node's memory.
+    throw;
+  }
+  call_->check();
 }
 
 void GroupWorkspace::run_on_stream(const Announcement& call, const std::function<void()>& announce,
@@ -94,8 +127,7 @@ void GroupWorkspace::run_on_stream(const Announcement& call, const std::function
   enqueue();
 }
 
-void announce_call(const Announcement& own, const c10::intrusive_ptr<ProcessGroup>& group, at::Device device,
-                   const MakeAllReduceJob& make_mean) {
+void announce_call(const Announcement& own, const c10::intrusive_ptr<ProcessGroup>& group, at::Device device) {
   if (!moves_cpu_tensors(group)) {
     agree(group, own, device);
     return;
@@ -103,23 +135,54 @@ void announce_call(const Announcement& own, const c10::intrusive_ptr<ProcessGrou
   const auto engine = engine::Engine::for_group(group);
   const auto workspace = GroupWorkspace::of(group);
   const std::lock_guard<std::mutex> lock(workspace->in_use);
-  const auto forget = c10::make_scope_exit([&] { workspace->forget_call(); });
-  workspace->call()->set_call(own, make_mean ? make_mean(*workspace) : nullptr);
-  engine->submit(workspace->call())->waitAndThrow();
-  workspace->call()->check();
+  workspace->run(*engine, own, nullptr);
 }
 
-void average_on_stream(const at::Tensor& x, WireFormat format, const c10::intrusive_ptr<ProcessGroup>& group) {
-  const Announcement call = announcement_of(x, format);
-  const AllReduceJobOptions options{.name = kQuantizedAllReduce,
-                                    .rank = group->getRank(),
-                                    .world_size = group->getSize(),
-                                    .numel = x.numel(),
-                                    .format = format};
+namespace {
+
+// Returns the nodes of the group. The first time they are found, once all ranks have announced `call`. Adds them to
+// `call`, because ranks that know other nodes would not send each other the same messages.
+std::shared_ptr<const FoundNodes> nodes_of(const c10::intrusive_ptr<ProcessGroup>& group, engine::Engine& engine,
+                                           GroupWorkspace& workspace, Announcement& call) {
+  call.entries.push_back({"found nodes", "none"});
+  if (workspace.nodes() == nullptr) {
+    workspace.run(engine, call, nullptr);
+    workspace.set_nodes(node::find_nodes(group));
+  }
+  call.entries.back().value = workspace.nodes()->layout.text();
+  return workspace.nodes();
+}
+
+}  // namespace
+
+void average_on_engine(const at::Tensor& x, const MeanOptions& options, const c10::intrusive_ptr<ProcessGroup>& group) {
+  const auto engine = engine::Engine::for_group(group);
+  const auto workspace = GroupWorkspace::of(group);
+  const std::lock_guard<std::mutex> lock(workspace->in_use);
+  Announcement call = announcement_of(x, options);
+  const auto nodes =
+      options.levels == Levels::kOne ? FoundNodes::flat(group->getSize()) : nodes_of(group, *engine, *workspace, call);
+  std::shared_ptr<AllReduceJob> mean;
+  call.refusal = refusal_of([&] {
+    node::check_levels(options.levels, *nodes);
+    if (nodes->memory != nullptr) nodes->memory->check_numel(x.numel());
+    mean = workspace->mean(x.numel(), options.format, nodes->memory == nullptr ? nullptr : nodes);
+    mean->set_call({x.view({-1}), {}, {}});
+  });
+  workspace->run(*engine, call, call.refusal ? nullptr : std::move(mean));
+}
+
+void average_on_stream(const at::Tensor& x, const MeanOptions& options, const c10::intrusive_ptr<ProcessGroup>& group) {
+  const Announcement call = announcement_of(x, options);
+  const AllReduceJobOptions job{.name = kQuantizedAllReduce,
+                                .rank = group->getRank(),
+                                .world_size = group->getSize(),
+                                .numel = x.numel(),
+                                .format = options.format};
   GroupWorkspace::of(group)->run_on_stream(
-      call, [&] { announce_call(call, group, x.device(), {}); },
+      call, [&] { announce_call(call, group, x.device()); },
       [&] {
-        StreamAllReduce({group}, options, x.device()).enqueue({x, {}, {}});
+        StreamAllReduce({group}, job, x.device()).enqueue({x, {}, {}});
       });
 }
 

@@ -14,27 +14,33 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <narrowcast/levels.h>
 #include <narrowcast/wire_formats.h>
 #include "ops/collectives/all_reduce/algorithms/all_reduce_job.h"
 #include "ops/comm/engine/engine.h"
 #include "ops/comm/groups/announcement_exchange.h"
+#include "ops/comm/node/find_nodes.h"
 
 namespace narrowcast::collectives {
 
 // The operator's name in errors.
 inline constexpr const char* kQuantizedAllReduce = "quantized_all_reduce";
 
-Announcement announcement_of(const at::Tensor& array, WireFormat format);
+// The operator's arguments besides the array and the group.
+struct MeanOptions {
+  WireFormat format = WireFormat::kFp32;
+  Levels levels = Levels::kAuto;
+};
+
+Announcement announcement_of(const at::Tensor& array, const MeanOptions& options);
 
 // The exchange of a call on the engine.
 // start:   sends the announcement of this rank's call to every other rank.
 // advance: waits for the announcements of all others. If all are the same, every rank knows the size of every message,
-//          and the all-reduce starts. If not, no rank sends any data: the exchange ends, and the group stays usable.
-//          (Announcements take a fraction of a millisecond. Encoding meanwhile, and sending everything at once
-//          afterwards, is slower: then no message is in flight while the next one is encoded.)
+//          and the all-reduce starts; it advances in the next calls. If not, no rank sends any data: the exchange ends,
+//          and the group stays usable. (Announcements take a fraction of a millisecond. Encoding meanwhile, and sending
+//          everything at once afterwards, is slower: then no message is in flight while the next one is encoded.)
 // finish:  finishes the all-reduce.
-//
-// A call does not rely on anything from an earlier call, so ranks cannot differ in what they remember.
 class AnnouncedAllReduceJob final : public engine::Job {
  public:
   // `name`: the name of the exchange in errors.
@@ -50,24 +56,31 @@ class AnnouncedAllReduceJob final : public engine::Job {
 
   std::string name() const override { return name_; }
   void start(engine::Transport& transport) override;
+  int64_t advances() const override;
+  bool is_ready() override;
+  // Not before the all-reduce has started, because exchanges take slots of a node's memory in the order of jobs.
+  bool lets_next_start() const override { return is_compared_; }
   void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;
 
  private:
+  void compare(engine::Transport& transport);
+
   const std::string name_;
   const int64_t rank_;
   AnnouncementExchange calls_;
+  bool is_compared_ = false;            // And the all-reduce has started.
   std::exception_ptr difference_;       // Between the ranks, in the last submission.
   std::shared_ptr<AllReduceJob> mean_;  // Null also once the ranks are found to differ.
 };
 
-// The memory that the quantised all-reduce keeps for a process group between calls: for the messages of one call, the
-// largest so far. Allocating it each time takes longer than the network. It stores nothing about other ranks, and does
-// not keep the group alive.
+// State that the quantised all-reduce keeps for a process group between calls. It does not keep the group alive.
+//  - Memory for the messages of one call, the largest so far. Allocating it each time takes longer than the network.
+//  - The nodes of the group.
 class GroupWorkspace {
  public:
   // The workspace of the group, made at its first call. Nothing reports that a group is destroyed, so the next call on
-  // any group frees the workspaces of destroyed groups. Thread-safe.
+  // any group frees the workspaces and the nodes' memory of destroyed groups. Thread-safe.
   static std::shared_ptr<GroupWorkspace> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
   GroupWorkspace(int64_t rank, int64_t world_size);
@@ -75,13 +88,18 @@ class GroupWorkspace {
   // Held during a call. A group runs one call at a time, whatever threads the calls come from.
   std::mutex in_use;
 
-  const std::shared_ptr<AnnouncedAllReduceJob>& call() const { return call_; }
+  // Null until the first call that may have two levels. All ranks set nodes in the same call, so they are equal.
+  const std::shared_ptr<const node::FoundNodes>& nodes() const { return nodes_; }
+  void set_nodes(std::shared_ptr<const node::FoundNodes> nodes) { nodes_ = std::move(nodes); }
 
-  // The all-reduce job for arrays of `numel` elements. The last one is kept.
-  const std::shared_ptr<AllReduceJob>& mean(int64_t numel, WireFormat format);
+  // The all-reduce job for arrays of `numel` elements, in two levels over `nodes`, or in one level if that is null. The
+  // last job is kept.
+  const std::shared_ptr<AllReduceJob>& mean(int64_t numel, WireFormat format,
+                                            const std::shared_ptr<const node::FoundNodes>& nodes);
 
-  // Releases everything of the caller's, after a call.
-  void forget_call();
+  // Runs the call on the group's engine: AnnouncedAllReduceJob::set_call, check. Afterwards it holds nothing of the
+  // caller's. If the exchange fails, the ranks of this node fail too.
+  void run(engine::Engine& engine, const Announcement& own, std::shared_ptr<AllReduceJob> mean);
 
   // Calls enqueue(), for an array on a device's stream. Before the first such `call` it calls announce(), for which the
   // host waits. If announce() throws, the next such call counts as the first. Calls of several threads take turns.
@@ -94,21 +112,25 @@ class GroupWorkspace {
   const JobMemory memory_;
   const std::shared_ptr<AnnouncedAllReduceJob> call_;
   std::shared_ptr<AllReduceJob> mean_;
+  std::shared_ptr<const node::FoundNodes> nodes_;
   std::mutex on_stream_;
   std::set<std::string> agreed_;  // The messages of calls on which the ranks have agreed.
 };
 
 // Sends `own` to all ranks, through the CPU if the group can; else on `device`, and the host waits for it. Throws, the
-// same on all ranks, unless the announcements are equal. Then averages, on the CPU, with the job of `make_mean` if that
-// is not null.
-using MakeAllReduceJob = std::function<std::shared_ptr<AllReduceJob>(GroupWorkspace&)>;
-void announce_call(const Announcement& own, const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device,
-                   const MakeAllReduceJob& make_mean);
+// same on all ranks, unless the announcements are equal.
+void announce_call(const Announcement& own, const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device);
 
-// Replaces x, [numel], contiguous, by its mean, for work that is enqueued on the current stream of its device
-// afterwards. The ranks announce a group's first call of each size and format. Later calls do not wait, and a CUDA
-// graph may record them. Messages have memory for the time of the call: the graph's memory if there is a graph, else
-// memory that the allocator has for that stream.
-void average_on_stream(const at::Tensor& x, WireFormat format, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+// Replaces x, on the CPU, contiguous, by its mean. Throws like announce_call before data is sent. The group's first
+// call that may have two levels finds the nodes of the group, once all ranks have announced the same call.
+void average_on_engine(const at::Tensor& x, const MeanOptions& options,
+                       const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+// Replaces x, [numel], contiguous, by its mean in one level, for work that is enqueued on the current stream of its
+// device afterwards. The ranks announce a group's first call of each size and options. Later calls do not wait, and a
+// CUDA graph may record them. Messages have memory for the time of the call: the graph's memory if there is a graph,
+// else memory that the allocator has for that stream.
+void average_on_stream(const at::Tensor& x, const MeanOptions& options,
+                       const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 }  // namespace narrowcast::collectives

@@ -19,7 +19,7 @@
 namespace narrowcast {
 namespace {
 
-using collectives::GroupWorkspace;
+using collectives::MeanOptions;
 using collectives::Refusal;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
@@ -28,7 +28,7 @@ enum class Written { kX, kNewTensor };
 // A call whose arguments may still be wrong.
 struct Call {
   const at::Tensor& x;
-  std::function<WireFormat()> format;
+  std::function<MeanOptions()> options;
   const Group& group;
   Written written;
 };
@@ -43,8 +43,11 @@ void check_device(const Call& call) {
 
 void check_alone(const Call& call) {
   check_defined(call.x, "x");
-  meta::check_quantized_all_reduce(call.x, to_string(call.format()));
+  const MeanOptions options = call.options();
+  meta::check_quantized_all_reduce(call.x, to_string(options.format), to_string(options.levels));
   check_device(call);
+  TORCH_CHECK_VALUE(options.levels != Levels::kTwo || call.x.is_cpu(),
+                    "levels: two is impossible, because x is on a GPU, where operators have one level");
   if (call.written == Written::kX) {
     collectives::check_writable("x", call.x);
     autograd::check_output("x", call.x, autograd::needs_gradient(call.x, call.x));
@@ -55,81 +58,76 @@ void check_alone(const Call& call) {
 [[noreturn]] void refuse(const Group& group, const Refusal& refusal) {
   collectives::refuse_together(refusal, [&] {
     collectives::announce_call({.call = collectives::kQuantizedAllReduce, .refusal = refusal}, group,
-                               collectives::any_device(group), {});
+                               collectives::any_device(group));
   });
 }
 
-// Returns the call's format. If the arguments of a rank are wrong, throws on all ranks.
-WireFormat check_together(const Call& call) {
+// Returns the call's options. If the arguments of a rank are wrong, throws on all ranks.
+MeanOptions check_together(const Call& call) {
   TORCH_CHECK_VALUE(call.group, "group must be a process group, but is null");
   const auto refusal = collectives::refusal_of([&] { check_alone(call); });
   if (refusal.has_value()) {
     refuse(call.group, *refusal);
   }
-  return call.format();
-}
-
-void average_on_engine(const at::Tensor& x, WireFormat format, const Group& group) {
-  announce_call(collectives::announcement_of(x, format), group, x.device(), [&](GroupWorkspace& workspace) {
-    const auto& mean = workspace.mean(x.numel(), format);
-    mean->set_call({x.view({-1}), {}, {}});
-    return mean;
-  });
+  return call.options();
 }
 
 // Averages x, contiguous, in place.
-void average(const at::Tensor& x, WireFormat format, const Group& group) {
-  return x.is_cpu() ? average_on_engine(x, format, group) : collectives::average_on_stream(x.view({-1}), format, group);
+void average(const at::Tensor& x, const MeanOptions& options, const Group& group) {
+  return x.is_cpu() ? collectives::average_on_engine(x, options, group)
+                    : collectives::average_on_stream(x.view({-1}), options, group);
 }
 
-void average_in_place(const at::Tensor& x, WireFormat format, const Group& group) {
+void average_in_place(const at::Tensor& x, const MeanOptions& options, const Group& group) {
   if (x.is_contiguous()) {
-    average(x, format, group);
+    average(x, options, group);
   } else {
     const at::Tensor mean = x.contiguous();
-    average(mean, format, group);
+    average(mean, options, group);
     x.copy_(mean);
   }
 }
 
-void average_into(const at::Tensor& mean, const at::Tensor& x, WireFormat format, const Group& group) {
+void average_into(const at::Tensor& mean, const at::Tensor& x, const MeanOptions& options, const Group& group) {
   mean.copy_(x);
-  average(mean, format, group);
+  average(mean, options, group);
 }
 
-std::function<WireFormat()> parsed(std::string_view format) {
-  return [format] { return parse_wire_format(format); };
+std::function<MeanOptions()> parsed(std::string_view format, std::string_view levels) {
+  return [=] { return MeanOptions{parse_wire_format(format), parse_levels(levels)}; };
 }
 
-std::function<WireFormat()> always(WireFormat format) {
-  return [format] { return format; };
+std::function<MeanOptions()> always(WireFormat format, Levels levels) {
+  return [=] { return MeanOptions{format, levels}; };
 }
 
-void quantized_all_reduce_kernel_(const at::Tensor& x, std::string_view format, std::string_view group_name) {
+void quantized_all_reduce_kernel_(const at::Tensor& x, std::string_view format, std::string_view group_name,
+                                  std::string_view levels) {
   const Group group = collectives::find_group(group_name);
-  average_in_place(x, check_together({x, parsed(format), group, Written::kX}), group);
+  average_in_place(x, check_together({x, parsed(format, levels), group, Written::kX}), group);
 }
 
-at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view group_name) {
+at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view group_name,
+                                       std::string_view levels) {
   const Group group = collectives::find_group(group_name);
-  const WireFormat checked = check_together({x, parsed(format), group, Written::kNewTensor});
-  const at::Tensor mean = meta::quantized_all_reduce(x, format);
-  average_into(mean, x, checked, group);
+  const MeanOptions options = check_together({x, parsed(format, levels), group, Written::kNewTensor});
+  const at::Tensor mean = meta::quantized_all_reduce(x, format, levels);
+  average_into(mean, x, options, group);
   return mean;
 }
 
 }  // namespace
 
-void quantized_all_reduce_(const at::Tensor& x, WireFormat format, const Group& group) {
-  check_together({x, always(format), group, Written::kX});
-  autograd::write_without_derivative("quantized_all_reduce_", {x}, {x}, [&] { average_in_place(x, format, group); });
+void quantized_all_reduce_(const at::Tensor& x, WireFormat format, const Group& group, Levels levels) {
+  const MeanOptions options = check_together({x, always(format, levels), group, Written::kX});
+  autograd::write_without_derivative("quantized_all_reduce_", {x}, {x}, [&] { average_in_place(x, options, group); });
 }
 
-at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format, const Group& group) {
-  check_together({x, always(format), group, Written::kNewTensor});
-  const at::Tensor mean = meta::quantized_all_reduce(x, to_string(format));
+at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format, const Group& group, Levels levels) {
+  const MeanOptions options = check_together({x, always(format, levels), group, Written::kNewTensor});
+  const at::Tensor mean = meta::quantized_all_reduce(x, to_string(format), to_string(levels));
   autograd::write_without_derivative(collectives::kQuantizedAllReduce, {x}, {mean},
-                                     [&] { average_into(mean, x, format, group); });
+                                     [&] { average_into(mean, x, options, group); });
   return mean;
 }
 

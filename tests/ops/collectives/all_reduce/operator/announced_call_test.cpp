@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include <narrowcast/quantized_all_reduce.h>
@@ -71,7 +72,7 @@ TEST(OnAStream, TheHostWaitsForTheFirstCallOfAKindAlone) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto averaged = [&](int64_t numel) {
       const at::Tensor x = at::full({numel}, rank, at::kFloat);
-      average_on_stream(x, WireFormat::kFp32, group);
+      average_on_stream(x, {WireFormat::kFp32}, group);
       return x.eq(0.5).all().item<bool>();
     };
     EXPECT_TRUE(averaged(5'000));
@@ -87,8 +88,11 @@ TEST(OnAStream, TheHostWaitsForTheFirstCallOfAKindAlone) {
 
 TEST(OnAStream, RanksCompareEveryKindOfCallBeforeTheyAgree) {
   run_ranks(2, [](int64_t rank, const Group& group) {
-    const auto average = [&](int64_t numel, WireFormat format) { average_on_stream(at::ones({numel}), format, group); };
+    const auto average = [&](int64_t numel, WireFormat format, Levels levels = Levels::kAuto) {
+      average_on_stream(at::ones({numel}), {format, levels}, group);
+    };
     average(50, WireFormat::kFp32);
+    EXPECT_THROW(average(40, WireFormat::kFp32, rank == 0 ? Levels::kOne : Levels::kAuto), c10::ValueError);
     EXPECT_THROW(average(rank == 0 ? 60 : 70, WireFormat::kFp32), c10::ValueError);
     EXPECT_THROW(average(50, rank == 0 ? WireFormat::kBf16 : WireFormat::kFp16), c10::ValueError);
     EXPECT_THROW(average(rank == 0 ? 60 : 70, WireFormat::kFp32), c10::ValueError) << "what was refused is unknown";
@@ -96,21 +100,23 @@ TEST(OnAStream, RanksCompareEveryKindOfCallBeforeTheyAgree) {
   });
 }
 
-class KeptMemory : public ::testing::TestWithParam<int64_t> {};
+class KeptMemory : public ::testing::TestWithParam<std::tuple<int64_t, Levels>> {};
 
 TEST_P(KeptMemory, SufficesForAllCallsThatAreNoLarger) {
   const CountingAllocator& allocations = counter();
-  run_ranks(GetParam(), [&](int64_t, const Group& group) {
+  const auto [ranks, levels] = GetParam();
+  run_ranks(ranks, [&, levels = levels](int64_t, const Group& group) {
+    if (group->getSize() == 4) GroupWorkspace::of(group)->set_nodes(node::find_nodes(group, 2));
     const at::Tensor large = at::ones({200'003});
     const at::Tensor small = at::ones({100'001});
-    quantized_all_reduce_(large, WireFormat::kInt8B128, group);
+    quantized_all_reduce_(large, WireFormat::kInt8B128, group, levels);
     wait_for_ranks(group);
     const int64_t before = allocations.count();
     wait_for_ranks(group);
     for (int64_t call = 0; call < 3; ++call) {
-      quantized_all_reduce_(large, WireFormat::kInt8B128, group);
-      quantized_all_reduce_(large, WireFormat::kInt4B32, group);
-      quantized_all_reduce_(small, WireFormat::kInt8B128, group);
+      quantized_all_reduce_(large, WireFormat::kInt8B128, group, levels);
+      quantized_all_reduce_(large, WireFormat::kInt4B32, group, levels);
+      quantized_all_reduce_(small, WireFormat::kInt8B128, group, levels);
     }
     wait_for_ranks(group);
     EXPECT_EQ(allocations.count(), before);
@@ -118,10 +124,13 @@ TEST_P(KeptMemory, SufficesForAllCallsThatAreNoLarger) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, KeptMemory, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, KeptMemory,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values(Levels::kOne, Levels::kAuto)));
 
 TEST(GroupWorkspace, IsTheGroupsOwnAndGoesAfterIt) {
   std::vector<std::weak_ptr<GroupWorkspace>> watched(2);
+  std::vector<std::weak_ptr<node::NodeMemory>> memory(2);
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> caller(
       2, c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>()));
   for (int64_t groups = 0; groups < 2; ++groups) {  // The second ones have the first ones' name.
@@ -134,31 +143,96 @@ TEST(GroupWorkspace, IsTheGroupsOwnAndGoesAfterIt) {
       }
       EXPECT_TRUE(caller[rank].expired()) << "a call keeps nothing of the caller's";
       EXPECT_TRUE(watched[rank].expired()) << "that was the former group's";
+      EXPECT_TRUE(memory[rank].expired()) << "that was the former node's";
       const auto workspace = GroupWorkspace::of(group);
       EXPECT_EQ(workspace, GroupWorkspace::of(group));
       watched[rank] = workspace;
+      memory[rank] = workspace->nodes()->memory;
+      EXPECT_FALSE(memory[rank].expired());
     });
   }
   run_ranks(1, [](int64_t, const Group& group) { GroupWorkspace::of(group); });
-  for (const auto& workspace : watched) {
-    EXPECT_TRUE(workspace.expired()) << "a call on any group frees what others had";
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(watched[rank].expired()) << "a call on any group frees what others had";
+    EXPECT_TRUE(memory[rank].expired()) << "a call on any group frees what others had";
   }
 }
 
 // In which order is up to the threads, so that all of them make the same call.
 TEST(GroupWorkspace, SeveralThreadsOfARankMayCall) {
+  for (const Levels levels : {Levels::kOne, Levels::kAuto}) {
+    run_ranks(3, [&](int64_t rank, const Group& group) {
+      std::vector<std::thread> threads;
+      for (int64_t i = 0; i < 3; ++i) {
+        threads.emplace_back([&] {
+          for (int64_t call = 0; call < 5; ++call) {
+            const at::Tensor x = at::full({40'001}, rank, at::kFloat);
+            quantized_all_reduce_(x, WireFormat::kFp32, group, levels);
+            EXPECT_TRUE(x.eq(1).all().item<bool>());
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    });
+  }
+}
+
+// The last reference to the group is a call's. Rank 1 calls once rank 0 has dropped its own.
+TEST(GroupWorkspace, LetsTheGroupEndWithACallInFlight) {
+  std::promise<void> was_dropped;
+  const auto dropped = was_dropped.get_future().share();
+  run_ranks(2, [&](int64_t rank, const Group& group) {
+    auto own = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    own->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, group->getBackend(at::kCPU));
+    const c10::weak_intrusive_ptr<c10d::ProcessGroup> watched(own);
+    std::weak_ptr<node::NodeMemory> memory;
+    std::thread call([group_of_call = own, rank, dropped, &memory]() mutable {
+      if (rank == 1) dropped.wait();
+      const at::Tensor x = at::full({40'001}, rank, at::kFloat);
+      quantized_all_reduce_(x, WireFormat::kFp32, group_of_call);
+      EXPECT_TRUE(x.eq(0.5).all().item<bool>());
+      memory = GroupWorkspace::of(group_of_call)->nodes()->memory;
+      group_of_call.reset();
+    });
+    own.reset();
+    if (rank == 0) was_dropped.set_value();
+    call.join();
+    EXPECT_TRUE(watched.expired());
+    GroupWorkspace::of(group);
+    EXPECT_TRUE(memory.expired());
+  });
+}
+
+// Exchanges take slots of the node's memory in the order of jobs, also if announcements come late.
+TEST(AnnouncedAllReduceJob, StartsItsAllReduceBeforeTheNextJobStarts) {
   run_ranks(3, [](int64_t rank, const Group& group) {
-    std::vector<std::thread> threads;
-    for (int64_t i = 0; i < 3; ++i) {
-      threads.emplace_back([&] {
-        for (int64_t call = 0; call < 5; ++call) {
-          const at::Tensor x = at::full({40'001}, rank, at::kFloat);
-          quantized_all_reduce_(x, WireFormat::kFp32, group);
-          EXPECT_TRUE(x.eq(1).all().item<bool>());
-        }
-      });
+    const auto engine = engine::Engine::for_group(group);
+    const auto nodes = node::find_nodes(group);
+    const auto make_mean = [&] {
+      return std::make_shared<AllReduceJob>(
+          AllReduceJobOptions{.name = "a mean", .rank = rank, .world_size = 3, .numel = 30'000, .nodes = nodes},
+          JobMemory{});
+    };
+    const auto announced = std::make_shared<AnnouncedAllReduceJob>("a call", rank, 3);
+    const auto first = make_mean();
+    const auto second = make_mean();
+    for (int64_t round = 0; round < 60; ++round) {
+      const at::Tensor x = at::full({30'000}, rank, at::kFloat);
+      const at::Tensor y = at::full({30'000}, 10 + rank, at::kFloat);
+      first->set_call({x, {}, {}});
+      second->set_call({y, {}, {}});
+      announced->set_call({.call = "a call"}, first);
+      if (rank != round % 3) {  // One rank submits the next job only after the call: its slots are in order.
+        const auto call = engine->submit(announced);
+        engine->submit(second)->waitAndThrow();
+        call->waitAndThrow();
+      } else {
+        engine->submit(announced)->waitAndThrow();
+        engine->submit(second)->waitAndThrow();
+      }
+      EXPECT_TRUE(x.eq(1).all().item<bool>());
+      EXPECT_TRUE(y.eq(11).all().item<bool>());
     }
-    for (std::thread& thread : threads) thread.join();
   });
 }
 

@@ -163,5 +163,16 @@ TEST_P(CudaQuantizedAllReduce, RanksThatDisagreeAreToldTheSameAndGoOn) {
   });
 }
 
+TEST_P(CudaQuantizedAllReduce, RefusesTwoLevels) {
+  testing::run_nccl_ranks(GetParam(), [](int64_t, const Group& group) {
+    const at::Tensor x = at::ones({1000}, at::kCUDA);
+    EXPECT_EQ(error_message<c10::ValueError>([&] { quantized_all_reduce_(x, WireFormat::kFp32, group, Levels::kTwo); }),
+              "quantized_all_reduce on rank 0: levels: two is impossible, because x is on a GPU, where operators have "
+              "one level");
+    quantized_all_reduce_(x, WireFormat::kFp32, group, Levels::kOne);
+    EXPECT_TRUE(x.eq(1).all().item<bool>());
+  });
+}
+
 }  // namespace
 }  // namespace narrowcast

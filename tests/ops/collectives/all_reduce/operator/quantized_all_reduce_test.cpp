@@ -20,7 +20,6 @@
 namespace narrowcast {
 namespace {
 
-using collectives::two_shot_mean;
 using ::testing::AllOf;
 using testing::error_message;
 using ::testing::HasSubstr;
@@ -29,16 +28,19 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kRanks = 3;
 
-at::Tensor run_operator(const at::Tensor& x, const std::string& format, const std::string& group) {
-  static const auto op = find_operator<at::Tensor(const at::Tensor&, std::string_view, std::string_view)>(
-      "narrowcast::quantized_all_reduce");
-  return op.call(x, format, group);
+at::Tensor run_operator(const at::Tensor& x, const std::string& format, const std::string& group,
+                        const std::string& levels = "auto") {
+  static const auto op =
+      find_operator<at::Tensor(const at::Tensor&, std::string_view, std::string_view, std::string_view)>(
+          "narrowcast::quantized_all_reduce");
+  return op.call(x, format, group, levels);
 }
 
-void run_operator_(const at::Tensor& x, const std::string& format, const std::string& group) {
-  static const auto op =
-      find_operator<void(const at::Tensor&, std::string_view, std::string_view)>("narrowcast::quantized_all_reduce_");
-  op.call(x, format, group);
+void run_operator_(const at::Tensor& x, const std::string& format, const std::string& group,
+                   const std::string& levels = "auto") {
+  static const auto op = find_operator<void(const at::Tensor&, std::string_view, std::string_view, std::string_view)>(
+      "narrowcast::quantized_all_reduce_");
+  op.call(x, format, group, levels);
 }
 
 std::vector<at::Tensor> make_inputs(at::IntArrayRef shape) {
@@ -48,26 +50,63 @@ std::vector<at::Tensor> make_inputs(at::IntArrayRef shape) {
   return inputs;
 }
 
-at::Tensor expected_mean(WireFormat format, std::vector<at::Tensor> inputs) {
+// The ranks share a node.
+at::Tensor expected_mean(WireFormat format, Levels levels, std::vector<at::Tensor> inputs) {
   const auto shape = inputs[0].sizes().vec();
   for (at::Tensor& input : inputs) input = input.reshape({-1});
-  return two_shot_mean({format}, inputs).view(shape);
+  const int64_t node_size = levels == Levels::kOne ? 1 : kRanks;
+  return collectives::mean_over_nodes({format}, inputs, node::NodeLayout::of_size(kRanks, node_size)).view(shape);
 }
+
+constexpr Levels kEveryLevels[] = {Levels::kAuto, Levels::kOne, Levels::kTwo};
 
 TEST(QuantizedAllReduce, AveragesInEveryWayItCanBeCalled) {
   const auto inputs = make_inputs({500, 600});
-  const at::Tensor expected = expected_mean(WireFormat::kInt4B32, inputs);
+  for (const Levels levels : kEveryLevels) {
+    const at::Tensor expected = expected_mean(WireFormat::kInt4B32, levels, inputs);
+    run_ranks(kRanks, [&](int64_t rank, const Group& group) {
+      const test::RegisteredGroup registered(group);
+      const std::string name(to_string(levels));
+      const at::Tensor x = inputs[rank].clone();
+      EXPECT_TRUE(at::equal(quantized_all_reduce(x, WireFormat::kInt4B32, group, levels), expected));
+      EXPECT_TRUE(at::equal(run_operator(x, "int4_b32", registered.name(), name), expected));
+      EXPECT_TRUE(at::equal(x, inputs[rank])) << "x is left alone";
+      quantized_all_reduce_(x, WireFormat::kInt4B32, group, levels);
+      EXPECT_TRUE(at::equal(x, expected));
+      const at::Tensor y = inputs[rank].clone();
+      run_operator_(y, "int4_b32", registered.name(), name);
+      EXPECT_TRUE(at::equal(y, expected));
+    });
+  }
+}
+
+// A module that was saved before there were levels has calls with three arguments.
+TEST(QuantizedAllReduce, IsCalledFromScriptsWithAndWithoutLevels) {
+  const torch::jit::Module script = test::compile(R"(
+def without(self, x, group: str):
+    y = x.clone()
+    narrowcast.quantized_all_reduce_(y, "int4_b32", group)
+    return y, narrowcast.quantized_all_reduce(x, "int4_b32", group)
+def with_levels(self, x, group: str, levels: str):
+    y = x.clone()
+    narrowcast.quantized_all_reduce_(y, "int4_b32", group, levels)
+    return y, narrowcast.quantized_all_reduce(x, "int4_b32", group, levels=levels)
+)");
+  const auto inputs = make_inputs({5000});
   run_ranks(kRanks, [&](int64_t rank, const Group& group) {
     const test::RegisteredGroup registered(group);
-    const at::Tensor x = inputs[rank].clone();
-    EXPECT_TRUE(at::equal(quantized_all_reduce(x, WireFormat::kInt4B32, group), expected));
-    EXPECT_TRUE(at::equal(run_operator(x, "int4_b32", registered.name()), expected));
-    EXPECT_TRUE(at::equal(x, inputs[rank])) << "x is left alone";
-    quantized_all_reduce_(x, WireFormat::kInt4B32, group);
-    EXPECT_TRUE(at::equal(x, expected));
-    const at::Tensor y = inputs[rank].clone();
-    run_operator_(y, "int4_b32", registered.name());
-    EXPECT_TRUE(at::equal(y, expected));
+    torch::jit::Module module = test::save_and_load(script);
+    const auto expect_means = [&](const c10::IValue& means, Levels levels) {
+      for (const c10::IValue& mean : means.toTupleRef().elements()) {
+        EXPECT_TRUE(at::equal(mean.toTensor(), expected_mean(WireFormat::kInt4B32, levels, inputs)))
+            << to_string(levels);
+      }
+    };
+    expect_means(module.run_method("without", inputs[rank], registered.name()), Levels::kAuto);
+    for (const Levels levels : kEveryLevels) {
+      expect_means(module.run_method("with_levels", inputs[rank], registered.name(), std::string(to_string(levels))),
+                   levels);
+    }
   });
 }
 
@@ -77,13 +116,16 @@ TEST(QuantizedAllReduce, TakesAnyLayoutAndDtypeInMemoryOrderOfTheContiguousTenso
     for (at::Tensor& input : inputs) input = input.to(dtype).t();
     std::vector<at::Tensor> contiguous;
     for (const at::Tensor& input : inputs) contiguous.push_back(input.contiguous());
-    const at::Tensor expected = expected_mean(WireFormat::kInt8B128, contiguous);
     run_ranks(kRanks, [&](int64_t rank, const Group& group) {
-      EXPECT_TRUE(at::equal(quantized_all_reduce(inputs[rank], WireFormat::kInt8B128, group), expected)) << dtype;
-      const at::Tensor x = inputs[rank].clone();
-      ASSERT_FALSE(x.is_contiguous());
-      quantized_all_reduce_(x, WireFormat::kInt8B128, group);
-      EXPECT_TRUE(at::equal(x, expected)) << dtype;
+      for (const Levels levels : {Levels::kOne, Levels::kTwo}) {
+        const at::Tensor expected = expected_mean(WireFormat::kInt8B128, levels, contiguous);
+        EXPECT_TRUE(at::equal(quantized_all_reduce(inputs[rank], WireFormat::kInt8B128, group, levels), expected))
+            << dtype;
+        const at::Tensor x = inputs[rank].clone();
+        ASSERT_FALSE(x.is_contiguous());
+        quantized_all_reduce_(x, WireFormat::kInt8B128, group, levels);
+        EXPECT_TRUE(at::equal(x, expected)) << dtype;
+      }
     });
   }
 }
@@ -142,6 +184,16 @@ TEST_P(RanksThatDisagree, OnTheFormatAllThrowTheSame) {
                 [&](int64_t rank, const Group& group) {
                   quantized_all_reduce(at::ones({kNumel}), rank == 1 ? WireFormat::kInt8B32 : WireFormat::kFp32, group);
                 });
+}
+
+TEST_P(RanksThatDisagree, OnTheLevelsAllThrowTheSame) {
+  expect_on_all(
+      ": levels differs between ranks: rank 0 has auto, rank 1 has one", [&](int64_t rank, const Group& group) {
+        quantized_all_reduce(at::ones({kNumel}), WireFormat::kFp32, group, rank == 1 ? Levels::kOne : Levels::kAuto);
+      });
+  expect_on_all(" on rank 1: levels: must be auto, one or two, but is 'three'", [&](int64_t rank, const Group& group) {
+    run_operator(at::ones({kNumel}), "fp32", test::RegisteredGroup(group).name(), rank == 1 ? "three" : "two");
+  });
 }
 
 TEST_P(RanksThatDisagree, AreToldWhatOneOfThemFindsWrongWithItsOwnTensor) {
@@ -220,7 +272,7 @@ TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
     int64_t receive_ = 0;
   };
   const at::Tensor x = at::ones({5});
-  const at::Tensor call = collectives::slot_of(collectives::announcement_of(x, WireFormat::kFp32));
+  const at::Tensor call = collectives::slot_of(collectives::announcement_of(x, {WireFormat::kFp32}));
   const at::Tensor with_more = call.clone();
   with_more[-1] = 1;
   for (const at::Tensor& bytes : {at::full_like(call, 0x7F), with_more}) {
@@ -243,6 +295,8 @@ TEST(QuantizedAllReduce, RefusesArgumentsBeforeDataIsSent) {
                 AllOf(HasSubstr("x must be float32"), HasSubstr("Int")));
     EXPECT_THAT(error_message<c10::ValueError>([&] { run_operator(at::ones({2}), "int7", name); }),
                 AllOf(HasSubstr("int7"), HasSubstr("int8_b128")));
+    EXPECT_THAT(error_message<c10::ValueError>([&] { run_operator_(at::ones({2}), "fp32", name, ""); }),
+                HasSubstr("levels: must be auto, one or two, but is ''"));
     EXPECT_THAT(error_message<c10::ValueError>([&] { run_operator(at::ones({2}), "int8_b32", "nobody"); }),
                 HasSubstr("group_name: no process group is registered as \"nobody\""));
     EXPECT_THAT(error_message<c10::ValueError>([&] { quantized_all_reduce({}, WireFormat::kFp32, group); }),
@@ -258,7 +312,8 @@ TEST(QuantizedAllReduce, KnowsItsOutputOnTheMetaDevice) {
   EXPECT_EQ(mean.sizes(), at::IntArrayRef({4, 3}));
   EXPECT_EQ(mean.scalar_type(), at::kHalf);
   EXPECT_TRUE(mean.is_meta() && mean.is_contiguous());
-  EXPECT_NO_THROW(run_operator_(x, "int8_b128", "nobody"));
+  EXPECT_NO_THROW(run_operator_(x, "int8_b128", "nobody", "two"));
+  EXPECT_THROW(run_operator(x, "int8_b128", "nobody", "three"), c10::ValueError);
 }
 
 TEST(QuantizedAllReduce, HasNoDerivativeAndSaysSo) {
