@@ -156,19 +156,21 @@ void visit_options(const Visit& visit) {
 }  // namespace
 
 std::string text_of(const OptionValue& value) {
-  struct Text {
-    std::string operator()(std::monostate) const { return "none"; }
-    std::string operator()(bool value) const { return value ? "true" : "false"; }
-    std::string operator()(int64_t value) const { return c10::str(value); }
-    // Numbers that differ have texts that differ: ranks compare these.
-    std::string operator()(double value) const {
-      std::array<char, 32> digits{};
-      const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::general);
+  const auto text = [](const auto& held) -> std::string {
+    using Held = std::decay_t<decltype(held)>;
+    if constexpr (std::is_same_v<Held, std::monostate>) {
+      return "none";
+    } else if constexpr (std::is_same_v<Held, bool>) {
+      return held ? "true" : "false";
+    } else if constexpr (std::is_same_v<Held, double>) {
+      std::array<char, 32> digits{};  // Numbers that differ have texts that differ: ranks compare these.
+      const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), held, std::chars_format::general);
       return {digits.data(), end.ptr};
+    } else {
+      return c10::str(held);
     }
-    std::string operator()(const std::string& value) const { return value; }
   };
-  return std::visit(Text{}, value);
+  return std::visit(text, value);
 }
 
 std::vector<NamedOption> named_options(const HookOptions& options) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ops/codec/host_device.h"
+#include "ops/codec/wire_rounding.h"
 #include "ops/codec/wire_scale.h"
 
 namespace narrowcast::codec::wire {
@@ -164,18 +165,18 @@ struct StepCodes {
 
   // With rounding to nearest, a block becomes zeros if its step is too far below for a header. With stochastic rounding
   // no block may become zeros for that reason.
-  NARROWCAST_HOST_DEVICE static StepCodes of(uint16_t step, bool stochastic) {
+  NARROWCAST_HOST_DEVICE static StepCodes of(uint16_t step, const Rounding& rounding) {
     constexpr uint32_t kFarthest = kMostFaint << kFaintShift;
     const uint32_t bits = uint32_t{step} << 16;
-    const bool is_limited = !stochastic && bits > kLeastFaintBits + kFarthest;
-    return {step, stochastic, inverse_scale(step), is_limited ? bits - kFarthest : kLeastFaintBits};
+    const bool is_limited = !rounding.stochastic && bits > kLeastFaintBits + kFarthest;
+    return {step, rounding.stochastic, inverse_scale(step), is_limited ? bits - kFarthest : kLeastFaintBits};
   }
 
   // How far a number over the step may lie beyond the outermost code and still get it. It is smaller by 1/128, so that
   // rounding errors of products and quotients do not matter.
-  NARROWCAST_HOST_DEVICE static constexpr float reach(bool stochastic) {
-    return stochastic ? -0x1p-7F : 0.5F - 0x1p-7F;
-  }
+  static constexpr float kReachToNearest = 0.5F - 0x1p-7F;
+  static constexpr float kReachAtRandom = -0x1p-7F;
+  NARROWCAST_HOST_DEVICE constexpr float reach() const { return stochastic ? kReachAtRandom : kReachToNearest; }
 
   // Let B be half the number of codes of a width, and z the zero point (0 if absent). Codes over the step go from -(B +
   // z), on the side of the larger numbers, to B - 1 - z. Numbers may lie beyond them by up to reach(). The width needs
@@ -189,11 +190,11 @@ struct StepCodes {
   static constexpr float kMostRange = uint32_t{1} << (kMostWidth - 1);
 
   // Whether the largest magnitude of a message, over the step, has a code.
-  NARROWCAST_HOST_DEVICE bool has_code(float largest) const { return largest + (1 - reach(stochastic)) <= kMostRange; }
+  NARROWCAST_HOST_DEVICE bool has_code(float largest) const { return largest + (1 - reach()) <= kMostRange; }
 
   // Bits per code of a block whose larger number over the step has_code().
   NARROWCAST_HOST_DEVICE uint32_t width(BlockExtent extent) const {
-    return width_of(extent, inverse, least_faint, reach(stochastic));
+    return width_of(extent, inverse, least_faint, reach());
   }
 
   // The same for given values of the members, without branches: the least of several widths is the width of the least
@@ -241,17 +242,17 @@ struct StepCodes {
   }
 
   // Reciprocals of the greatest allowed quotients by the step: of the larger and of the smaller number of a block.
-  NARROWCAST_HOST_DEVICE static constexpr float per_larger(uint32_t width, int32_t zero_point, bool stochastic) {
-    return 1 / (static_cast<float>((int32_t{1} << (width - 1)) + zero_point) + reach(stochastic));
+  NARROWCAST_HOST_DEVICE static constexpr float per_larger(uint32_t width, int32_t zero_point, float reach) {
+    return 1 / (static_cast<float>((int32_t{1} << (width - 1)) + zero_point) + reach);
   }
-  NARROWCAST_HOST_DEVICE static constexpr float per_smaller(uint32_t width, int32_t zero_point, bool stochastic) {
-    return 1 / (static_cast<float>((int32_t{1} << (width - 1)) - 1 - zero_point) + reach(stochastic));
+  NARROWCAST_HOST_DEVICE static constexpr float per_smaller(uint32_t width, int32_t zero_point, float reach) {
+    return 1 / (static_cast<float>((int32_t{1} << (width - 1)) - 1 - zero_point) + reach);
   }
 
   // The least step with which the block's numbers have codes of this width.
   NARROWCAST_HOST_DEVICE float least_step_of(BlockExtent extent, uint32_t width, int32_t zero_point) const {
-    const float of_larger = float_of_bits(extent.larger()) * per_larger(width, zero_point, stochastic);
-    const float of_smaller = float_of_bits(extent.smaller()) * per_smaller(width, zero_point, stochastic);
+    const float of_larger = float_of_bits(extent.larger()) * per_larger(width, zero_point, reach());
+    const float of_smaller = float_of_bits(extent.smaller()) * per_smaller(width, zero_point, reach());
     return of_larger > of_smaller ? of_larger : of_smaller;
   }
 

@@ -55,7 +55,7 @@ uint16_t least_step(uint16_t low, uint16_t high, const Fits& fits) {
 }
 
 // The step of a message of x; kNanScale if a magnitude is above the greatest, or NaN.
-inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, bool stochastic) {
+inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, const Rounding& rounding) {
   const VariableLayout layout = variable_layout(bits_per_element, n);
   uint32_t largest = 0;
   for (int64_t i = 0; i < layout.blocks; ++i) {
@@ -66,7 +66,7 @@ inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, b
     return kNanScale;
   }
   return least_step(kLeastStep, kGreatestStep, [&](uint16_t step) {
-    const StepCodes codes = StepCodes::of(step, stochastic);
+    const StepCodes codes = StepCodes::of(step, rounding);
     int64_t bytes = 0;
     bool fits = codes.has_code(float_of_bits(largest) * codes.inverse);
     for (int64_t i = 0; fits && i < layout.blocks; ++i) {
@@ -82,17 +82,23 @@ inline int32_t variable_code(float y, const Rounding& rounding, int64_t i) {
   return rounding.stochastic ? variable_code(y, random_word(rounding, i)) : variable_code(y);
 }
 
-// The words of a block of n <= kVariableBlock elements with this header. y = x * inverse are the elements over the
-// block's step. The codes after the last element are 0.
-inline void encode_variable_block(const float* x, int64_t n, uint32_t header, float inverse, const Rounding& rounding,
+// The header of a block, and the step of its message.
+struct BlockHeader {
+  uint16_t step;
+  uint32_t header;
+};
+
+// The words of a block of n <= kVariableBlock elements. The codes after the last element are 0.
+inline void encode_variable_block(const float* x, int64_t n, const BlockHeader& of, const Rounding& rounding,
                                   uint8_t* words) {
-  const uint32_t width = width_of_header(header);
+  const uint32_t width = width_of_header(of.header);
+  const float inverse = 1.0F / step_of_block(of.step, of.header);
   for (uint32_t i = 0; i < width * kWordBytes; ++i) {
     words[i] = 0;
   }
   for (int64_t k = 0; width > 0 && k < kVariableBlock; ++k) {
     const int32_t from_zero = k < n ? variable_code(x[k] * inverse, rounding, k) : 0;
-    const auto code = static_cast<uint32_t>(from_zero + zero_point_of_header(header));
+    const auto code = static_cast<uint32_t>(from_zero + zero_point_of_header(of.header));
     for (uint32_t plane = 0; plane < width; ++plane) {
       uint8_t& byte = words[plane * kWordBytes + k / 8];
       byte = static_cast<uint8_t>(byte | (code >> (width - 1 - plane) & 1U) << (k % 8));
@@ -143,14 +149,19 @@ inline void decode_variable_group(const VariableMessage& message, const uint8_t*
   }
 }
 
-// Encodes x[0..n), n <= kVariableGroup, of a message with this step, as the codes of a group with these headers.
-inline void encode_variable_group(const float* x, int64_t n, uint16_t step, const uint8_t* headers,
-                                  const Rounding& rounding, uint8_t* words) {
+// The headers of a group's blocks, and the step of its message.
+struct GroupHeaders {
+  uint16_t step;
+  const uint8_t* headers;
+};
+
+// Encodes x[0..n), n <= kVariableGroup, as the codes of a group with these headers.
+inline void encode_variable_group(const float* x, int64_t n, const GroupHeaders& of, const Rounding& rounding,
+                                  uint8_t* words) {
   for (int64_t i = 0; i < n; i += kVariableBlock) {
-    const uint32_t header = headers[i / kVariableBlock];
-    encode_variable_block(x + i, n - i < kVariableBlock ? n - i : kVariableBlock, header,
-                          1.0F / step_of_block(step, header), rounding.at(i), words);
-    words += width_of_header(header) * kWordBytes;
+    const BlockHeader of_block{of.step, of.headers[i / kVariableBlock]};
+    encode_variable_block(x + i, n - i < kVariableBlock ? n - i : kVariableBlock, of_block, rounding.at(i), words);
+    words += width_of_header(of_block.header) * kWordBytes;
   }
 }
 
@@ -163,13 +174,13 @@ inline void encode_variable(int bits_per_element, const float* x, int64_t n, con
   if (n == 0) {
     return;
   }
-  const uint16_t step = variable_step(bits_per_element, x, n, rounding.stochastic);
+  const uint16_t step = variable_step(bits_per_element, x, n, rounding);
   bytes[0] = static_cast<uint8_t>(step);
   bytes[1] = static_cast<uint8_t>(step >> 8);
   if (step == kNanScale) {
     return;
   }
-  const StepCodes codes = StepCodes::of(step, rounding.stochastic);
+  const StepCodes codes = StepCodes::of(step, rounding);
   uint8_t* const headers = bytes + kStepBytes;
   for (int64_t i = 0; i < layout.blocks; ++i) {
     headers[i] = static_cast<uint8_t>(codes.header(extent_of_block(x, n, i)));
@@ -178,7 +189,7 @@ inline void encode_variable(int bits_per_element, const float* x, int64_t n, con
   for (int64_t i = 0; i < n; i += kVariableGroup) {
     const int64_t elements = n - i < kVariableGroup ? n - i : kVariableGroup;
     const uint8_t* const of_group = headers + i / kVariableBlock;
-    encode_variable_group(x + i, elements, step, of_group, rounding.at(i), to);
+    encode_variable_group(x + i, elements, {step, of_group}, rounding.at(i), to);
     to += bytes_of_headers(of_group, blocks_of(elements));
   }
 }

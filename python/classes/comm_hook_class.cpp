@@ -57,11 +57,16 @@ hooks::HookOptions to_hook_options(const OptionDict& given, const Group& group) 
   return options;
 }
 
+// Its index among the buckets of a backward pass.
+struct BucketPlace {
+  int64_t index;
+  bool is_last;
+};
+
 // The gradients of a DistributedDataParallel's bucket lie one behind the other, in the order of its parameters.
 // c10::ValueError for a negative index, or if the parameters have more or fewer elements than the buffer.
-c10d::GradBucket make_bucket(const at::Tensor& buffer, int64_t index, bool is_last,
-                             std::vector<at::Tensor> parameters) {
-  TORCH_CHECK_VALUE(index >= 0, "index: must be at least 0, but is ", index);
+c10d::GradBucket make_bucket(const at::Tensor& buffer, const BucketPlace& place, std::vector<at::Tensor> parameters) {
+  TORCH_CHECK_VALUE(place.index >= 0, "index: must be at least 0, but is ", place.index);
   std::vector<size_t> offsets;
   std::vector<size_t> lengths;
   std::vector<c10::IntArrayRef> sizes;  // They refer to the parameters, which the bucket keeps.
@@ -72,10 +77,10 @@ c10d::GradBucket make_bucket(const at::Tensor& buffer, int64_t index, bool is_la
     sizes.push_back(parameter.sizes());
     end += parameter.numel();
   }
-  TORCH_CHECK_VALUE(parameters.empty() || end == buffer.numel(), "bucket ", index, " has ", buffer.numel(),
+  TORCH_CHECK_VALUE(parameters.empty() || end == buffer.numel(), "bucket ", place.index, " has ", buffer.numel(),
                     " elements, but its parameters have ", end);
-  const auto number = static_cast<size_t>(index);
-  return c10d::GradBucket(number, number + (is_last ? 1 : 2), buffer, std::move(offsets), std::move(lengths),
+  const auto number = static_cast<size_t>(place.index);
+  return c10d::GradBucket(number, number + (place.is_last ? 1 : 2), buffer, std::move(offsets), std::move(lengths),
                           std::move(sizes), std::move(parameters), std::nullopt);
 }
 
@@ -100,15 +105,15 @@ class CommHookClass final : public torch::CustomClassHolder {
   // CommHook::runHook: a future of the averaged bucket, which is `buffer`. `parameters`: whose gradients the bucket
   // holds, in its order; may be empty for hooks that keep nothing per parameter.
   c10::IValue run(const at::Tensor& buffer, int64_t index, bool is_last, std::vector<at::Tensor> parameters) {
-    c10d::GradBucket bucket = make_bucket(buffer, index, is_last, std::move(parameters));
+    c10d::GradBucket bucket = make_bucket(buffer, {index, is_last}, std::move(parameters));
     return hook().runHook(bucket);
   }
 
   // The same for Python's DistributedDataParallel, which takes only a future of a Python object. `result` is that
   // object: the bucket's buffer. Nothing of Python runs when the exchange ends.
-  c10::IValue run_for_reducer(const at::Tensor& buffer, c10::IValue result, int64_t index, bool is_last,
+  c10::IValue run_for_reducer(const at::Tensor& buffer, c10::IValue result, const BucketPlace& place,
                               std::vector<at::Tensor> parameters) {
-    c10d::GradBucket bucket = make_bucket(buffer, index, is_last, std::move(parameters));
+    c10d::GradBucket bucket = make_bucket(buffer, place, std::move(parameters));
     using Future = c10::ivalue::Future;
     // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
     const auto give_object = [result = std::move(result)](Future& done) {
@@ -174,7 +179,8 @@ class Registration : public torch::class_<CommHookClass> {
       c10::IValue result = torch::jit::pop(stack);
       const at::Tensor buffer = torch::jit::pop(stack).toTensor();
       const auto self = torch::jit::pop(stack).toCustomClass<CommHookClass>();
-      torch::jit::push(stack, self->run_for_reducer(buffer, std::move(result), index, is_last, std::move(parameters)));
+      torch::jit::push(stack,
+                       self->run_for_reducer(buffer, std::move(result), {index, is_last}, std::move(parameters)));
     };
     auto method = std::make_unique<torch::jit::BuiltinOpFunction>(c10::QualifiedName(qualClassName + "." + name),
                                                                   std::move(schema), call);

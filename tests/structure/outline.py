@@ -22,6 +22,8 @@ class Function:
     last_line: int
     parameters: list  # Source texts.
     is_pure: bool
+    scoped: str  # Its qualified name.
+    is_override: bool = False  # Of a virtual function, which has the signature.
 
     @property
     def lines(self):
@@ -46,12 +48,13 @@ class Declaration:
 class Outline:
     """The declarations of a file. `functions`: those that it defines or declares as pure virtual. `declarations`: those
     that a user of the file can name, except those that need no comment (overrides, destructors, defaulted or deleted
-    ones). `names`: the qualified names of all declarations. `classes`: the qualified names of its classes."""
+    ones). `names`: the qualified names of all declarations. `classes`: the qualified names of its classes. `overrides`: the
+    qualified names of overrides, with their numbers of parameters."""
 
     def __init__(self, text, tags):
         self.text = text
         self.lines = text.splitlines()
-        self.functions, self.declarations, self.names, self.classes = [], [], set(), set()
+        self.functions, self.declarations, self.names, self.classes, self.overrides = [], [], set(), set(), set()
         hidden = {scoped(tag) for tag in tags if tag.get("access", "public") != "public" and tag["kind"] in CLASSES}
         for tag in sorted(tags, key=lambda tag: tag["line"]):
             if "__anon" in tag["name"] or MACRO.fullmatch(tag["name"]):
@@ -69,7 +72,9 @@ class Outline:
         is_pure = "pure" in properties(tag)
         if tag["kind"] == "function" or tag["kind"] == "prototype" and is_pure:
             self.functions.append(Function(tag["name"].replace(" ", ""), tag["line"], tag.get("end", tag["line"]),
-                                           split_parameters(tag.get("signature", "()")), is_pure))
+                                           split_parameters(tag.get("signature", "()")), is_pure, scoped(tag)))
+        if not {"override", "final"}.isdisjoint(properties(tag)):
+            self.overrides.add((scoped(tag), len(split_parameters(tag.get("signature", "()")))))
 
     def _add_declaration(self, tag):
         is_static_member = tag["kind"] == "member" and "static" in properties(tag)
@@ -98,11 +103,11 @@ class Outline:
         return declaration is not None
 
     def exemption(self, function):
-        """The reason why a function's signature is not ours to choose (the registered operator, or a library), or
-        None."""
-        if re.search(rf'impl\("[^"]*", &{re.escape(function.name)}\b', self.text):
-            return "operators' schemas"
-        return "nlohmann's SAX" if function.name == "boolean" and "json_sax" in self.text else None
+        """The reason why a function's signature is not ours to choose, or None. An override has the signature of the
+        virtual function, which counts itself if it is ours."""
+        if re.search(rf'\b(impl|def)\("[^"]*", &(\w+::)*{re.escape(function.name)}\b', self.text):
+            return "registered schemas"
+        return "overrides" if function.is_override else None
 
 
 def read(paths):
@@ -113,7 +118,11 @@ def read(paths):
         tag = json.loads(line)
         if tag["_type"] == "tag":
             tags[tag["path"]].append(tag)
-    return {path: Outline(pathlib.Path(path).read_text(), found) for path, found in tags.items()}
+    outlines = {path: Outline(pathlib.Path(path).read_text(), found) for path, found in tags.items()}
+    overrides = set().union(*(found.overrides for found in outlines.values()))
+    for function in (function for found in outlines.values() for function in found.functions):
+        function.is_override = (function.scoped, len(function.parameters)) in overrides
+    return outlines
 
 
 def scoped(tag):

@@ -35,15 +35,24 @@ class Functions(unittest.TestCase):
         self.assertEqual(len(function.parameters), 7)
         self.assertEqual([text[:6] for text in function.positional_bools], ["bool a", "const ", "bool"])
 
-    def test_operators_and_callbacks_have_signatures_that_others_chose(self):
+    def test_registered_functions_and_overrides_have_signatures_that_others_chose(self):
         found = outline_of("""
             class Reader : public json_sax<Json> { bool boolean(bool) override { return fail(); } };
+            class OurStore : public Store {
+              Bytes pop(bool block) override;
+              Bytes pop(bool block, int more);
+            };
+            Bytes OurStore::pop(bool block) { return {}; }
+            Bytes OurStore::pop(bool block, int more) { return {}; }
             void registered(bool a) {}
             void our_own(bool a) {}
+            struct OurClass { void run(bool a) {} };
             TORCH_LIBRARY_IMPL(a, CPU, m) { m.impl("b", &registered); }
+            TORCH_LIBRARY_FRAGMENT(a, m) { m.class_<OurClass>("C").def("run", &OurClass::run); }
             """)
-        self.assertEqual({function.name: found.exemption(function) for function in found.functions},
-                         {"boolean": "nlohmann's SAX", "registered": "operators' schemas", "our_own": None})
+        self.assertEqual([(function.name, found.exemption(function)) for function in found.functions],
+                         [("boolean", "overrides"), ("pop", "overrides"), ("pop", None),
+                          ("registered", "registered schemas"), ("our_own", None), ("run", "registered schemas")])
 
 
 class Declarations(unittest.TestCase):

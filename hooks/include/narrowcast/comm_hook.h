@@ -16,7 +16,8 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/export.h>
 
-namespace narrowcast::hooks {
+namespace narrowcast {
+namespace NARROWCAST_EXPORT hooks {
 
 // A parameter or another tensor of a module, with the name under which its state is saved.
 struct NamedParameter {
@@ -53,8 +54,8 @@ inline int64_t int_of(const HookState& state, const std::string& name) {
 }
 
 // The entries whose names begin with `prefix`, with the prefix removed.
-NARROWCAST_EXPORT HookState part_of(const HookState& state, const std::string& prefix);
-NARROWCAST_EXPORT FormerRanks part_of(const FormerRanks& saved, const std::string& prefix);
+HookState part_of(const HookState& state, const std::string& prefix);
+FormerRanks part_of(const FormerRanks& saved, const std::string& prefix);
 
 // Bytes of one bucket's all-reduce.
 struct ExchangedBytes {
@@ -82,7 +83,7 @@ struct ExchangedBytes {
 // contains the major version. A function that a minor version adds here has a default implementation. A hook compiled
 // with an earlier version may have to be recompiled. Every hook must read state of a former version, or reject it with
 // a CorruptInputError.
-class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
+class CommHook : public c10d::CommHookInterface {
  public:
   // The name that create_comm_hook takes for this hook.
   virtual std::string_view name() const = 0;
@@ -153,4 +154,5 @@ constexpr int64_t ring_all_reduce_bytes(int64_t payload_bytes, int64_t world_siz
   return (2 * (world_size - 1) * payload_bytes + world_size - 1) / world_size;
 }
 
-}  // namespace narrowcast::hooks
+}  // namespace hooks
+}  // namespace narrowcast

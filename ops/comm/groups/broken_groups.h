@@ -15,28 +15,29 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast::collectives {
+namespace narrowcast {
+namespace NARROWCAST_EXPORT collectives {
 
 // Breaks off the collectives of `group` and of all groups split off it. Groups that are split off later are broken off
 // at once. It calls abort() of each backend in a separate thread, because one abort() may wait for kernels of another
 // backend (NCCL frees memory of the GPU, which waits for all kernels). Returns when all have returned. The group stays
 // broken off, with the first `why`. Thread-safe. It throws nothing that a backend throws.
-NARROWCAST_EXPORT void break_off(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& why);
+void break_off(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& why);
 
 // The `why` of break_off for `group`; empty if it is not broken off.
-NARROWCAST_EXPORT std::string why_broken_off(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+std::string why_broken_off(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 // The failure that a backend of `group`, or of a group split off it, has found itself: "a collective timed out" or "a
 // collective failed". NCCL's backend has then ended its kernels as break_off does. Empty without a failure, and for
 // backends that do not report errors in this way.
-NARROWCAST_EXPORT std::string failure_in_backends(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+std::string failure_in_backends(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 struct GroupFate;
 
 // Owns a group that was split off another one, or no group. The destructor shuts the group down. The ranks destroy this
 // object when none of them enqueues anything more. If an exception destroys it, the group is aborted instead, unless it
 // was broken off before.
-class NARROWCAST_EXPORT SplitGroup {
+class SplitGroup {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
@@ -60,4 +61,5 @@ class NARROWCAST_EXPORT SplitGroup {
   std::shared_ptr<GroupFate> parent_;  // The fate of the parent group.
 };
 
-}  // namespace narrowcast::collectives
+}  // namespace collectives
+}  // namespace narrowcast

@@ -46,7 +46,7 @@ HWY_INLINE int64_t bytes_of_grain(const uint8_t* headers) {
 
 void encode_grain(const TileSource& source, int64_t n, uint16_t step, const Rounding& rounding,
                   const VariableGrain& grain) {
-  codec::wire::encode_variable_group(source.x, n, step, grain.headers, rounding, grain.begin);
+  codec::wire::encode_variable_group(source.x, n, {step, grain.headers}, rounding, grain.begin);
 }
 
 template <class Sink>
@@ -219,7 +219,7 @@ HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step
     if constexpr (kFetchesAhead) {
       prefetch(source.upcoming + i, 0, kVariableBlock * static_cast<int64_t>(sizeof(float)));
     }
-    encode_block(planes, source.x + i, inverses.at[block], widths.at[block], zero_points.at[block], words,
+    encode_block(planes, source.x + i, {inverses.at[block], widths.at[block], zero_points.at[block]}, words,
                  random + i...);
     i += kVariableBlock;
     return words + widths.at[block] * kWordBytes;
@@ -277,7 +277,7 @@ HWY_INLINE void decode_blocks(const GrainBlocks& blocks, const uint8_t* words, i
   const BitPlanes planes;
   for (int64_t k = 0; k < n / kVariableBlock; ++k) {
     const uint32_t width = blocks.widths.at[k];
-    decode_words<Sink>(planes, width == 0 ? kZeros : words, width, blocks.zero_points.at[k], blocks.steps.at[k],
+    decode_words<Sink>(planes, width == 0 ? kZeros : words, {blocks.steps.at[k], width, blocks.zero_points.at[k]},
                        out + k * kVariableBlock);
     words += width * kWordBytes;
   }

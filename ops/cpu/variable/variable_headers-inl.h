@@ -89,8 +89,8 @@ class WidthLanes {
  public:
   HWY_INLINE explicit WidthLanes(const StepCodes& codes)
       : inverse_(hn::Set(BlockFloats(), codes.inverse)),
-        reach_(hn::Set(BlockFloats(), StepCodes::reach(codes.stochastic))),
-        rest_(hn::Set(BlockFloats(), 1 - StepCodes::reach(codes.stochastic))),
+        reach_(hn::Set(BlockFloats(), codes.reach())),
+        rest_(hn::Set(BlockFloats(), 1 - codes.reach())),
         below_faint_(set_ints(codes.least_faint - 1)) {}
 
   HWY_INLINE hn::Vec<BlockInts> of(const ExtentLanes& extents) const {
@@ -180,16 +180,17 @@ struct StepReciprocals {
   ByWidth larger_about;
   ByWidth smaller_about;
 
-  static constexpr StepReciprocals made(bool stochastic) {
+  static constexpr StepReciprocals made(float reach) {
     constexpr auto kZeroPoint = &codec::wire::zero_point_of_width;
-    return {ByWidth::made([=](uint32_t w) { return StepCodes::per_larger(w, 0, stochastic); }),
-            ByWidth::made([=](uint32_t w) { return StepCodes::per_smaller(w, 0, stochastic); }),
-            ByWidth::made([=](uint32_t w) { return StepCodes::per_larger(w, kZeroPoint(w), stochastic); }),
-            ByWidth::made([=](uint32_t w) { return StepCodes::per_smaller(w, kZeroPoint(w), stochastic); })};
+    return {ByWidth::made([=](uint32_t w) { return StepCodes::per_larger(w, 0, reach); }),
+            ByWidth::made([=](uint32_t w) { return StepCodes::per_smaller(w, 0, reach); }),
+            ByWidth::made([=](uint32_t w) { return StepCodes::per_larger(w, kZeroPoint(w), reach); }),
+            ByWidth::made([=](uint32_t w) { return StepCodes::per_smaller(w, kZeroPoint(w), reach); })};
   }
 };
 
-inline constexpr StepReciprocals kReciprocals[] = {StepReciprocals::made(false), StepReciprocals::made(true)};
+inline constexpr StepReciprocals kReciprocals[] = {StepReciprocals::made(StepCodes::kReachToNearest),
+                                                   StepReciprocals::made(StepCodes::kReachAtRandom)};
 
 // StepCodes::header of each block.
 HWY_INLINE void headers_of_grain(const BlockExtent* extents, const StepCodes& codes, uint8_t* headers) {

@@ -76,20 +76,27 @@ HWY_INLINE PlaneVector low_bytes_of(D d, const hn::Vec<D> (&codes)[kCodeVectors]
 }
 #endif
 
+// The conversion between a block's elements and its codes. Members are references so that broadcasts load them.
+struct BlockCodes {
+  const float& factor;  // Of the elements if they are encoded, of the codes if they are decoded.
+  uint32_t width;
+  const uint8_t& zero_point;  // zero_point_of_planes; unused in codes of more than 8 bits.
+};
+
 // Writes the codes of a block; bytes after its words may become anything, up to 64 bytes from its first word on.
 template <bool kIsWide, class... Random>
-HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
-                             const uint8_t& zero_point, uint8_t* words, Random... random) {
+HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, const BlockCodes& block, uint8_t* words,
+                             Random... random) {
   constexpr uint32_t kBits = kIsWide ? 2 * kPlanes : kPlanes;
   const CodeLanes d;
-  const int shift = static_cast<int>(kBits - width);
+  const int shift = static_cast<int>(kBits - block.width);
   PlaneVector low[kPlaneVectors];
   PlaneVector high[kPlaneVectors];
   for (int64_t i = 0; i < kPlaneVectors; ++i) {
     hn::Vec<CodeLanes> codes[kCodeVectors];
     for (int64_t j = 0; j < kCodeVectors; ++j) {
       const int64_t first = i * kPlaneLanes + j * kCodeLanes;
-      const auto rounded = rounded_lanes(x + first, inverse, random + first...);
+      const auto rounded = rounded_lanes(x + first, block.factor, random + first...);
       codes[j] = kIsWide || !BitPlanes::kTakesWidths ? hn::ShiftLeftSame(rounded, shift) : rounded;
     }
     low[i] = low_bytes_of(d, codes);
@@ -97,26 +104,25 @@ HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inve
       for (auto& code : codes) code = hn::ShiftRight<8>(code);
       high[i] = low_bytes_of(d, codes);
     } else {
-      low[i] = hn::Add(low[i], hn::Set(PlaneBytes(), zero_point));
+      low[i] = hn::Add(low[i], hn::Set(PlaneBytes(), block.zero_point));
     }
   }
   if constexpr (kIsWide) {
     planes.store(high, kPlanes, words);
     planes.store(low, kPlanes, words + kPlanesBytes);
   } else {
-    planes.store(low, width, words);
+    planes.store(low, block.width, words);
   }
 }
 
-// Encodes a block. Codes of more than 8 bits have no zero point; for others `zero_point` is that of
-// zero_point_of_planes. It is a reference so that the broadcast loads it.
+// Encodes a block.
 template <class... Random>
-HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
-                             const uint8_t& zero_point, uint8_t* words, Random... random) {
-  if (HWY_LIKELY(width <= kPlanes)) {
-    encode_codes<false>(planes, x, inverse, width, zero_point, words, random...);
+HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, const BlockCodes& block, uint8_t* words,
+                             Random... random) {
+  if (HWY_LIKELY(block.width <= kPlanes)) {
+    encode_codes<false>(planes, x, block, words, random...);
   } else {
-    encode_codes<true>(planes, x, inverse, width, zero_point, words, random...);
+    encode_codes<true>(planes, x, block, words, random...);
   }
 }
 
@@ -139,27 +145,25 @@ HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* word
   });
 }
 
-// Decodes a block from the 32 bytes from its first word on, or 64 if its codes have more than 8 bits. `zero_point` is
-// that of zero_point_of_planes. It and `step` are references so that broadcasts load them.
+// Decodes a block from the 32 bytes from its first word on, or 64 if its codes have more than 8 bits.
 template <class Sink>
-HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, const uint8_t& zero_point,
-                             const float& step, float* out) {
-  if (HWY_UNLIKELY(width > kPlanes)) {
-    return decode_wide_words<Sink>(planes, words, width, step, out);
+HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, const BlockCodes& block, float* out) {
+  if (HWY_UNLIKELY(block.width > kPlanes)) {
+    return decode_wide_words<Sink>(planes, words, block.width, block.factor, out);
   }
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> d_int;
-  const auto scale = hn::Set(d, step);
-  const int shift = static_cast<int>(kPlanes - width);
-  PlaneVector block[kPlaneVectors];
-  planes.load(words, width, block);
+  const auto scale = hn::Set(d, block.factor);
+  const int shift = static_cast<int>(kPlanes - block.width);
+  PlaneVector rows[kPlaneVectors];
+  planes.load(words, block.width, rows);
   if constexpr (BitPlanes::kTakesWidths) {  // All differences fit in a byte, as codes of 8 bits have no zero point.
-    for (auto& bytes : block) bytes = hn::Sub(bytes, hn::Set(PlaneBytes(), zero_point));
+    for (auto& bytes : rows) bytes = hn::Sub(bytes, hn::Set(PlaneBytes(), block.zero_point));
   }
-  for_each_vector(block, [&](int64_t i, auto bytes) {
+  for_each_vector(rows, [&](int64_t i, auto bytes) {
     const auto codes = BitPlanes::kTakesWidths
                            ? bytes
-                           : hn::ShiftRightSame(hn::Sub(bytes, hn::Set(d_int, int32_t{zero_point})), shift);
+                           : hn::ShiftRightSame(hn::Sub(bytes, hn::Set(d_int, int32_t{block.zero_point})), shift);
     Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, codes)), out + i);
   });
 }

@@ -87,7 +87,7 @@ uint16_t VariableWriter::find_step() const {
   const int64_t high = bounded(largest / kUnit + 3);
   const int64_t low = std::min<int64_t>(high, bounded(pattern(magnitude / 0x1p16)));
   const auto bytes_of = [&](uint16_t step, int64_t stride) {
-    const StepCodes codes = StepCodes::of(step, rounding_.stochastic);
+    const StepCodes codes = StepCodes::of(step, rounding_);
     return codes.has_code(codec::float_of_bits(largest) * codes.inverse)
                ? variable_bytes(extents_.get(), layout_.blocks, stride, codes)
                : kNoCodes;
@@ -116,7 +116,7 @@ void VariableWriter::settle() {
   bytes_[1] = static_cast<uint8_t>(step >> 8);
   int64_t written = kStepBytes;
   if (!is_nan_) {
-    const StepCodes codes = StepCodes::of(step, rounding_.stochastic);
+    const StepCodes codes = StepCodes::of(step, rounding_);
     variable_headers(extents_.get(), layout_.blocks, codes, bytes_ + kStepBytes);
     variable_offsets(bytes_ + kStepBytes, layout_.blocks, byte_of_grain_.data());
     written = layout_.first_code + byte_of_grain_.back();

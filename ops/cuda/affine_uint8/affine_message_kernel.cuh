@@ -66,14 +66,9 @@ __device__ __forceinline__ RangeBits range_of_team(const RangeBits& own) {
   }
 }
 
-// Returns a channel's qparams. If `writes`, this thread also writes them to the header.
-__device__ __forceinline__ codec::AffineQparams send_qparams(const RangeBits& range, int64_t channel, bool writes,
-                                                             uint8_t* message) {
-  const codec::AffineQparams qparams = codec::choose_qparams_by_reciprocal(range.range());
-  if (writes) {
-    store_vector(message + channel * static_cast<int64_t>(sizeof(qparams)), qparams);
-  }
-  return qparams;
+// Writes a channel's qparams to the header.
+__device__ __forceinline__ void send_qparams(const codec::AffineQparams& qparams, int64_t channel, uint8_t* message) {
+  store_vector(message + channel * static_cast<int64_t>(sizeof(qparams)), qparams);
 }
 
 // One team per channel: it finds the range, then writes the codes. The launch bounds are as high as the registers
@@ -91,7 +86,10 @@ __global__ void __launch_bounds__(kAffineThreads, sizeof(T) == sizeof(double) ? 
   const T* const x = static_cast<const T*>(arguments.x) + part.first;
   const Lane lane = Team::lane();
   const RangeBits range = range_of_team<kThreads>(reduce_share<RangeBits>(x, part.size, lane));
-  const codec::AffineQparams qparams = send_qparams(range, channel, lane.rank == 0, arguments.message);
+  const codec::AffineQparams qparams = codec::choose_qparams_by_reciprocal(range.range());
+  if (lane.rank == 0) {
+    send_qparams(qparams, channel, arguments.message);
+  }
   quantize_share(x, part.size, qparams, arguments.message + arguments.channels.header_bytes() + part.first, lane);
 }
 
@@ -130,9 +128,10 @@ __global__ void __launch_bounds__(kAffineThreads)
   for (int64_t i = lane.rank; i < parts.per_row; i += lane.team) {
     own = merge(own, of_channel[i]);
   }
-  const bool writes = lane.rank == 0 && index == part.row * parts.per_row;
-  const codec::AffineQparams qparams =
-      send_qparams(range_of_team<kAffineThreads>(own), part.row, writes, arguments.message);
+  const codec::AffineQparams qparams = codec::choose_qparams_by_reciprocal(range_of_team<kAffineThreads>(own).range());
+  if (lane.rank == 0 && index == part.row * parts.per_row) {
+    send_qparams(qparams, part.row, arguments.message);
+  }
   quantize_share(static_cast<const T*>(arguments.x) + part.first, part.size, qparams,
                  arguments.message + arguments.channels.header_bytes() + part.first, lane);
 }

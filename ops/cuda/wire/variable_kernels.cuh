@@ -222,32 +222,37 @@ struct TileSums {
   float at[kTileBlocks];
 };
 
-// sums += the elements of a tile, whose codes begin at codes[phase]. Each lane passes the step of its block.
-__device__ __forceinline__ void add_tile(const VariableTile& tile, const BitSquare& square, const uint8_t* codes,
-                                         int phase, float of_lane, TileSums& sums) {
+// sums += the elements of a tile. Each lane passes the step of its block.
+__device__ __forceinline__ void add_tile(const VariableTile& tile, const BitSquare& square, const BufferedCodes& codes,
+                                         float of_lane, TileSums& sums) {
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; k += 2) {
-    const CodePair pair = take_codes(BlockPair(tile, k), square, codes, phase);
+    const CodePair pair = take_codes(BlockPair(tile, k), square, codes);
     sums.at[k] += __shfl_sync(kAllLanes, of_lane, k) * static_cast<float>(pair.first);
     sums.at[k + 1] += __shfl_sync(kAllLanes, of_lane, k + 1) * static_cast<float>(pair.second);
   }
 }
 
+// The codes of a message.
+struct MessageCodes {
+  const uint8_t* first;
+  int64_t bytes;
+};
+
 // sums += the tile's elements in one rank's message.
-__device__ __forceinline__ void add_message(const codec::wire::VariableLayout& layout, const uint8_t* message,
-                                            const TileHeader& header, const BitSquare& square, CodeBuffer& buffer,
-                                            TileSums& sums) {
+__device__ __forceinline__ void add_message(const MessageCodes& codes, const TileHeader& header,
+                                            const BitSquare& square, CodeBuffer& buffer, TileSums& sums) {
   const VariableTile tile(header);
   // A tile that would end beyond the message is NaN, whatever is in the buffer.
-  const bool is_whole = tile.first_byte + tile.bytes <= layout.code_bytes;
+  const bool is_whole = tile.first_byte + tile.bytes <= codes.bytes;
   // Computed before the wait, across which it takes one register less than its operands.
   const float step = is_whole ? header.block_step() : codec::float_of_bits(codec::kQuietNanBits);
   __syncwarp();  // No lane reads the buffer any longer.
-  const IncomingBytes<kMostTileBytes> incoming(message + layout.first_code + (is_whole ? tile.first_byte : 0),
+  const IncomingBytes<kMostTileBytes> incoming(codes.first + (is_whole ? tile.first_byte : 0),
                                                is_whole ? tile.bytes : 0, tile.lane, buffer.bytes());
   incoming.wait();
   __syncwarp();
-  add_tile(tile, square, buffer.bytes(), incoming.lie.phase, step, sums);
+  add_tile(tile, square, {buffer.bytes(), incoming.lie.phase}, step, sums);
 }
 
 // sums += the calling rank's own part and its residual. The tile has `n` elements.
@@ -328,8 +333,9 @@ __global__ void __launch_bounds__(kThreads, 6)
       visit_float_type(arguments.parts.type,
                        [&](auto type) { add_own<decltype(type)::value>(arguments, tile, n, sums); });
     } else {
-      add_message(averaging.layout, arguments.parts.message(rank), header, square, buffers[threadIdx.x / kWarpSize],
-                  sums);
+      const MessageCodes codes{arguments.parts.message(rank) + averaging.layout.first_code,
+                               averaging.layout.code_bytes};
+      add_message(codes, header, square, buffers[threadIdx.x / kWarpSize], sums);
     }
   }
   visit_float_type(arguments.type, [&](auto type) { store_means<decltype(type)::value>(arguments, tile, n, sums); });

@@ -33,7 +33,7 @@ __device__ __forceinline__ int64_t sum_of_lanes(int64_t value) {
 
 // The codec's description of a step.
 __device__ __forceinline__ codec::wire::StepCodes codes_of(uint32_t step, const VariableEncodeArguments& arguments) {
-  return codec::wire::StepCodes::of(static_cast<uint16_t>(step), arguments.rounding.stochastic);
+  return codec::wire::StepCodes::of(static_cast<uint16_t>(step), arguments.rounding);
 }
 
 // The largest BlockExtent::larger() of all blocks, for all lanes. Needs the results of variable_largest_kernel.
@@ -198,10 +198,10 @@ struct TriedSteps {
   uint32_t words[kTriedSteps] = {};
 
   // All lanes of a warp call it: each of the first kTriedSteps lanes computes the division for one step.
-  __device__ __forceinline__ TriedSteps(const StepRange& range, const VariableEncodeArguments& arguments)
-      : reach(codec::wire::StepCodes::reach(arguments.rounding.stochastic)) {
+  __device__ __forceinline__ TriedSteps(const StepRange& range, const VariableEncodeArguments& arguments) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const codec::wire::StepCodes codes = codes_of(range.tried(lane < kTriedSteps ? lane : 0), arguments);
+    reach = codes.reach();
     NARROWCAST_UNROLL
     for (int i = 0; i < kTriedSteps; ++i) {
       tried[i] = {__shfl_sync(kAllLanes, codes.inverse, i), __shfl_sync(kAllLanes, codes.least_faint, i)};

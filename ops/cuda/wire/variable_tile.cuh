@@ -186,18 +186,24 @@ struct CodePair {
   int32_t second;
 };
 
-// Reads the codes from the words at words[phase].
-__device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitSquare& square, const uint8_t* words,
-                                               int phase) {
+// The codes of a tile in a buffer: they begin at buffer[phase].
+struct BufferedCodes {
+  const uint8_t* buffer;
+  int phase;
+};
+
+// Reads the lane's codes of two blocks.
+__device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitSquare& square,
+                                               const BufferedCodes& codes) {
   uint32_t plane = 0;  // A block without words has codes of 0.
   if (pair.width > 0) {
     // Planes above the sign's plane repeat it.
     const uint32_t word = pair.word_of(pair.plane < pair.width ? pair.plane : pair.width - 1);
-    plane = UnalignedWords<1>(words, phase + static_cast<int>(word * codec::wire::kWordBytes)).at[0];
+    plane = UnalignedWords<1>(codes.buffer, codes.phase + static_cast<int>(word * codec::wire::kWordBytes)).at[0];
   }
-  const uint32_t codes = square.transposed(plane);
-  return {static_cast<int16_t>(codes & 0xFFFFU) - pair.of_block.first_zero_point(),
-          static_cast<int16_t>(codes >> 16) - pair.of_block.second_zero_point()};
+  const uint32_t both = square.transposed(plane);
+  return {static_cast<int16_t>(both & 0xFFFFU) - pair.of_block.first_zero_point(),
+          static_cast<int16_t>(both >> 16) - pair.of_block.second_zero_point()};
 }
 
 // Copies `size` bytes from the beginning of a buffer, which has one more word after them, to any address.

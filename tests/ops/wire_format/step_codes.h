@@ -19,7 +19,7 @@ struct SidesCase {
 };
 
 inline codec::wire::StepCodes codes_of(uint32_t step, bool stochastic) {
-  return codec::wire::StepCodes::of(static_cast<uint16_t>(step), stochastic);
+  return codec::wire::StepCodes::of(static_cast<uint16_t>(step), {.stochastic = stochastic});
 }
 
 inline ModelStep model_of(const codec::wire::StepCodes& codes) {

@@ -327,7 +327,7 @@ TEST(VariableCounts, AreThoseOfThePlainCodecWithAnyStep) {
     on_each_instruction_set([&] { ASSERT_EQ(variable_largest(extents.data(), 65), most); });
     for (const bool stochastic : {false, true}) {
       for (uint32_t bits = codec::wire::kLeastStep; bits <= codec::wire::kGreatestStep; bits += 61) {
-        const auto step = codec::wire::StepCodes::of(static_cast<uint16_t>(bits), stochastic);
+        const auto step = codec::wire::StepCodes::of(static_cast<uint16_t>(bits), {.stochastic = stochastic});
         if (!step.has_code(codec::float_of_bits(most) * step.inverse)) continue;
         on_each_instruction_set([&] { expect_counts(extents, 65, step); });
       }

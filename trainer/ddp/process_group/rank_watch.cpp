@@ -124,6 +124,15 @@ class Signs {
   int64_t unchanged_ = 0;  // polls
 };
 
+// kBroken: it is not known yet whether the store's server has ended.
+enum class StoreConnection { kOpen, kBroken };
+
+// A lost rank, and whether this rank has found it silent or read of it.
+struct Loss {
+  int64_t rank;
+  bool is_found_here;
+};
+
 }  // namespace
 
 // State that the thread and its owner share; it lives as long as either.
@@ -134,7 +143,7 @@ struct RankWatch::Answering {
   bool look_now = false;
   bool has_failed = false;  // Then no farewell is written: if this rank hangs, the others notice its silence.
   bool ended = false;
-  bool reconnects = false;  // The store's connection is broken; whether its server has ended is not known yet.
+  StoreConnection connection = StoreConnection::kOpen;
   std::optional<int64_t> silent = {};  // the rank passed to on_silence
   int64_t answers = 0;                 // to questions, over all connections
   int64_t looks = 0;
@@ -166,13 +175,13 @@ struct RankWatch::Answering {
   // Informs the other ranks. A rank that serves the store or has found a rank silent stays until all others know it,
   // for at most kLeastLooks polls. If it ended earlier, the others could not read the store, or would count it as the
   // lost rank.
-  void tell_others(int64_t lost, bool has_found, const StorePtr& store, const Options& options) {
+  void tell_others(const Loss& loss, const StorePtr& store, const Options& options) {
     try {
-      if (has_found) {
-        store->set(kSilentKey, c10::str(lost));
+      if (loss.is_found_here) {
+        store->set(kSilentKey, c10::str(loss.rank));
       }
       store->add(kToldKey, 1);
-      const bool stays = has_found || (options.rank == 0 && options.rank_0_serves);
+      const bool stays = loss.is_found_here || (options.rank == 0 && options.rank_0_serves);
       const auto deadline = Clock::now() + kLeastLooks * options.look_every;
       while (stays && store->add(kToldKey, 0) < options.world_size - 1 && Clock::now() < deadline &&
              !stops_within(kPause)) {
@@ -188,16 +197,15 @@ struct RankWatch::Answering {
       return;
     }
     const auto lost = options.tells_all ? read_silent_rank(store, options.world_size) : std::nullopt;
-    const bool has_found = !lost.has_value() && signs.are_missing(store);
-    if (lost == options.rank || (!lost.has_value() && !has_found)) {
+    const Loss loss{lost.value_or(options.watched), !lost.has_value() && signs.are_missing(store)};
+    if (lost == options.rank || (!lost.has_value() && !loss.is_found_here)) {
       return;
     }
-    const int64_t rank = lost.value_or(options.watched);
-    if (find(rank)) {
+    if (find(loss.rank)) {
       if (options.tells_all) {
-        tell_others(rank, has_found, store, options);
+        tell_others(loss, store, options);
       }
-      options.on_silence(rank);
+      options.on_silence(loss.rank);
     }
   }
 
@@ -239,7 +247,9 @@ struct RankWatch::Answering {
       if (stop || ended) {
         return;
       }
-      unanswered = has_answered || reconnects ? 0 : unanswered + 1;  // A server that hangs breaks no connection.
+      unanswered = has_answered || connection == StoreConnection::kBroken
+                       ? 0
+                       : unanswered + 1;  // A server that hangs breaks no connection.
       last = looks;
       if (unanswered >= kLeastLooks && unanswered * options.look_every >= options.silence) {
         lock.unlock();
@@ -251,9 +261,9 @@ struct RankWatch::Answering {
     }
   }
 
-  void set_reconnects(bool value) {
+  void set_connection(StoreConnection state) {
     const std::lock_guard<std::mutex> lock(mutex);
-    reconnects = value;
+    connection = state;
     changed.notify_all();
   }
 
@@ -266,7 +276,7 @@ struct RankWatch::Answering {
   // Returns a connection that replaces a broken one, or null if the store is gone: its server has ended, and no rank
   // can ask any more.
   StorePtr reconnect(const StorePtr& broken, const Options& options) {
-    set_reconnects(true);
+    set_connection(StoreConnection::kBroken);
     const milliseconds timeout = broken->getTimeout();
     broken->setTimeout(std::max(options.look_every, kPatienceWithALook));  // Limit of each attempt.
     StorePtr store;
@@ -281,7 +291,7 @@ struct RankWatch::Answering {
       };
       store = within<StorePtr>(2 * std::max(options.look_every, kPatienceWithALook), connect, nullptr);
     }
-    set_reconnects(false);
+    set_connection(StoreConnection::kOpen);
     return store;
   }
 

@@ -82,7 +82,7 @@ bool is_regular(const FileDescriptor& file) {
 
 FileDescriptor open_owner_file(const std::string& path, int more) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | kFlagsOfAnOwnerFile | more, 0644));
-  files::check_written(file.is_open(), path, "cannot be created");
+  if (!file.is_open()) files::throw_not_written(path, "cannot be created");
   TORCH_CHECK_VALUE(is_regular(file), path, ": cannot be created: ", kNoRegularFile);
   return file;
 }
@@ -182,7 +182,7 @@ class Taking {
       if (state == Lock::kTheirs ? may_replace() : may_have(state)) {
         file = state == Lock::kTheirs ? replaced() : std::move(file);
         pass(Failpoint::kOwnerFileLocked);
-        files::check_written(write_record(file, {.writer = self_}), path_);
+        if (!write_record(file, {.writer = self_})) files::throw_not_written(path_);
         if (!is_at(file, path_)) continue;  // An owner whose lock this machine does not see has just ended.
         pass(Failpoint::kOwnerRecorded);
         return file;

@@ -102,10 +102,7 @@ std::string Sha256::hex() const {
   return to_hex(digest.data(), size);
 }
 
-void check_written(bool is_written, const std::string& path, const char* failure) {
-  if (is_written) {
-    return;
-  }
+void throw_not_written(const std::string& path, const char* failure) {
   const int error = errno;
   constexpr int kOfWrongPaths[] = {EACCES, ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG, EINVAL, ENXIO, EEXIST};
   const bool is_path_wrong = std::ranges::find(kOfWrongPaths, error) != std::end(kOfWrongPaths);
@@ -129,7 +126,7 @@ AtomicFile::AtomicFile(const std::string& path)
     : path_(path),
       temporary_path_(temporary_name(replaceable(path))),
       descriptor_(::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  check_written(descriptor_.is_open(), path);
+  if (!descriptor_.is_open()) throw_not_written(path);
 }
 
 AtomicFile::~AtomicFile() {
@@ -157,8 +154,7 @@ FileDigest AtomicFile::commit() {
 
 void AtomicFile::commit_unsynced() {
   NARROWCAST_CHECK_OUTPUT(descriptor_.close(), path_, ": cannot be written: ", reason(errno));
-  const bool renamed = ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
-  check_written(renamed, path_);
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) throw_not_written(path_);
   temporary_path_.clear();
 }
 
@@ -232,11 +228,11 @@ FileDescriptor open_for_appending(const std::string& path, JsonLinesMode mode) {
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   FileDescriptor file(::open(path.c_str(), flags, 0666));
   TORCH_CHECK_VALUE(file.is_open() || errno != ENXIO, path, ": cannot be written: it is not a regular file");
-  check_written(file.is_open(), path);
+  if (!file.is_open()) throw_not_written(path);
   struct stat status = {};
   TORCH_CHECK_VALUE(::fstat(file.get(), &status) == 0, path, ": cannot be written: ", reason(errno));
   TORCH_CHECK_VALUE(S_ISREG(status.st_mode), path, ": cannot be written: it is not a regular file");
-  check_written(mode == JsonLinesMode::kAppend || ::ftruncate(file.get(), 0) == 0, path);
+  if (mode != JsonLinesMode::kAppend && ::ftruncate(file.get(), 0) != 0) throw_not_written(path);
   return file;
 }
 

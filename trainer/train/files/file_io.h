@@ -37,9 +37,9 @@ struct FileDigest {
 // disk is full).
 void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes);
 
-// Throws "PATH: FAILURE: REASON" with errno's reason unless `is_written`: c10::ValueError if another path would work,
-// OutputError if the disk or the file system refuses for now.
-void check_written(bool is_written, const std::string& path, const char* failure = "cannot be written");
+// Throws "PATH: FAILURE: REASON" with errno's reason: c10::ValueError if another path would work, OutputError if the
+// disk or the file system refuses for now.
+[[noreturn]] void throw_not_written(const std::string& path, const char* failure = "cannot be written");
 
 // Replaces a whole file: bytes go to a temporary name in the same folder, and commit() durably renames it to `path`.
 // Without commit() the file at `path` stays as it was, and the temporary one is removed. Errors name the path and the

@@ -33,10 +33,10 @@ TEST(CudaVariableSearch, BeginsWithAllThatIsPossible) {
     ASSERT_LE(range.high, codec::wire::kGreatestStep);
     ASSERT_LE(range.low, range.high);
     for (const bool stochastic : {false, true}) {
-      const StepCodes last = StepCodes::of(static_cast<uint16_t>(range.high), stochastic);
+      const StepCodes last = StepCodes::of(static_cast<uint16_t>(range.high), {.stochastic = stochastic});
       ASSERT_TRUE(last.has_code(over(last))) << number;
       ASSERT_LE(last.width(extent), codec::wire::kFaintWidth) << number;
-      const StepCodes below = StepCodes::of(static_cast<uint16_t>(range.low - 1), stochastic);
+      const StepCodes below = StepCodes::of(static_cast<uint16_t>(range.low - 1), {.stochastic = stochastic});
       ASSERT_TRUE(range.low == codec::wire::kLeastStep || !below.has_code(over(below))) << number;
     }
   }
