@@ -12,6 +12,7 @@
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/module_state.h>
 #include <narrowcast/process_group.h>
+#include "trainer/ddp/reducer/backward_watch.h"
 #include "trainer/ddp/reducer/bucket_size.h"
 
 namespace narrowcast {

@@ -83,8 +83,8 @@ class BucketExchanges::Registered final : public c10d::CommHookInterface {
   const std::shared_ptr<BucketExchanges> exchanges_;
 };
 
-BucketExchanges::BucketExchanges(std::shared_ptr<hooks::CommHook> hook, const Options& options)
-    : hook_(std::move(hook)), options_(options) {}
+BucketExchanges::BucketExchanges(std::shared_ptr<hooks::CommHook> hook, Options options)
+    : hook_(std::move(hook)), options_(std::move(options)) {}
 
 void BucketExchanges::register_with(c10d::Reducer& reducer) {
   reducer.register_comm_hook(std::make_unique<Registered>(shared_from_this()));
@@ -117,6 +117,9 @@ c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::run(c10d::GradBucke
 }
 
 c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::begin(c10d::GradBucket& bucket) {
+  if (options_.before_bucket) {
+    options_.before_bucket(bucket);
+  }
   auto future = hook_->runHook(bucket);
   TORCH_CHECK_VALUE(future.defined(), "hook ", hook_->name(), ": returned no future for bucket ", bucket.getIndex());
   const std::lock_guard<std::mutex> lock(mutex_);

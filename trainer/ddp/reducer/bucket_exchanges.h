@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,10 +30,12 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
     // bucket before it. No limit by default: the hooks of the library end every all-reduce at the time-out of the
     // group.
     std::optional<std::chrono::milliseconds> limit = std::nullopt;
+    // Called before the hook gets a bucket, unless it is null.
+    std::function<void(const c10d::GradBucket&)> before_bucket = nullptr;
   };
 
   // `hook` is not null.
-  BucketExchanges(std::shared_ptr<hooks::CommHook> hook, const Options& options);
+  BucketExchanges(std::shared_ptr<hooks::CommHook> hook, Options options);
 
   // Makes `reducer` use the hook: once per Reducer, before its first backward pass. Throws c10::Error if it has a hook
   // already.

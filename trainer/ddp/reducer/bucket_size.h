@@ -5,12 +5,9 @@
 // after the other. Small buckets leave little to send when the backward pass ends, but each bucket adds its latency.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include <narrowcast/gradient_reducer.h>
@@ -56,45 +53,5 @@ double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& 
 // so left out.
 BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
                                 const ExchangeSeconds& exchange);
-
-// Observers of gradients in backward passes.
-
-// During its lifetime, `on_gradient(i)` is called whenever a backward pass has added to the gradient of parameters[i],
-// on the thread of that pass. It is called before the hooks of observers that were added later, e.g. of a Reducer.
-class AccumulatorHooks {
- public:
-  AccumulatorHooks(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
-  ~AccumulatorHooks();
-  AccumulatorHooks(const AccumulatorHooks&) = delete;
-  AccumulatorHooks& operator=(const AccumulatorHooks&) = delete;
-
- private:
-  struct List;
-  std::unique_ptr<List> list_;
-};
-
-// Measures when gradients become ready in backward passes. Gradients on the CPU are ready when the pass delivers them.
-// Not thread-safe, except for the calls by backward passes.
-class GradientTimes {
- public:
-  explicit GradientTimes(const std::vector<at::Tensor>& parameters);
-
-  // One backward pass between begin_pass() and end_pass() is measured.
-  void begin_pass();
-  // Does nothing if no pass was begun. A pass that reached no parameter does not count.
-  void end_pass();
-
-  // Number of passes measured to their end.
-  int64_t passes() const;
-
-  // Returns for each parameter the seconds from a pass's first gradient to its gradient: the least of all passes, 0
-  // without passes.
-  const std::vector<double>& seconds() const;
-
- private:
-  struct State;
-  std::shared_ptr<State> state_;
-  AccumulatorHooks hooks_;
-};
 
 }  // namespace narrowcast

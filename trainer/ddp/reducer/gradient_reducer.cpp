@@ -335,8 +335,8 @@ void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) 
 
 // The library's hooks end every all-reduce at the group's time-out, and need no limit.
 void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit) {
-  auto exchanges =
-      std::make_shared<BucketExchanges>(passes_->checked(hook), BucketExchanges::Options{group_->getRank(), limit});
+  const BucketExchanges::Options exchange{group_->getRank(), limit, passes_->bucket_check()};
+  auto exchanges = std::make_shared<BucketExchanges>(hook, exchange);
   exchanges->register_with(*reducer_);
   exchanges_ = std::move(exchanges);
   hook_ = std::move(hook);

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <string_view>
 #include <utility>
 
 #include <narrowcast/network_errors.h>
@@ -74,23 +73,6 @@ struct PassCheck::State {
   }
 };
 
-class PassCheck::CheckedHook final : public hooks::CommHook {
- public:
-  CheckedHook(std::shared_ptr<State> state, std::shared_ptr<hooks::CommHook> hook)
-      : state_(std::move(state)), hook_(std::move(hook)) {}
-
-  std::string_view name() const override { return hook_->name(); }
-  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    state_->before_bucket(bucket);
-    return hook_->runHook(bucket);
-  }
-  at::Tensor parseHookResult(const c10::IValue& result) override { return hook_->parseHookResult(result); }
-
- private:
-  const std::shared_ptr<State> state_;
-  const std::shared_ptr<hooks::CommHook> hook_;
-};
-
 PassCheck::PassCheck(const std::vector<NamedTensor>& trainable, const ProcessGroupPtr& group) {
   if (can_compare(trainable, group)) {
     state_ = std::make_shared<State>(group);
@@ -101,12 +83,12 @@ PassCheck::PassCheck(const std::vector<NamedTensor>& trainable, const ProcessGro
 
 PassCheck::~PassCheck() = default;
 
-std::shared_ptr<hooks::CommHook> PassCheck::checked(std::shared_ptr<hooks::CommHook> hook) const {
+std::function<void(const c10d::GradBucket&)> PassCheck::bucket_check() const {
   if (state_ == nullptr) {
-    return hook;
+    return nullptr;
   }
   state_->sees_buckets = true;
-  return std::make_shared<CheckedHook>(state_, std::move(hook));
+  return [state = state_](const c10d::GradBucket& bucket) { state->before_bucket(bucket); };
 }
 
 void PassCheck::count() { ++pass_; }

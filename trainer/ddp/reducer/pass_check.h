@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
-#include <narrowcast/comm_hook.h>
 #include <narrowcast/module_state.h>
 #include <narrowcast/process_group.h>
-#include "trainer/ddp/reducer/bucket_size.h"
+#include "trainer/ddp/reducer/backward_watch.h"
 
 namespace narrowcast {
 
@@ -31,9 +32,9 @@ class PassCheck {
   PassCheck(const PassCheck&) = delete;
   PassCheck& operator=(const PassCheck&) = delete;
 
-  // Returns a hook that averages as `hook`, and first waits for the comparison. If buckets of several models come in
-  // one backward pass, it compares each bucket before `hook` gets it.
-  std::shared_ptr<hooks::CommHook> checked(std::shared_ptr<hooks::CommHook> hook) const;
+  // For a hook: returns a function that must be called before the hook gets a bucket; null if ranks compare nothing. It
+  // waits for the comparison. If buckets of several models come in one backward pass, it compares each bucket.
+  std::function<void(const c10d::GradBucket&)> bucket_check() const;
 
   // Must be called when a forward pass that computes gradients begins.
   void count();
@@ -58,7 +59,6 @@ class PassCheck {
 
  private:
   struct State;
-  class CheckedHook;
   int64_t pass_ = 0;
   std::shared_ptr<State> state_;  // Null if ranks compare nothing; then there are no hooks either.
   std::unique_ptr<AccumulatorHooks> hooks_;

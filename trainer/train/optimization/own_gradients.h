@@ -6,7 +6,7 @@
 #include <atomic>
 #include <vector>
 
-#include "trainer/ddp/reducer/bucket_size.h"
+#include "trainer/ddp/reducer/backward_watch.h"
 
 namespace narrowcast::training {
 

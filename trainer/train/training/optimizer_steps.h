@@ -14,7 +14,7 @@
 #include <narrowcast/grad_scaler.h>
 #include <narrowcast/learning_rate.h>
 #include <narrowcast/outer_optimizer.h>
-#include "trainer/ddp/reducer/bucket_size.h"
+#include "trainer/ddp/reducer/backward_watch.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/optimization/device.h"
 #include "trainer/train/optimization/own_gradients.h"

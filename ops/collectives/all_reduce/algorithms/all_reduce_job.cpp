@@ -71,11 +71,11 @@ void AllReduceJob::start(engine::Transport& transport) {
   guard_.begin();
   advanced_ = 0;
   guard_.run([&] {
-    exact_.take_from(call_.array);
-    if (call_.residuals.carried.defined()) {
-      exact_.clear_in(call_.residuals.carried);  // Exact elements have no carried residual.
-    }
     if (exact_exchange_ != nullptr) {
+      exact_.take_from(call_.array);
+      if (call_.residuals.carried.defined()) {
+        exact_.clear_in(call_.residuals.carried);  // Exact elements have no carried residual.
+      }
       exact_exchange_->post_receives(transport);
     }
     narrow_->post_receives(transport);
@@ -113,8 +113,8 @@ at::Tensor AllReduceJob::finish(engine::Transport& transport) {
     narrow_->finish(transport);
     if (exact_exchange_ != nullptr) {
       exact_exchange_->finish(transport);
+      exact_.put_back(call_.array);
     }
-    exact_.put_back(call_.array);
   });
   guard_.end();
   return std::exchange(call_, {}).array;

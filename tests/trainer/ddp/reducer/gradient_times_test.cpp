@@ -1,4 +1,4 @@
-#include "trainer/ddp/reducer/bucket_size.h"
+#include "trainer/ddp/reducer/backward_watch.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
