@@ -53,7 +53,7 @@ bool is_gloo_error(const std::exception& error) {
   return std::string_view(typeid(error).name()).substr(0, 6) == "N4gloo";
 }
 
-bool is_told_already(const std::string& message) { return message.starts_with("rank "); }
+bool names_a_rank(const std::string& message) { return message.starts_with("rank "); }
 
 }  // namespace
 
@@ -85,7 +85,7 @@ void rethrow_network_error(const std::exception_ptr& error, int64_t rank, const 
     std::rethrow_exception(error);
   } catch (const c10::DistError& dist_error) {
     message = dist_error.what_without_backtrace();
-    if (is_told_already(message)) {
+    if (names_a_rank(message)) {
       throw;
     }
   } catch (const std::exception& other) {

@@ -90,11 +90,11 @@ void Coordinator::evict(int64_t ticket, GroupEnd end) {
     return;
   }
   decision_.evicted.emplace(ticket, std::move(end));
-  std::deque<int64_t>& told = is_member(ticket) ? members_told_ : told_;
-  told.push_back(ticket);
-  if (told.size() > kMostTold) {
-    decision_.evicted.erase(told.front());
-    told.pop_front();
+  std::deque<int64_t>& listed = is_member(ticket) ? listed_members_ : listed_;
+  listed.push_back(ticket);
+  if (listed.size() > kMostListed) {
+    decision_.evicted.erase(listed.front());
+    listed.pop_front();
   }
 }
 

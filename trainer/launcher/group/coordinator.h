@@ -36,7 +36,7 @@ class Coordinator {
   // A decision lists at most this many launchers that were turned away, and at most as many former members. The list is
   // bounded because anybody may connect, any number of times, and all launchers read it. Older entries are dropped. If
   // more launchers are turned away at once, some never learn it and wait until the job is over.
-  static constexpr size_t kMostTold = 256;
+  static constexpr size_t kMostListed = 256;
 
   // `own` describes the launcher that the coordinator runs in. `run_id` names the job if --rdzv_id does not.
   Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id);
@@ -77,10 +77,10 @@ class Coordinator {
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
-  std::string newcomer_;              // the node for which the round is stopped
-  std::set<int64_t> turned_away_;     // tickets of all launchers that were turned away
-  std::deque<int64_t> told_;          // the latest of them that the decision lists, oldest first: non-members
-  std::deque<int64_t> members_told_;  // and members
+  std::string newcomer_;                // the node for which the round is stopped
+  std::set<int64_t> turned_away_;       // tickets of all launchers that were turned away
+  std::deque<int64_t> listed_;          // the latest of them that the decision lists, oldest first: non-members
+  std::deque<int64_t> listed_members_;  // and members
   Decision decision_;
 };
 

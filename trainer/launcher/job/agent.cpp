@@ -65,9 +65,9 @@ void Agent::tell_ignored() const {
 Directive Agent::next_directive() {
   Directive directive = rendezvous_.directive();
   while (directive.kind == Directive::Kind::kWait || directive.kind == Directive::Kind::kStop) {
-    if (!directive.note.empty() && directive.note != told_note_) {
+    if (!directive.note.empty() && directive.note != last_note_) {
       options_.tell(directive.note);
-      told_note_ = directive.note;
+      last_note_ = directive.note;
     }
     const int signal = idle();
     if (signals_ > 1) {  // A second signal ends the launcher before the group has reacted to the first.
@@ -97,7 +97,7 @@ int Agent::idle() {
 }
 
 void Agent::run_round(const Directive& directive) {
-  told_note_.clear();
+  last_note_.clear();
   tell_restart(directive);
   const std::vector<WorkerCommand> workers = plan_workers(options_.launch, directive.round, options_.environment);
   round_began_ = options_.wall_clock();
@@ -150,7 +150,7 @@ void Agent::report(const Outcome& outcome, const std::vector<WorkerCommand>& wor
 void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
 
 FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand& worker) const {
-  program::WorkerError told = program::read_error_file(worker.error_file);
+  program::WorkerError error = program::read_error_file(worker.error_file);
   const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
   return {.rank = failure.rank,
           .pid = failure.pid,
@@ -158,8 +158,8 @@ FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand
           .ending = failure.ending,
           .time_ms = milliseconds_since_1970(round_began_ + failure.after),
           .after = failure.after,
-          .message = std::move(told.message),
-          .is_final = told.is_final,
+          .message = std::move(error.message),
+          .is_final = error.is_final,
           .log_file = worker.error.file,
           .last_lines = only_in_file ? read_last_lines(worker.error.file) : runner_.last_error_lines(failure.rank)};
 }

@@ -57,7 +57,7 @@ class Agent {
   Rendezvous& rendezvous_;
   const AgentOptions options_;
   std::chrono::system_clock::time_point round_began_;
-  std::string told_note_;
+  std::string last_note_;
   NodeReport report_;  // the report of the last round
   int signals_ = 0;    // signals that came while there were no workers
 };

@@ -147,7 +147,7 @@ bool use_processors(const std::vector<int64_t>& processors) {
     }
   }
   const StartFailure failure{.guarded = guarded, .reason = errno};
-  [[maybe_unused]] const ssize_t told = write(start.failure, &failure, sizeof(failure));
+  [[maybe_unused]] const ssize_t written = write(start.failure, &failure, sizeof(failure));
   _exit(127);
 }
 
@@ -202,7 +202,7 @@ void Guard::revive() {
   start();
   for (const pid_t group : groups_) {
     // If the new guard dies at once, the next revive() notices.
-    [[maybe_unused]] const ssize_t told = write(announcements_.get(), &group, sizeof(group));
+    [[maybe_unused]] const ssize_t written = write(announcements_.get(), &group, sizeof(group));
   }
 }
 
@@ -215,7 +215,7 @@ void Guard::forget() {
   groups_.clear();
   const pid_t all = 0;
   // The write fails if the guard was killed, which is harmless.
-  [[maybe_unused]] const ssize_t told = write(announcements_.get(), &all, sizeof(all));
+  [[maybe_unused]] const ssize_t written = write(announcements_.get(), &all, sizeof(all));
 }
 
 pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard) {

@@ -164,7 +164,7 @@ TEST_F(StrangerInTheStoreTest, TheDecisionTellsOfTheLastStrangersOnly) {
     EXPECT_LE(to_text(decision).size(), size_t{1} << 20);
   }
   const Decision decision = own.decision();
-  EXPECT_EQ(decision.evicted.size(), Coordinator::kMostTold);
+  EXPECT_EQ(decision.evicted.size(), Coordinator::kMostListed);
   EXPECT_TRUE(decision.evicted.contains(2 * kStrangers + 1));
   other.join(describe("b", 1));
   EXPECT_EQ(step(10).phase, Phase::kRunning);
