@@ -32,14 +32,16 @@ def train(arguments, device):
         optimizer.step()
         if dist.get_rank() == 0 and (step % 20 == 0 or step + 1 == arguments.steps):
             print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)
+    mean = narrowcast.all_reduce(loss.detach().clone(), "fp32").item()  # Over all ranks, which call it together.
     if dist.get_rank() == 0:  # Ranks of one node average in its memory; --node_size=1 makes each rank a node.
-        print(f"hook {hook.name}, nodes {hook.nodes}: rank 0 sent {hook.payload_bytes_sent / 1e6:.1f} MB {hook.decision}")
+        print(f"hook {hook.name}, nodes {hook.nodes}: mean loss {mean:.3f}, rank 0 sent {hook.payload_bytes_sent / 1e6:.1f} MB "
+              f"{hook.decision}")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True, help="any file")
-    parser.add_argument("--hook", default="auto", help="a hook, as docs/reference/hooks.md has them")
+    parser.add_argument("--hook", default="auto", choices=[name for name in narrowcast.hook_names() if name != "none"])
     parser.add_argument("--node_size", type=int, help="ranks of a node (default: found)")
     parser.add_argument("--bucket_cap_mb", type=float, default=25)
     parser.add_argument("--steps", type=int, default=200)
