@@ -124,9 +124,6 @@ class Signs {
   int64_t unchanged_ = 0;  // polls
 };
 
-// kBroken: it is not known yet whether the store's server has ended.
-enum class StoreConnection { kOpen, kBroken };
-
 // A lost rank, and whether this rank has found it silent or read of it.
 struct Loss {
   int64_t rank;
@@ -137,6 +134,9 @@ struct Loss {
 
 // State that the thread and its owner share; it lives as long as either.
 struct RankWatch::Answering {
+  // kBroken: it is not known yet whether the store's server has ended.
+  enum class StoreConnection { kOpen, kBroken };
+
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false;
