@@ -4,6 +4,7 @@
   torchrun --nproc_per_node=2 --standalone accelerate_from_python.py --data=README.md --hook=int8 --node_size=1
 """
 import argparse
+import itertools
 import pathlib
 
 import torch
@@ -17,6 +18,7 @@ CONTEXT = 16  # Bytes of the model's input.
 
 def train(arguments):
     text = torch.frombuffer(bytearray(pathlib.Path(arguments.data).read_bytes()), dtype=torch.uint8).long()
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     batches = torch.utils.data.DataLoader(text.unfold(0, CONTEXT + 1, 1), batch_size=64, shuffle=True)
@@ -25,7 +27,8 @@ def train(arguments):
     model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
     hook = narrowcast.register(model, arguments.hook, node_size=arguments.node_size)
 
-    for step, windows in zip(range(arguments.steps), batches):
+    epochs = itertools.repeat(batches)
+    for step, windows in zip(range(arguments.steps), itertools.chain.from_iterable(epochs)):
         with accelerator.accumulate(model):
             loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
             accelerator.backward(loss)
@@ -33,7 +36,7 @@ def train(arguments):
                 accelerator.clip_grad_norm_(model.parameters(), 1.)
             optimizer.step()
             optimizer.zero_grad()
-        if step % 20 == 0:
+        if step % 20 == 0 or step + 1 == arguments.steps:
             accelerator.print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)
     accelerator.print(f"hook {hook.name}: rank 0 sent {hook.payload_bytes_sent / 1e6:.1f} MB {hook.decision}")
 

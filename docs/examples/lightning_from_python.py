@@ -43,7 +43,7 @@ class NextByte(lightning.LightningModule):
 
     def training_step(self, windows, batch):
         loss = nn.functional.cross_entropy(self.layers(windows[:, :-1]), windows[:, -1])
-        if batch % 20 == 0:
+        if self.global_step % 20 == 0:
             self.print(f"step {self.global_step + 1}: loss {loss.item():.3f}", flush=True)
         return loss
 
@@ -59,6 +59,7 @@ def main():
     parser.add_argument("--devices", type=int, default=2, help="ranks of this machine")
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()
+    lightning.seed_everything(0)
     text = torch.frombuffer(bytearray(pathlib.Path(arguments.data).read_bytes()), dtype=torch.uint8).long()
     batches = torch.utils.data.DataLoader(text.unfold(0, CONTEXT + 1, 1), batch_size=64, shuffle=True)
     average = AverageGradients(arguments.hook, node_size=arguments.node_size)

@@ -31,7 +31,7 @@ class Accelerate(unittest.TestCase):
             self.assertEqual(sorted(each.name for each in pathlib.Path(folder).glob("hook*")), ["hook0.pt", "hook1.pt"])
         losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
         self.assertGreater(losses[0], 5, output)  # For uniform bytes it is log 256 = 5.5.
-        self.assertLess(losses[-1], 3.2, output)
+        self.assertLess(losses[-1], 3, output)
         self.assertGreater(float(re.search(r"hook int8: rank 0 sent ([\d.]+) MB", output)[1]), 10, output)
 
 
