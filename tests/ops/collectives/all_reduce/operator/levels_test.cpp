@@ -36,8 +36,7 @@ using testing::run_ranks;
 using testing::wait_for_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr WireFormat kFormats[] = {WireFormat::kInt8B128, WireFormat::kInt4B32, WireFormat::kFp8E4M3B32,
-                                   WireFormat::kBf16,     WireFormat::kFp32,    WireFormat::kVar5};
+constexpr WireFormat kFormats[] = {WireFormat::kInt8B128, WireFormat::kBf16, WireFormat::kFp32, WireFormat::kVar5};
 
 std::vector<at::Tensor> arrays_of(int64_t ranks, int64_t numel) {
   at::manual_seed(ranks);
@@ -89,7 +88,7 @@ TEST_P(OperatorOverNodes, MatchesItsDefinitionBitForBitOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Mean, OperatorOverNodes,
                          ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Values(2, 3, 8),
-                                            ::testing::Values(0, 1, 5000, 200'003)));
+                                            ::testing::Values(0, 1, 5000, 60'003)));
 
 TEST(OperatorOverProcesses, AveragesInTheMemoryOfEachNode) {
   const auto arrays = arrays_of(4, 40'001);
