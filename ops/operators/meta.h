@@ -128,4 +128,8 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format, const c10::S
 void check_quantized_all_reduce(const at::Tensor& x, std::string_view format, std::string_view levels);
 at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format, std::string_view levels);
 
+// The part of the contract of quantized_reduce_scatter_ that needs no process group.
+void check_quantized_reduce_scatter(const at::Tensor& shard, const at::Tensor& input, std::string_view format,
+                                    std::string_view op);
+
 }  // namespace narrowcast::meta

@@ -136,4 +136,15 @@ TORCH_LIBRARY(narrowcast, m) {
   // - DistBackendError if a peer or the network fails. An x written in place is then undefined.
   m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name, str levels=\"auto\") -> ()");
   m.def("quantized_all_reduce(Tensor x, str format, str group_name, str levels=\"auto\") -> Tensor");
+
+  // input [W n] in any shape: the parts for the shards of ranks 0 to W-1, n elements each, on the CPUs or the GPUs of
+  // all ranks. `shard`, n elements in any shape, becomes the mean or the sum (op: "mean" or "sum") of the ranks' parts
+  // for this rank. Both are float32, float64, bfloat16 or float16, of any strides. Every part, this rank's own
+  // included, is sent or decoded as one message in a wire format; ops/collectives/reduce_scatter has the algorithm. The
+  // sum is in float32, in the order of ranks, rounded to the shard's dtype. A single rank copies. Backward through
+  // `shard` throws.
+  //
+  // Errors are those of quantized_all_reduce_, also if ranks differ in `op`. A `shard` is undefined after a
+  // DistBackendError.
+  m.def("quantized_reduce_scatter_(Tensor(a!) shard, Tensor input, str format, str op, str group_name) -> ()");
 }

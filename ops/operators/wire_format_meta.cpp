@@ -1,10 +1,11 @@
-// Wire formats: the operators on messages, and the mean over ranks that is sent in a wire format.
+// Wire formats: the operators on messages, and collectives that send them.
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <narrowcast/errors.h>
 #include <narrowcast/levels.h>
+#include <narrowcast/quantized_reduce_scatter.h>
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
 #include "ops/operators/meta.h"
@@ -24,6 +25,15 @@ void check_quantized_all_reduce_kernel(const at::Tensor& x, std::string_view for
 at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view,
                                        std::string_view levels) {
   return quantized_all_reduce(x, format, levels);
+}
+
+void check_quantized_reduce_scatter_kernel(const at::Tensor& shard, const at::Tensor& input, std::string_view format,
+                                           std::string_view op, std::string_view) {
+  check_quantized_reduce_scatter(shard, input, format, op);
+}
+
+void check_dense(const char* name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, name, " must be dense, but has layout ", tensor.layout());
 }
 
 }  // namespace
@@ -54,7 +64,7 @@ void check_quantized_all_reduce(const at::Tensor& x, std::string_view format, st
   parse_wire_format(format);
   parse_levels(levels);
   check_float("x", x);
-  TORCH_CHECK_VALUE(x.layout() == at::kStrided, "x must be dense, but has layout ", x.layout());
+  check_dense("x", x);
 }
 
 at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format, std::string_view levels) {
@@ -62,11 +72,24 @@ at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format, st
   return at::empty_like(x, at::MemoryFormat::Contiguous);
 }
 
+void check_quantized_reduce_scatter(const at::Tensor& shard, const at::Tensor& input, std::string_view format,
+                                    std::string_view op) {
+  parse_wire_format(format);
+  parse_reduction(op);
+  check_float("shard", shard);
+  check_float("input", input);
+  check_dense("shard", shard);
+  check_dense("input", input);
+  TORCH_CHECK_VALUE(shard.device() == input.device(), "shard and input must be on one device, but are on ",
+                    shard.device(), " and ", input.device());
+}
+
 TORCH_LIBRARY_IMPL(narrowcast, Meta, m) {
   m.impl("encode", &encode);
   m.impl("decode", &decode_kernel);
   m.impl("quantized_all_reduce_", &check_quantized_all_reduce_kernel);
   m.impl("quantized_all_reduce", &quantized_all_reduce_kernel);
+  m.impl("quantized_reduce_scatter_", &check_quantized_reduce_scatter_kernel);
 }
 
 }  // namespace narrowcast::meta

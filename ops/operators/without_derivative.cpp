@@ -110,7 +110,7 @@ TORCH_LIBRARY_IMPL(narrowcast, Autograd, m) {
   }
   // Operators that write to their arguments, which their schemas mark.
   for (const char* name : {"auto_quantize_all_gather", "auto_quantize_all_to_all", "auto_quantize_all_to_all_single",
-                           "quantized_all_reduce_"}) {
+                           "quantized_all_reduce_", "quantized_reduce_scatter_"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_boxed>());
   }
 }

@@ -114,7 +114,7 @@ HWY_INLINE void take_part(const VariableParts& parts, int64_t r, int64_t begin, 
 void average(const VariableParts& parts, WireOutput mean, BlockExtent* extents) {
   const bool streams =
       extents == nullptr && is_streamed(mean.x, array_length(mean));  // A mean that is measured is soon read again.
-  const Quotient quotient(parts.ranks);
+  const Quotient quotient(parts.divisor());
   alignas(64) float tile[kTile] = {};
   for_each_grain(mean.n, [&](int64_t begin, int64_t n) {
     take_part<Assign>(parts, 0, begin, n, tile);

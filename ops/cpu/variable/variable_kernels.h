@@ -70,6 +70,10 @@ struct VariableParts {
   int64_t ranks;
   WireInput<float> own;
   int64_t first;
+  Reduction reduction = Reduction::kMean;
+
+  // By which the sum is divided.
+  int64_t divisor() const { return reduction == Reduction::kMean ? ranks : 1; }
 };
 
 // Like WireKernels::average. May be written to `own`. Unless `extents` is null, also writes the mean's extents there,

@@ -147,7 +147,9 @@ VariableReader::VariableReader(int bits_per_element, const uint8_t* bytes, int64
   }
 }
 
-VariableRankReader::VariableRankReader(int bits_per_element, const std::vector<const uint8_t*>& messages, int64_t n) {
+VariableRankReader::VariableRankReader(int bits_per_element, const std::vector<const uint8_t*>& messages, int64_t n,
+                                       Reduction reduction)
+    : reduction_(reduction) {
   for (const uint8_t* const message : messages) {
     readers_.emplace_back(bits_per_element, message, message == nullptr ? 0 : n);
     sources_.push_back(readers_.back().source());

@@ -77,10 +77,10 @@ class VariableReader {
 };
 
 // Reads the messages of n elements of all ranks. At most one pointer, in the order of ranks, is null: that rank's part
-// is given as float32.
+// is given as float32. With Reduction::kSum, "mean" is the sum.
 class VariableRankReader {
  public:
-  VariableRankReader(int bits_per_element, const std::vector<const uint8_t*>& messages, int64_t n);
+  VariableRankReader(int bits_per_element, const std::vector<const uint8_t*>& messages, int64_t n, Reduction reduction);
   VariableRankReader(const VariableRankReader&) = delete;
   VariableRankReader& operator=(const VariableRankReader&) = delete;
 
@@ -98,12 +98,13 @@ class VariableRankReader {
 
  private:
   VariableParts parts(int64_t first, WireInput<float> own) const {
-    return {source_of_rank_.data(), static_cast<int64_t>(source_of_rank_.size()), own, first};
+    return {source_of_rank_.data(), static_cast<int64_t>(source_of_rank_.size()), own, first, reduction_};
   }
 
   std::vector<VariableReader> readers_;
   std::vector<VariableSource> sources_;
   std::vector<const VariableSource*> source_of_rank_;
+  const Reduction reduction_;
 };
 
 // The messages of one variable format.
@@ -121,8 +122,9 @@ class VariableMessages {
     return {bits_, rounding, n, bytes};
   }
   VariableReader reader(const uint8_t* bytes, int64_t n) const { return {bits_, bytes, n}; }
-  VariableRankReader rank_reader(const std::vector<const uint8_t*>& messages, int64_t n) const {
-    return {bits_, messages, n};
+  VariableRankReader rank_reader(const std::vector<const uint8_t*>& messages, int64_t n,
+                                 Reduction reduction = Reduction::kMean) const {
+    return {bits_, messages, n, reduction};
   }
 
  private:

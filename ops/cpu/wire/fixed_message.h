@@ -56,11 +56,11 @@ class FixedReader {
 };
 
 // Reads the messages of all ranks. At most one pointer, in the order of ranks, is null: that rank's part is given as
-// float32.
+// float32. With Reduction::kSum, "mean" is the sum.
 class FixedRankReader {
  public:
-  FixedRankReader(const WireKernels& kernels, std::vector<const uint8_t*> messages)
-      : kernels_(kernels), messages_(std::move(messages)) {}
+  FixedRankReader(const WireKernels& kernels, std::vector<const uint8_t*> messages, Reduction reduction)
+      : kernels_(kernels), messages_(std::move(messages)), reduction_(reduction) {}
 
   // Element i of `mean` becomes element first + i of the mean, computed as by WireKernels::average. `own` is the part
   // of the rank without a message, from element `first` on. It has the length of the mean and may be the memory of
@@ -68,13 +68,15 @@ class FixedRankReader {
   void average(int64_t first, WireInput<float> own, WireOutput mean) const {
     TORCH_INTERNAL_ASSERT_DEBUG_ONLY(own.is_neighbours() && mean.is_neighbours());
     const std::vector<const uint8_t*> parts = parts_from(first);
-    kernels_.average({parts.data(), ranks(), own.x == nullptr ? nullptr : own.grain(0), mean.n}, mean.grain(0));
+    const float* const own_part = own.x == nullptr ? nullptr : own.grain(0);
+    kernels_.average({parts.data(), ranks(), own_part, mean.n, reduction_}, mean.grain(0));
   }
 
   // Writes the mean of n elements from `first` on, in one pass over memory.
   void average_to(const FixedWriter& writer, int64_t first, int64_t n, const float* own) const {
     const std::vector<const uint8_t*> parts = parts_from(first);
-    kernels_.average_encode({parts.data(), ranks(), own, n}, writer.rounding_.at(first), writer.from(first));
+    kernels_.average_encode({parts.data(), ranks(), own, n, reduction_}, writer.rounding_.at(first),
+                            writer.from(first));
   }
 
  private:
@@ -89,6 +91,7 @@ class FixedRankReader {
 
   const WireKernels& kernels_;
   const std::vector<const uint8_t*> messages_;
+  const Reduction reduction_;
 };
 
 // Messages of one format that can be split.
@@ -108,8 +111,9 @@ class FixedMessages {
     return {kernels_, rounding, bytes};
   }
   FixedReader reader(const uint8_t* bytes, int64_t /*n*/) const { return {kernels_, bytes}; }
-  FixedRankReader rank_reader(const std::vector<const uint8_t*>& messages, int64_t /*n*/) const {
-    return {kernels_, messages};
+  FixedRankReader rank_reader(const std::vector<const uint8_t*>& messages, int64_t /*n*/,
+                              Reduction reduction = Reduction::kMean) const {
+    return {kernels_, messages, reduction};
   }
 
  private:

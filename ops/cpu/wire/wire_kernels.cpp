@@ -80,7 +80,7 @@ HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte
   for (int64_t r = 1; r < parts.ranks; ++r) {
     take_part<Format, FetchAhead<Accumulate>>(parts, r, begin, byte, mean);
   }
-  divide(mean, std::min(kTile, parts.n - begin), parts.ranks);
+  divide(mean, std::min(kTile, parts.n - begin), parts.divisor());
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -110,7 +110,7 @@ void average_numbers(const RankParts& parts, float* mean) {
   const hn::ScalableTag<float> d;
   const hn::CappedTag<float, 1> d_one;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const Quotient quotient(parts.ranks);
+  const Quotient quotient(parts.divisor());
   int64_t i = 0;
   for (; i + kVectors * lanes <= parts.n; i += kVectors * lanes) {
     const auto sum0 = sum_of_numbers(d, numbers, i);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include <narrowcast/reduction.h>
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/cpu/wire/grain_order.h"
@@ -58,6 +59,10 @@ struct RankParts {
   int64_t ranks;
   const float* own;
   int64_t n;
+  Reduction reduction = Reduction::kMean;
+
+  // By which the sum is divided.
+  int64_t divisor() const { return reduction == Reduction::kMean ? ranks : 1; }
 };
 
 template <class T>
@@ -71,7 +76,7 @@ struct WireKernels {
   // out[i] = element i of the message.
   void (*decode)(const uint8_t* bytes, int64_t n, float* out);
 
-  // mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order. May be written to
+  // mean[i] = (((part of rank 0 + part of rank 1) + ...) / divisor, in float32 and in this order. May be written to
   // `own`.
   void (*average)(const RankParts& parts, float* mean);
 

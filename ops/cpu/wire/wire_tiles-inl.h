@@ -110,12 +110,12 @@ HWY_INLINE const T* upcoming_of(const WireInput<T>& input, int64_t begin) {
   return is_long(array_length(input)) ? input.upcoming(begin) : nullptr;
 }
 
-// Division by a number of ranks. For a power of two it multiplies by the inverse, which is faster and gives the same
-// result.
+// Division by a number of ranks, or by 1. For a power of two it multiplies by the inverse, which is faster and gives
+// the same result.
 class Quotient {
  public:
-  explicit HWY_INLINE Quotient(int64_t ranks)
-      : is_power_((ranks & (ranks - 1)) == 0), divisor_(static_cast<float>(ranks)), inverse_(1.0F / divisor_) {}
+  explicit HWY_INLINE Quotient(int64_t divisor)
+      : is_power_((divisor & (divisor - 1)) == 0), divisor_(static_cast<float>(divisor)), inverse_(1.0F / divisor_) {}
 
   template <class D>
   HWY_INLINE hn::Vec<D> of(D d, hn::Vec<D> sum) const {
@@ -143,10 +143,10 @@ HWY_INLINE void put_quotients(const float* sums, int64_t n, const Quotient& quot
   }
 }
 
-HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
+HWY_INLINE void divide(float* sums, int64_t n, int64_t divisor) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const Quotient quotient(ranks);
+  const Quotient quotient(divisor);
   for (int64_t i = 0; i < n; i += lanes) {  // A tile has room for whole vectors.
     hn::Store(quotient.of(d, hn::Load(d, sums + i)), d, sums + i);
   }

@@ -275,13 +275,14 @@ __device__ __forceinline__ void add_own(const VariableAverageArguments& argument
   }
 }
 
-// Writes the sums divided by the number of ranks.
+// Writes the sums, divided if the mean is asked for.
 template <FloatType kType>
 __device__ __forceinline__ void store_means(const VariableAverageArguments& arguments, int64_t tile, int n,
                                             const TileSums& sums) {
   using Element = ArrayElement<kType>;
   auto* const mean = static_cast<typename Element::Storage*>(arguments.mean) + arguments.mean_places.element(tile);
-  const auto ranks = static_cast<float>(arguments.parts.ranks);
+  const int64_t divisor = arguments.parts.divisor();
+  const auto number = static_cast<float>(divisor);
   const auto store = [&](const auto& mean_of) {
     NARROWCAST_UNROLL
     for (int k = 0; k < kTileBlocks; ++k) {
@@ -293,10 +294,10 @@ __device__ __forceinline__ void store_means(const VariableAverageArguments& argu
   };
   // A division takes ten times the instructions. For a power of two the reciprocal is exact, and so gives the same
   // result.
-  if ((arguments.parts.ranks & (arguments.parts.ranks - 1)) == 0) {
-    store([reciprocal = 1 / ranks](float sum) { return sum * reciprocal; });
+  if ((divisor & (divisor - 1)) == 0) {
+    store([reciprocal = 1 / number](float sum) { return sum * reciprocal; });
   } else {
-    store([ranks](float sum) { return sum / ranks; });
+    store([number](float sum) { return sum / number; });
   }
 }
 

@@ -84,15 +84,15 @@ __device__ __forceinline__ void for_values(TileValues& values, const Change& cha
   }
 }
 
-// values /= ranks. The inverse of a power of two is exact and gives the same result. The test is outside of the loop,
+// values /= divisor. The inverse of a power of two is exact and gives the same result. The test is outside of the loop,
 // where the compiler would branch for each value.
-__device__ __forceinline__ void divide(int64_t ranks, TileValues& values) {
-  const auto divisor = static_cast<float>(ranks);
-  if ((ranks & (ranks - 1)) == 0) {
-    const float inverse = 1.0F / divisor;
+__device__ __forceinline__ void divide(int64_t divisor, TileValues& values) {
+  const auto number = static_cast<float>(divisor);
+  if ((divisor & (divisor - 1)) == 0) {
+    const float inverse = 1.0F / number;
     for_values(values, [inverse](float& value) { value *= inverse; });
   } else {
-    for_values(values, [divisor](float& value) { value /= divisor; });
+    for_values(values, [number](float& value) { value /= number; });
   }
 }
 
@@ -167,7 +167,7 @@ __device__ __forceinline__ void average_tile(const RankParts& parts, const WarpT
     });
     add_messages(parts, {parts.own_rank + 1, parts.ranks}, tile, staging, mean);
   }
-  divide(parts.ranks, mean);
+  divide(parts.divisor(), mean);
 }
 
 // Computes the mean as an array.

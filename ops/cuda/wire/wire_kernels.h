@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/reduction.h>
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/cuda/launch/launch_arguments.h"
@@ -134,6 +135,10 @@ struct RankParts {
   // message is finite.
   float* own_residual = nullptr;
   int64_t n = 0;
+  Reduction reduction = Reduction::kMean;
+
+  // By which the sum is divided.
+  NARROWCAST_HOST_DEVICE int64_t divisor() const { return reduction == Reduction::kMean ? ranks : 1; }
 
   NARROWCAST_HOST_DEVICE const uint8_t* message(int64_t rank) const {
     return rank < own_rank ? first + rank * stride : behind_own + (rank - own_rank - 1) * stride;
@@ -193,7 +198,8 @@ void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream str
 // out[i] = element i of the message, rounded to the type.
 void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream stream);
 
-// mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order; then rounded to the type.
+// mean[i] = (((part of rank 0 + part of rank 1) + ...) / divisor, in float32 and in this order; then rounded to the
+// type.
 void wire_average(WireFormat format, const AverageArguments& arguments, Stream stream);
 
 // Writes the message of that mean, before it is rounded to the type, in one pass over memory.

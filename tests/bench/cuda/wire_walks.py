@@ -67,7 +67,7 @@ class DecodeArguments(ctypes.Structure):
 class RankParts(ctypes.Structure):
     _fields_ = [("first", ctypes.c_uint64), ("behind_own", ctypes.c_uint64), ("stride", ctypes.c_int64),
                 ("ranks", ctypes.c_int64), ("own_rank", ctypes.c_int64), ("type", ctypes.c_uint32),
-                ("own", ctypes.c_uint64), ("own_residual", ctypes.c_uint64), ("n", ctypes.c_int64)]
+                ("own", ctypes.c_uint64), ("own_residual", ctypes.c_uint64), ("n", ctypes.c_int64), ("reduction", ctypes.c_uint32)]
 
 
 class AverageEncodeArguments(ctypes.Structure):

@@ -16,6 +16,7 @@
 #include <narrowcast/auto_quantize.h>
 #include <narrowcast/quantize_tensor.h>
 #include <narrowcast/quantized_all_reduce.h>
+#include <narrowcast/quantized_reduce_scatter.h>
 #include <narrowcast/weight_only_int8.h>
 #include <narrowcast/wire_format.h>
 #include "tests/ops/affine_uint8/reference.h"
@@ -146,6 +147,17 @@ TEST(OperatorsDocument, AveragesOverRanks) {
   testing::run_ranks(2, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const at::Tensor gradient = at::full({3}, rank == 0 ? 127 : 254);
     EXPECT_TRUE(at::equal(average(gradient.to(at::kFloat), group), at::full({3}, 190.5F)));
+  });
+}
+
+TEST(OperatorsDocument, ReducesToShards) {
+  testing::run_ranks(2, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const at::Tensor gradients = at::full({6}, rank == 0 ? 127.0F : 254.0F);
+
+    const at::Tensor shard = at::empty({gradients.numel() / group->getSize()});
+    quantized_reduce_scatter_(shard, gradients, WireFormat::kInt8B128, Reduction::kMean, group);
+
+    EXPECT_TRUE(at::equal(shard, at::full({3}, 190.5F)));
   });
 }
 

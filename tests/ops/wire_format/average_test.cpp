@@ -22,6 +22,7 @@ struct Contributions {
   std::vector<Bytes> messages;
   std::vector<const uint8_t*> pointers;
   Floats own;
+  Floats sum;
   Floats mean;
 
   // own_rank: -1 for none.
@@ -35,6 +36,7 @@ struct Contributions {
       for (size_t i = 0; i < mean.size(); ++i) mean[i] = r == 0 ? part[i] : mean[i] + part[i];
       if (r == own_rank) own = x;
     }
+    sum = mean;
     for (float& value : mean) value /= static_cast<float>(ranks);
     for (int64_t r = 0; r < ranks; ++r) {
       pointers.push_back(r == own_rank ? nullptr : messages[static_cast<size_t>(r)].data());
@@ -73,6 +75,16 @@ TEST_P(WireAverage, SumsInRankOrderAndDivides) {
     Floats mean(all.mean.size());
     test::wire_average(format_, all.parts(), mean.data());
     EXPECT_TRUE(test::same(mean, all.mean));
+  });
+}
+
+TEST_P(WireAverage, OrDoesNotDivide) {
+  for_each_world([&](const Contributions& all) {
+    RankParts parts = all.parts();
+    parts.reduction = Reduction::kSum;
+    Floats sum(all.sum.size());
+    test::wire_average(format_, parts, sum.data());
+    EXPECT_TRUE(test::same(sum, all.sum));
   });
 }
 

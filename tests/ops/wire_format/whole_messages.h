@@ -26,7 +26,7 @@ inline void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, floa
 inline void wire_average(WireFormat format, const cpu::RankParts& parts, float* mean) {
   const std::vector<const uint8_t*> by_rank(parts.messages, parts.messages + parts.ranks);
   cpu::visit_messages(format, [&](const auto& messages) {
-    messages.rank_reader(by_rank, parts.n).average(0, {parts.own, parts.n}, {mean, parts.n});
+    messages.rank_reader(by_rank, parts.n, parts.reduction).average(0, {parts.own, parts.n}, {mean, parts.n});
   });
 }
 

@@ -68,6 +68,10 @@ def quantized_all_reduce(x: Tensor, format: str, group_name: str, levels: str) -
     return torch.ops.narrowcast.quantized_all_reduce(x, format, group_name, levels)
 
 
+def quantized_reduce_scatter_(shard: Tensor, input: Tensor, format: str, op: str, group_name: str) -> None:
+    torch.ops.narrowcast.quantized_reduce_scatter_(shard, input, format, op, group_name)
+
+
 def auto_quantize_all_gather(outputs: List[Tensor], input: Tensor, qtype: str, group_name: str,
                              quant_loss: Optional[float]) -> None:
     torch.ops.narrowcast.auto_quantize_all_gather(outputs, input, qtype, group_name, quant_loss)
@@ -206,6 +210,9 @@ CASES = {
     "quantized_all_reduce": Case(
         quantized_all_reduce, lambda n: (torch.randn(n, 3), "int4_b32", GROUP, "auto"),
         lambda: [(x, name, GROUP, levels) for x, name in _inputs_and_formats() for levels in ("auto", "one")]),
+    "quantized_reduce_scatter_": Case(
+        quantized_reduce_scatter_, lambda n: (torch.randn(n, 3), torch.randn(n, 3), "int8_b128", "mean", GROUP),
+        lambda: [(torch.zeros(x.shape), x, name, "sum", GROUP) for x, name in _inputs_and_formats()]),
     "dynamically_quantize_per_channel": Case(
         dynamically_quantize_per_channel, lambda n: (torch.randn(n, 6), -128, 127, torch.int8),
         lambda: [(torch.randn(6, 4).t(), 0, 255, torch.uint8), (torch.randn(4, 6), -300, 299, torch.int16),

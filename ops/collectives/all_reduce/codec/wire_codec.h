@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include <narrowcast/reduction.h>
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
@@ -63,9 +64,14 @@ class WireCodec {
   // Decodes the message into the segment, rounded to the array's dtype.
   virtual void decode(const uint8_t* message, const ArraySegment& segment) const = 0;
 
-  // Writes the mean over ranks to the segment: summed in float32 in the order of ranks, then rounded to the array's
-  // dtype. On a GPU, here and in average_and_encode, messages of consecutive ranks must have a constant distance.
-  virtual void average(const RankMessages& messages, const ArraySegment& segment) const = 0;
+  // Writes the mean or the sum over ranks to the segment: summed in float32 in the order of ranks, then rounded to the
+  // array's dtype. On a GPU, here and in average_and_encode, messages of consecutive ranks must have a constant
+  // distance.
+  virtual void reduce(const RankMessages& messages, const ArraySegment& segment, Reduction reduction) const = 0;
+
+  void average(const RankMessages& messages, const ArraySegment& segment) const {
+    reduce(messages, segment, Reduction::kMean);
+  }
 
   // Encodes that mean and leaves the array unchanged. `mean_residual` is the residual of the mean, as segment.residual
   // is the residual of the segment.

@@ -236,8 +236,8 @@ class CpuCodec final : public WireCodec {
     });
   }
 
-  void average(const RankMessages& by_rank, const ArraySegment& segment) const override {
-    const auto ranks = messages().rank_reader(by_rank, segment.range.numel);
+  void reduce(const RankMessages& by_rank, const ArraySegment& segment, Reduction reduction) const override {
+    const auto ranks = messages().rank_reader(by_rank, segment.range.numel, reduction);
     if (segment.array.scalar_type() == at::kFloat) {
       for_segment_parts<Messages>(segment, [&](int64_t first, int64_t n) {
         ranks.average(first, elements_of<const float>(segment, first, n), elements_of<float>(segment, first, n));

@@ -71,10 +71,11 @@ class FixedGpuCodec final : public WireCodec {
     decode_shards(message, {}, segment);
   }
 
-  void average(const RankMessages& messages, const ArraySegment& segment) const override {
+  void reduce(const RankMessages& messages, const ArraySegment& segment, Reduction reduction) const override {
     const c10::cuda::CUDAGuard guard(segment.array.device());
-    cuda::wire_average(format(), {.parts = parts_of(messages, segment), .mean = elements_of(segment)},
-                       c10::cuda::getCurrentCUDAStream());
+    cuda::RankParts parts = parts_of(messages, segment);
+    parts.reduction = reduction;
+    cuda::wire_average(format(), {.parts = parts, .mean = elements_of(segment)}, c10::cuda::getCurrentCUDAStream());
   }
 
   void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,
@@ -135,9 +136,11 @@ class VariableGpuCodec final : public WireCodec {
                      elements_of(segment));
   }
 
-  void average(const RankMessages& messages, const ArraySegment& segment) const override {
+  void reduce(const RankMessages& messages, const ArraySegment& segment, Reduction reduction) const override {
     const c10::cuda::CUDAGuard guard(segment.array.device());
-    average_variable(format(), parts_of(messages, segment), segment, type_of(segment), elements_of(segment));
+    cuda::RankParts parts = parts_of(messages, segment);
+    parts.reduction = reduction;
+    average_variable(format(), parts, segment, type_of(segment), elements_of(segment));
   }
 
   void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,

@@ -8,6 +8,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/all_reduce/stream/stream_all_reduce.h"
+#include "ops/comm/groups/arguments.h"
 #include "ops/comm/groups/group.h"
 #include "ops/common/per_group.h"
 
@@ -24,51 +25,51 @@ Announcement announcement_of(const at::Tensor& array, const MeanOptions& options
                       {"device of x", c10::DeviceTypeName(array.device().type(), /*lower_case=*/true)}}};
 }
 
-AnnouncedAllReduceJob::AnnouncedAllReduceJob(std::string name, int64_t rank, int64_t world_size)
-    : name_(std::move(name)), rank_(rank), calls_(rank, world_size) {}
+AnnouncedJob::AnnouncedJob(int64_t rank, int64_t world_size) : rank_(rank), calls_(rank, world_size) {}
 
-void AnnouncedAllReduceJob::set_call(const Announcement& own, std::shared_ptr<AllReduceJob> mean) {
+void AnnouncedJob::set_call(const Announcement& own, std::shared_ptr<engine::Job> job) {
+  name_ = own.call;
   calls_.set_own(own);
-  mean_ = std::move(mean);
+  job_ = std::move(job);
   difference_ = nullptr;
 }
 
-void AnnouncedAllReduceJob::check() const {
+void AnnouncedJob::check() const {
   if (difference_) std::rethrow_exception(difference_);
 }
 
-void AnnouncedAllReduceJob::start(engine::Transport& transport) {
+void AnnouncedJob::start(engine::Transport& transport) {
   is_compared_ = false;
   calls_.start(transport);
 }
 
-int64_t AnnouncedAllReduceJob::advances() const { return 1 + (mean_ == nullptr ? 0 : mean_->advances()); }
+int64_t AnnouncedJob::advances() const { return 1 + (job_ == nullptr ? 0 : job_->advances()); }
 
-bool AnnouncedAllReduceJob::is_ready() { return is_compared_ && (mean_ == nullptr || mean_->is_ready()); }
+bool AnnouncedJob::is_ready() { return is_compared_ && (job_ == nullptr || job_->is_ready()); }
 
-void AnnouncedAllReduceJob::advance(engine::Transport& transport) {
+void AnnouncedJob::advance(engine::Transport& transport) {
   if (is_compared_) {
-    if (mean_ != nullptr) mean_->advance(transport);
+    if (job_ != nullptr) job_->advance(transport);
     return;
   }
   compare(transport);
-  if (mean_ != nullptr) mean_->start(transport);
+  if (job_ != nullptr) job_->start(transport);
   is_compared_ = true;
 }
 
-void AnnouncedAllReduceJob::compare(engine::Transport& transport) {
+void AnnouncedJob::compare(engine::Transport& transport) {
   calls_.wait(transport);
   difference_ = nullptr;
   try {
     check_announcements(rank_, name_, calls_.messages());
   } catch (const c10::Error&) {
     difference_ = std::current_exception();
-    mean_.reset();
+    job_.reset();
   }
 }
 
-at::Tensor AnnouncedAllReduceJob::finish(engine::Transport& transport) {
-  return mean_ == nullptr ? at::Tensor() : std::exchange(mean_, nullptr)->finish(transport);
+at::Tensor AnnouncedJob::finish(engine::Transport& transport) {
+  return job_ == nullptr ? at::Tensor() : std::exchange(job_, nullptr)->finish(transport);
 }
 
 std::shared_ptr<GroupWorkspace> GroupWorkspace::of(const c10::intrusive_ptr<ProcessGroup>& group) {
@@ -83,7 +84,7 @@ GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size)
     : rank_(rank),
       world_size_(world_size),
       memory_{std::make_shared<MessageMemory>(1), std::make_shared<MessageMemory>(1)},
-      call_(std::make_shared<AnnouncedAllReduceJob>(kQuantizedAllReduce, rank, world_size)) {}
+      call_(std::make_shared<AnnouncedJob>(rank, world_size)) {}
 
 const std::shared_ptr<AllReduceJob>& GroupWorkspace::mean(int64_t numel, WireFormat format,
                                                           const std::shared_ptr<const FoundNodes>& nodes) {
@@ -101,12 +102,17 @@ const std::shared_ptr<AllReduceJob>& GroupWorkspace::mean(int64_t numel, WireFor
   return mean_;
 }
 
-void GroupWorkspace::run(engine::Engine& engine, const Announcement& own, std::shared_ptr<AllReduceJob> mean) {
+const std::shared_ptr<MessageMemory>& GroupWorkspace::messages() {
+  mean_.reset();
+  return memory_.narrow;
+}
+
+void GroupWorkspace::run(engine::Engine& engine, const Announcement& own, std::shared_ptr<engine::Job> job) {
   const auto forget = c10::make_scope_exit([&] {
     call_->set_call({}, nullptr);
     if (mean_ != nullptr) mean_->set_call({});
   });
-  call_->set_call(own, std::move(mean));
+  call_->set_call(own, std::move(job));
   try {
     engine.submit(call_)->waitAndThrow();
   } catch (...) {
@@ -136,6 +142,22 @@ void announce_call(const Announcement& own, const c10::intrusive_ptr<ProcessGrou
   const auto workspace = GroupWorkspace::of(group);
   const std::lock_guard<std::mutex> lock(workspace->in_use);
   workspace->run(*engine, own, nullptr);
+}
+
+void check_together(const std::string& call, const c10::intrusive_ptr<ProcessGroup>& group,
+                    const std::function<void()>& check) {
+  TORCH_CHECK_VALUE(group, "group must be a process group, but is null");
+  const auto refusal = refusal_of(check);
+  if (refusal.has_value()) {
+    refuse_together(*refusal, [&] { announce_call({.call = call, .refusal = refusal}, group, any_device(group)); });
+  }
+}
+
+void check_device(const std::string& name, const at::Tensor& tensor, const c10::intrusive_ptr<ProcessGroup>& group) {
+  const at::Device device = tensor.device();
+  TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), name, " must be on the CPU or a GPU, but is on ", device);
+  TORCH_CHECK_VALUE(!device.is_cpu() || moves_cpu_tensors(group), name, " is on the CPU, but process_group (",
+                    group->getBackendName(), ") has no backend for CPU tensors");
 }
 
 namespace {

@@ -1,5 +1,5 @@
-// The quantised all-reduce for callers who have not agreed on the call before. Every rank announces its call to all
-// others before data is sent, so that all ranks get the same result of the comparison (ops/comm/groups/agree.h).
+// Quantised collectives for callers who have not agreed on the call before. Every rank announces its call to all others
+// before data is sent, so that all ranks get the same result of the comparison (ops/comm/groups/agree.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,28 +37,29 @@ Announcement announcement_of(const at::Tensor& array, const MeanOptions& options
 // The exchange of a call on the engine.
 // start:   sends the announcement of this rank's call to every other rank.
 // advance: waits for the announcements of all others. If all are the same, every rank knows the size of every message,
-//          and the all-reduce starts; it advances in the next calls. If not, no rank sends any data: the exchange ends,
-//          and the group stays usable. (Announcements take a fraction of a millisecond. Encoding meanwhile, and sending
-//          everything at once afterwards, is slower: then no message is in flight while the next one is encoded.)
-// finish:  finishes the all-reduce.
-class AnnouncedAllReduceJob final : public engine::Job {
+//          and the job of the call starts; it advances in the next calls. If not, no rank sends any data: the exchange
+//          ends, and the group stays usable. (Announcements take a fraction of a millisecond. Encoding meanwhile, and
+//          sending everything at once afterwards, is slower: then no message is in flight while the next one is
+//          encoded.)
+// finish:  finishes that job.
+class AnnouncedJob final : public engine::Job {
  public:
-  // `name`: the name of the exchange in errors.
-  AnnouncedAllReduceJob(std::string name, int64_t rank, int64_t world_size);
+  AnnouncedJob(int64_t rank, int64_t world_size);
 
-  // Sets the call for the next submission. `mean`, with its call set, runs if all ranks make the same call. If `mean`
-  // is null, only announcements are exchanged.
-  void set_call(const Announcement& own, std::shared_ptr<AllReduceJob> mean);
+  // Sets the call for the next submission. `job` runs if all ranks make the same call. If `job` is null, only
+  // announcements are exchanged.
+  void set_call(const Announcement& own, std::shared_ptr<engine::Job> job);
 
   // After a submission: throws, the same on all ranks, unless all ranks made the same call (check_announcements). The
   // job itself does not fail then, because its engine would take no other job after a failure.
   void check() const;
 
+  // The name of the call.
   std::string name() const override { return name_; }
   void start(engine::Transport& transport) override;
   int64_t advances() const override;
   bool is_ready() override;
-  // Not before the all-reduce has started, because exchanges take slots of a node's memory in the order of jobs.
+  // Not before the job of the call has started, because exchanges take slots of a node's memory in the order of jobs.
   bool lets_next_start() const override { return is_compared_; }
   void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;
@@ -66,15 +67,15 @@ class AnnouncedAllReduceJob final : public engine::Job {
  private:
   void compare(engine::Transport& transport);
 
-  const std::string name_;
   const int64_t rank_;
+  std::string name_;
   AnnouncementExchange calls_;
-  bool is_compared_ = false;            // And the all-reduce has started.
-  std::exception_ptr difference_;       // Between the ranks, in the last submission.
-  std::shared_ptr<AllReduceJob> mean_;  // Null also once the ranks are found to differ.
+  bool is_compared_ = false;          // And the job of the call has started.
+  std::exception_ptr difference_;     // Between the ranks, in the last submission.
+  std::shared_ptr<engine::Job> job_;  // Null also once the ranks are found to differ.
 };
 
-// State that the quantised all-reduce keeps for a process group between calls. It does not keep the group alive.
+// State that quantised collectives keep for a process group between calls. It does not keep the group alive.
 //  - Memory for the messages of one call, the largest so far. Allocating it each time takes longer than the network.
 //  - The nodes of the group.
 class GroupWorkspace {
@@ -97,9 +98,13 @@ class GroupWorkspace {
   const std::shared_ptr<AllReduceJob>& mean(int64_t numel, WireFormat format,
                                             const std::shared_ptr<const node::FoundNodes>& nodes);
 
-  // Runs the call on the group's engine: AnnouncedAllReduceJob::set_call, check. Afterwards it holds nothing of the
+  // The memory of the same messages, for the job of another collective. Forgets the last job of mean(), which would
+  // keep a buffer that is replaced.
+  const std::shared_ptr<MessageMemory>& messages();
+
+  // Runs the call on the group's engine: AnnouncedJob::set_call, check. Afterwards it holds nothing of the
   // caller's. If the exchange fails, the ranks of this node fail too.
-  void run(engine::Engine& engine, const Announcement& own, std::shared_ptr<AllReduceJob> mean);
+  void run(engine::Engine& engine, const Announcement& own, std::shared_ptr<engine::Job> job);
 
   // Calls enqueue(), for an array on a device's stream. Before the first such `call` it calls announce(), for which the
   // host waits. If announce() throws, the next such call counts as the first. Calls of several threads take turns.
@@ -110,7 +115,7 @@ class GroupWorkspace {
   const int64_t rank_;
   const int64_t world_size_;
   const JobMemory memory_;
-  const std::shared_ptr<AnnouncedAllReduceJob> call_;
+  const std::shared_ptr<AnnouncedJob> call_;
   std::shared_ptr<AllReduceJob> mean_;
   std::shared_ptr<const node::FoundNodes> nodes_;
   std::mutex on_stream_;
@@ -120,6 +125,16 @@ class GroupWorkspace {
 // Sends `own` to all ranks, through the CPU if the group can; else on `device`, and the host waits for it. Throws, the
 // same on all ranks, unless the announcements are equal.
 void announce_call(const Announcement& own, const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device);
+
+// Runs `check` of this rank's arguments of `call`. If it throws on any rank, all ranks throw (arguments.h). Announces
+// nothing if it does not throw: the call's own announcement follows. c10::ValueError, on this rank only, if the group
+// is null.
+void check_together(const std::string& call, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                    const std::function<void()>& check);
+
+// c10::ValueError unless `tensor` is on the CPU or a GPU, and the group moves CPU tensors if it is on the CPU.
+void check_device(const std::string& name, const at::Tensor& tensor,
+                  const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 // Replaces x, on the CPU, contiguous, by its mean. Throws like announce_call before data is sent. The group's first
 // call that may have two levels finds the nodes of the group, once all ranks have announced the same call.

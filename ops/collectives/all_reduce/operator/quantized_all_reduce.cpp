@@ -20,7 +20,6 @@ namespace narrowcast {
 namespace {
 
 using collectives::MeanOptions;
-using collectives::Refusal;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 enum class Written { kX, kNewTensor };
@@ -33,19 +32,11 @@ struct Call {
   Written written;
 };
 
-void check_device(const Call& call) {
-  const at::Device device = call.x.device();
-  TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "x must be on the CPU or a GPU, but is on ", device);
-  TORCH_CHECK_VALUE(!device.is_cpu() || collectives::moves_cpu_tensors(call.group),
-                    "x is on the CPU, but process_group (", call.group->getBackendName(),
-                    ") has no backend for CPU tensors");
-}
-
 void check_alone(const Call& call) {
   check_defined(call.x, "x");
   const MeanOptions options = call.options();
   meta::check_quantized_all_reduce(call.x, to_string(options.format), to_string(options.levels));
-  check_device(call);
+  collectives::check_device("x", call.x, call.group);
   TORCH_CHECK_VALUE(options.levels != Levels::kTwo || call.x.is_cpu(),
                     "levels: two is impossible, because x is on a GPU, where operators have one level");
   if (call.written == Written::kX) {
@@ -54,21 +45,9 @@ void check_alone(const Call& call) {
   }
 }
 
-// Announces to the other ranks that this one cannot take part, and throws the error that all ranks throw.
-[[noreturn]] void refuse(const Group& group, const Refusal& refusal) {
-  collectives::refuse_together(refusal, [&] {
-    collectives::announce_call({.call = collectives::kQuantizedAllReduce, .refusal = refusal}, group,
-                               collectives::any_device(group));
-  });
-}
-
 // Returns the call's options. If the arguments of a rank are wrong, throws on all ranks.
 MeanOptions check_together(const Call& call) {
-  TORCH_CHECK_VALUE(call.group, "group must be a process group, but is null");
-  const auto refusal = collectives::refusal_of([&] { check_alone(call); });
-  if (refusal.has_value()) {
-    refuse(call.group, *refusal);
-  }
+  collectives::check_together(collectives::kQuantizedAllReduce, call.group, [&] { check_alone(call); });
   return call.options();
 }
 

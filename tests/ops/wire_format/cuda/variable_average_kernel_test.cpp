@@ -87,19 +87,24 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
       const int64_t byte = rank * test::size_of(format_, c.segment.numel);
       pointers.push_back(rank == own_rank ? nullptr : placed.data() + byte);
     }
-    const at::Tensor expected = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
-    const at::Tensor mean = expected.clone();
-    collectives::wire_codec(format_, at::kCPU).average(pointers, {expected, c.segment, nullptr, order(c)});
-    cuda::RankParts parts{.type = cuda::float_type_of(c.dtype), .own = mean.const_data_ptr(), .n = c.segment.numel};
-    cuda::place_messages(pointers, parts);
-    variable_average({.bits_per_element = bits_,
-                      .parts = parts,
-                      .own_places = places(c),
-                      .type = parts.type,
-                      .mean = mean.mutable_data_ptr(),
-                      .mean_places = places(c)},
-                     2, turns);
-    EXPECT_TRUE(same_numbers(to_floats(mean), to_floats(expected)));
+    for (const Reduction reduction : {Reduction::kMean, Reduction::kSum}) {
+      const at::Tensor expected = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
+      const at::Tensor reduced = expected.clone();
+      collectives::wire_codec(format_, at::kCPU).reduce(pointers, {expected, c.segment, nullptr, order(c)}, reduction);
+      cuda::RankParts parts{.type = cuda::float_type_of(c.dtype),
+                            .own = reduced.const_data_ptr(),
+                            .n = c.segment.numel,
+                            .reduction = reduction};
+      cuda::place_messages(pointers, parts);
+      variable_average({.bits_per_element = bits_,
+                        .parts = parts,
+                        .own_places = places(c),
+                        .type = parts.type,
+                        .mean = reduced.mutable_data_ptr(),
+                        .mean_places = places(c)},
+                       2, turns);
+      EXPECT_TRUE(same_numbers(to_floats(reduced), to_floats(expected)));
+    }
   }
 
   void expect_sent_mean(const Case& c, bool has_nan) const {

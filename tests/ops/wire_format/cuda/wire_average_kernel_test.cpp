@@ -108,6 +108,18 @@ TEST_P(CudaWireAverage, SumsInRankOrderAndDivides) {
   });
 }
 
+TEST_P(CudaWireAverage, OrDoesNotDivide) {
+  for_each_case([&](const Contributions& all, Turns turns) {
+    const at::Tensor expected = all.own.clone();
+    collectives::wire_codec(format_, at::kCPU).reduce(all.pointers, {expected, {0, expected.numel()}}, Reduction::kSum);
+    const at::Tensor sum = all.own.clone();
+    cuda::RankParts parts = all.parts(sum, nullptr);
+    parts.reduction = Reduction::kSum;
+    wire_average(format_, {.parts = parts, .mean = sum.mutable_data_ptr()}, turns);
+    EXPECT_TRUE(test::same_bits(sum, expected));
+  });
+}
+
 TEST_P(CudaWireAverage, KeepsTheSignOfZeros) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     Contributions all(format_, {200, 1, 0, dtype});

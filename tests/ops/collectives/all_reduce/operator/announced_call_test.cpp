@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <narrowcast/quantized_all_reduce.h>
+#include <narrowcast/quantized_reduce_scatter.h>
 #include "tests/support/ranks.h"
 
 namespace narrowcast::collectives {
@@ -109,6 +110,12 @@ TEST_P(KeptMemory, SufficesForAllCallsThatAreNoLarger) {
     if (group->getSize() == 4) GroupWorkspace::of(group)->set_nodes(node::find_nodes(group, 2));
     const at::Tensor large = at::ones({200'003});
     const at::Tensor small = at::ones({100'001});
+    const at::Tensor shard = at::ones({200'000 / group->getSize()});
+    const at::Tensor parts = large.narrow(0, 0, shard.numel() * group->getSize());
+    const auto scatter = [&] {
+      quantized_reduce_scatter_(shard, parts, WireFormat::kInt8B128, Reduction::kMean, group);
+    };
+    scatter();
     quantized_all_reduce_(large, WireFormat::kInt8B128, group, levels);
     wait_for_ranks(group);
     const int64_t before = allocations.count();
@@ -116,6 +123,7 @@ TEST_P(KeptMemory, SufficesForAllCallsThatAreNoLarger) {
     for (int64_t call = 0; call < 3; ++call) {
       quantized_all_reduce_(large, WireFormat::kInt8B128, group, levels);
       quantized_all_reduce_(large, WireFormat::kInt4B32, group, levels);
+      scatter();
       quantized_all_reduce_(small, WireFormat::kInt8B128, group, levels);
     }
     wait_for_ranks(group);

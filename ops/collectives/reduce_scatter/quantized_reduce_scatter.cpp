@@ -1,0 +1,134 @@
+#include <narrowcast/quantized_reduce_scatter.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceType.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <narrowcast/wire_format.h>
+#include "ops/collectives/all_reduce/operator/announced_call.h"
+#include "ops/collectives/reduce_scatter/reduce_scatter_job.h"
+#include "ops/collectives/reduce_scatter/stream_reduce_scatter.h"
+#include "ops/comm/engine/engine.h"
+#include "ops/comm/groups/arguments.h"
+#include "ops/comm/groups/group.h"
+#include "ops/common/enumerator_names.h"
+#include "ops/operators/dispatch.h"
+#include "ops/operators/meta.h"
+#include "ops/operators/without_derivative.h"
+
+namespace narrowcast {
+namespace {
+
+using collectives::Announcement;
+using collectives::GroupWorkspace;
+using collectives::kQuantizedReduceScatter;
+using collectives::ReduceScatter;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr EnumeratorNames<Reduction, 2> kReductions{
+    "op", "Reduction", {{{Reduction::kMean, "mean"}, {Reduction::kSum, "sum"}}}};
+
+// The arguments, which may still be wrong.
+struct Call {
+  const at::Tensor& shard;
+  const at::Tensor& input;
+  std::function<WireFormat()> format;
+  std::function<Reduction()> reduction;
+  const Group& group;
+};
+
+void check_alone(const Call& call) {
+  check_defined(call.shard, "shard");
+  check_defined(call.input, "input");
+  meta::check_quantized_reduce_scatter(call.shard, call.input, to_string(call.format()), to_string(call.reduction()));
+  collectives::check_device("input", call.input, call.group);
+  const int64_t ranks = call.group->getSize();
+  TORCH_CHECK_VALUE(call.input.numel() == ranks * call.shard.numel(), "input must have ", ranks, " x ",
+                    call.shard.numel(), " elements, one shard for each rank, but has ", call.input.numel());
+  collectives::check_writable("shard", call.shard);
+  autograd::check_output("shard", call.shard, autograd::needs_gradient(call.input, call.shard));
+}
+
+void check_together(const Call& call) {
+  collectives::check_together(kQuantizedReduceScatter, call.group, [&] { check_alone(call); });
+}
+
+Announcement announcement_of(const ReduceScatter& call) {
+  return {.call = kQuantizedReduceScatter,
+          .entries = {{"numel of input", std::to_string(call.input.numel())},
+                      {"format", std::string(to_string(call.format))},
+                      {"op", std::string(to_string(call.reduction))},
+                      {"device of input", c10::DeviceTypeName(call.input.device().type(), /*lower_case=*/true)}}};
+}
+
+// The first call of a kind compares the ranks; later ones do not wait.
+void run_on_stream(const ReduceScatter& call, const Group& group) {
+  const Announcement announcement = announcement_of(call);
+  GroupWorkspace::of(group)->run_on_stream(
+      announcement, [&] { collectives::announce_call(announcement, group, call.input.device()); },
+      [&] { collectives::enqueue_reduce_scatter(call, group); });
+}
+
+void run_on_engine(const ReduceScatter& call, const Group& group) {
+  const auto engine = engine::Engine::for_group(group);
+  const auto workspace = GroupWorkspace::of(group);
+  const std::lock_guard<std::mutex> lock(workspace->in_use);
+  workspace->run(
+      *engine, announcement_of(call),
+      std::make_shared<collectives::ReduceScatterJob>(call, group->getRank(), group->getSize(), workspace->messages()));
+}
+
+void reduce_scatter(const ReduceScatter& call, const Group& group) {
+  call.input.is_cpu() ? run_on_engine(call, group) : run_on_stream(call, group);
+}
+
+// `call`: with tensors of any shape and strides.
+void reduce_scatter_any(ReduceScatter call, const Group& group) {
+  const at::Tensor shard = call.shard;
+  if (group->getSize() == 1) {
+    shard.copy_(call.input.reshape(shard.sizes()));
+    return;
+  }
+  call.input = call.input.contiguous().view({-1});
+  call.shard = shard.is_contiguous() ? shard.view({-1}) : at::empty({shard.numel()}, shard.options());
+  reduce_scatter(call, group);
+  if (!shard.is_contiguous()) {
+    shard.copy_(call.shard.view(shard.sizes()));
+  }
+}
+
+void quantized_reduce_scatter_kernel_(const at::Tensor& shard, const at::Tensor& input, std::string_view format,
+                                      std::string_view op, std::string_view group_name) {
+  const Group group = collectives::find_group(group_name);
+  check_together({shard, input, [&] { return parse_wire_format(format); }, [&] { return parse_reduction(op); }, group});
+  reduce_scatter_any({shard, input, parse_wire_format(format), parse_reduction(op)}, group);
+}
+
+}  // namespace
+
+std::string_view to_string(Reduction reduction) { return kReductions.name_of(reduction); }
+
+std::ostream& operator<<(std::ostream& stream, Reduction reduction) { return stream << to_string(reduction); }
+
+Reduction parse_reduction(std::string_view name) { return kReductions.parse(name); }
+
+void quantized_reduce_scatter_(const at::Tensor& shard, const at::Tensor& input, WireFormat format, Reduction reduction,
+                               const Group& group) {
+  check_together({shard, input, [=] { return format; }, [=] { return reduction; }, group});
+  autograd::write_without_derivative("narrowcast::quantized_reduce_scatter_", {input}, {shard}, [&] {
+    reduce_scatter_any({shard, input, format, reduction}, group);
+  });
+}
+
+TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd, m) {
+  m.impl("quantized_reduce_scatter_", &quantized_reduce_scatter_kernel_);
+}
+
+}  // namespace narrowcast
