@@ -97,14 +97,14 @@ class OnEachRank(unittest.TestCase):
     def check_divide_factor(self):
         """Another factor than the number of ranks needs sums, which fully_shard divides."""
         gradients = []
-        for factor, forces_sums in ((None, False), (4. * dist.get_world_size(), True), (3., False)):
+        for factor, forces_sums in ((None, False), (4. * dist.get_world_size(), True), (7., False)):
             torch.manual_seed(0)
             model = sharded(Network(), QuantizedReduceScatter("fp32"))
             for part in (model.layers[2], model):
                 part.set_force_sum_reduction_for_comms(forces_sums)
                 if factor is not None:
                     part.set_gradient_divide_factor(factor)
-            if factor == 3:
+            if factor == 7:
                 with self.assertRaisesRegex(ValueError, "op: must be mean or sum, but is .*set_force_sum_reduction"):
                     loss_of(model, 0).backward()
             else:

@@ -212,7 +212,7 @@ TEST(GroupWorkspace, LetsTheGroupEndWithACallInFlight) {
 }
 
 // Exchanges take slots of the node's memory in the order of jobs, also if announcements come late.
-TEST(AnnouncedAllReduceJob, StartsItsAllReduceBeforeTheNextJobStarts) {
+TEST(AnnouncedJob, StartsItsAllReduceBeforeTheNextJobStarts) {
   run_ranks(3, [](int64_t rank, const Group& group) {
     const auto engine = engine::Engine::for_group(group);
     const auto nodes = node::find_nodes(group);
@@ -221,7 +221,7 @@ TEST(AnnouncedAllReduceJob, StartsItsAllReduceBeforeTheNextJobStarts) {
           AllReduceJobOptions{.name = "a mean", .rank = rank, .world_size = 3, .numel = 30'000, .nodes = nodes},
           JobMemory{});
     };
-    const auto announced = std::make_shared<AnnouncedAllReduceJob>("a call", rank, 3);
+    const auto announced = std::make_shared<AnnouncedJob>(rank, 3);
     const auto first = make_mean();
     const auto second = make_mean();
     for (int64_t round = 0; round < 60; ++round) {
