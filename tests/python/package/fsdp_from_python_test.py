@@ -1,5 +1,6 @@
 """narrowcast.fsdp: means in fully_shard, and the training of docs/examples/fsdp_from_python.py."""
 import copy
+import threading
 import unittest
 
 import torch
@@ -176,6 +177,29 @@ class OtherFormats(unittest.TestCase):
         self.assertEqual(ranks, list(range(dist.get_world_size())))
 
 
+class OtherThreads(unittest.TestCase):
+    """Rank 1 makes its call once a thread of rank 0 has answered it many times, while rank 0 waits in its call. So the call
+    must not hold the interpreter's lock. Not a test by itself."""
+
+    def runTest(self):
+        store = dist.distributed_c10d._get_default_store()
+        thread = threading.Thread(target=self.exchange_words, args=(store,))
+        thread.start()
+        if dist.get_rank() == 1:
+            thread.join()
+        shard = torch.empty(3)
+        QuantizedReduceScatter("fp32")(shard, torch.ones(6), dist.group.WORLD, dist.ReduceOp.SUM)
+        self.assertEqual(shard.tolist(), [2, 2, 2])
+        thread.join()
+
+    @staticmethod
+    def exchange_words(store):
+        rank = dist.get_rank()
+        for i in range(50):
+            store.set(f"word {i} of rank {rank}", "")
+            store.wait([f"word {i} of rank {1 - rank}"])
+
+
 class FsdpFromPython(unittest.TestCase):
     def test_what_is_no_mean_is_refused(self):
         self.assertEqual(run_on_ranks(1, OneRank()), [0])
@@ -190,6 +214,9 @@ class FsdpFromPython(unittest.TestCase):
     def test_formats_that_differ_are_an_error_on_all_ranks(self):
         for world_size in (2, 3):
             self.assertEqual(run_on_ranks(world_size, OtherFormats()), [0] * world_size)
+
+    def test_other_threads_run_meanwhile(self):
+        self.assertEqual(run_on_ranks(2, OtherThreads()), [0] * 2)
 
     def test_the_training_learns(self):
         learns(self, EXAMPLE)
