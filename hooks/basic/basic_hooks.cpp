@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
-#include "hooks/row/bucket.h"
 #include "ops/common/backend_errors.h"
 
 namespace narrowcast::hooks {
@@ -40,25 +39,23 @@ class AllReduceHook final : public TableHook {
 class CastHook final : public TableHook {
  public:
   CastHook(const HookRow& row, const HookOptions& options, at::ScalarType dtype)
-      : TableHook(row), group_(options.process_group), dtype_(dtype) {}
+      : TableHook(row), group_(options.process_group), buckets_(dtype) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    const at::Tensor buffer = bucket.getBuffer();
-    const at::Tensor compressed =
-        compressed_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(dtype_)); });
-    compressed.copy_(buffer);
-    compressed.div_(group_->getSize());
-    count_exchange(bucket, all_reduced_bytes(compressed, group_));
-    return all_reduce_then(group_, compressed, std::string(name()), [buffer, compressed] {
-      buffer.copy_(compressed);
-      return buffer;
+    return buckets_.run(name(), bucket, [&](const at::Tensor& compressed) {
+      const at::Tensor buffer = bucket.getBuffer();
+      compressed.div_(group_->getSize());
+      count_exchange(bucket, all_reduced_bytes(compressed, group_));
+      return all_reduce_then(group_, compressed, std::string(name()), [buffer, compressed] {
+        buffer.copy_(compressed);
+        return buffer;
+      });
     });
   }
 
  private:
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  const at::ScalarType dtype_;
-  PerBucket<at::Tensor> compressed_;
+  CastBuckets buckets_;
 };
 
 class NoopHook final : public TableHook {
@@ -89,6 +86,20 @@ at::ScalarType dtype_of(WireFormat format) {
     default:
       TORCH_CHECK_VALUE(false, "format: must be a format without blocks, but is ", to_string(format));
   }
+}
+
+CastBuckets::FuturePtr CastBuckets::run(std::string_view hook, const c10d::GradBucket& bucket,
+                                        const std::function<FuturePtr(const at::Tensor& copy)>& exchange) {
+  const at::Tensor buffer = bucket.getBuffer();
+  Scratch& scratch = scratch_.get(bucket, [&] {
+    return Scratch{at::empty_like(buffer, at::TensorOptions(dtype_)),
+                   c10::weak_intrusive_ptr<c10::ivalue::Future>(FuturePtr())};
+  });
+  check_completed(hook, bucket, scratch.last);
+  scratch.copy.copy_(buffer);
+  FuturePtr future = exchange(scratch.copy);
+  scratch.last = c10::weak_intrusive_ptr<c10::ivalue::Future>(future);
+  return future;
 }
 
 std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, WireFormat format) {

@@ -8,10 +8,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
+#include "hooks/row/bucket.h"
 #include "hooks/row/hook_row.h"
 
 namespace narrowcast::hooks {
@@ -21,6 +24,29 @@ std::unique_ptr<CommHook> make_allreduce_hook(const HookRow& row, const HookOpti
 
 // The dtype of a format without blocks. c10::ValueError for a format with blocks.
 at::ScalarType dtype_of(WireFormat format);
+
+// Copies of buckets in a narrower dtype, kept from step to step.
+class CastBuckets {
+ public:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  explicit CastBuckets(at::ScalarType dtype) : dtype_(dtype) {}
+
+  at::ScalarType dtype() const { return dtype_; }
+
+  // Copies the bucket, and returns the future of exchange(copy), which may use the copy until it is completed.
+  // c10::ValueError naming `hook` if the last exchange of this bucket is not.
+  FuturePtr run(std::string_view hook, const c10d::GradBucket& bucket,
+                const std::function<FuturePtr(const at::Tensor& copy)>& exchange);
+
+ private:
+  struct Scratch {
+    at::Tensor copy;
+    c10::weak_intrusive_ptr<c10::ivalue::Future> last;
+  };
+  const at::ScalarType dtype_;
+  PerBucket<Scratch> scratch_;
+};
 
 // "fp16_compress" and "bf16_compress": average the bucket in `format`, IEEE half precision or bfloat16 (PyTorch's
 // fp16_compress_hook and bf16_compress_hook).

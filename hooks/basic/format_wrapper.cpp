@@ -2,7 +2,6 @@
 #include <narrowcast/hooks.h>
 
 #include <ATen/core/jit_type.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -41,7 +40,7 @@ class FormatWrapper final : public CommHook {
  public:
   FormatWrapper(std::unique_ptr<CommHook> inner, WireFormat format)
       : inner_(std::move(inner)),
-        dtype_(dtype_of(format)),
+        buckets_(dtype_of(format)),
         name_(c10::str(to_string(format), "(", inner_->name(), ")")) {}
 
   std::string_view name() const override { return name_; }
@@ -49,23 +48,23 @@ class FormatWrapper final : public CommHook {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     check_bucket(name(), bucket);
     const at::Tensor buffer = bucket.getBuffer();
-    if (buffer.scalar_type() == dtype_) {
+    if (buffer.scalar_type() == buckets_.dtype()) {
       return run_inside(*inner_, bucket);
     }
-    const at::Tensor rounded = rounded_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(dtype_)); });
-    rounded.copy_(buffer);
-    const BufferInPlace in_place(bucket, rounded);
-    return run_inside(*inner_, bucket)
-        ->then(
-            [name = name_, buffer](c10::ivalue::Future& done) {
-              if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-              const at::Tensor result = tensor_in(done.value());
-              TORCH_CHECK_VALUE(result.sizes() == buffer.sizes(), "hook ", name, ": the result for a bucket of ",
-                                buffer.sizes(), " elements has shape ", result.sizes());
-              buffer.copy_(result);
-              return c10::IValue(buffer);
-            },
-            c10::TensorType::get());
+    return buckets_.run(name(), bucket, [&](const at::Tensor& rounded) {
+      const BufferInPlace in_place(bucket, rounded);
+      return run_inside(*inner_, bucket)
+          ->then(
+              [name = name_, buffer](c10::ivalue::Future& done) {
+                if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+                const at::Tensor result = tensor_in(done.value());
+                TORCH_CHECK_VALUE(result.sizes() == buffer.sizes(), "hook ", name, ": the result for a bucket of ",
+                                  buffer.sizes(), " elements has shape ", result.sizes());
+                buffer.copy_(result);
+                return c10::IValue(buffer);
+              },
+              c10::TensorType::get());
+    });
   }
 
   std::optional<double> compression() const override { return inner_->compression(); }
@@ -87,9 +86,8 @@ class FormatWrapper final : public CommHook {
 
  private:
   const std::unique_ptr<CommHook> inner_;
-  const at::ScalarType dtype_;
+  CastBuckets buckets_;
   const std::string name_;
-  PerBucket<at::Tensor> rounded_;
 };
 
 }  // namespace
