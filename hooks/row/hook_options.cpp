@@ -16,24 +16,6 @@
 namespace narrowcast::hooks {
 namespace {
 
-template <class T>
-constexpr bool kIsOptional = false;
-template <class T>
-constexpr bool kIsOptional<std::optional<T>> = true;
-
-template <class T>
-OptionValue value_of(const T& value) {
-  if constexpr (kIsOptional<T>) {
-    return value ? value_of(*value) : OptionValue();
-  } else if constexpr (std::is_constructible_v<std::string, T>) {
-    return std::string(value);
-  } else if constexpr (std::is_arithmetic_v<T>) {
-    return value;
-  } else {
-    return std::string(to_string(value));
-  }
-}
-
 // Reads the name of an enumerator. Null for other types, whose options are values of the member's type.
 template <class T>
 constexpr T (*kParse)(std::string_view) = nullptr;
@@ -190,11 +172,7 @@ void set_option(HookOptions& options, const std::string& name, const OptionValue
     known += (known.empty() ? "" : ", ") + std::string(other);
     if (name != other) return;
     found = true;
-    if (std::holds_alternative<std::monostate>(value)) {
-      member(options) = member(usual);
-    } else {
-      how.set(name, value, member(options));
-    }
+    set_member(value, member(options), member(usual), [&](auto& read) { how.set(name, value, read); });
   });
   TORCH_CHECK_VALUE(found, "unknown option '", name, "'; known: ", known);
 }

@@ -1,4 +1,4 @@
-// Reads option values (OptionValue) into members.
+// Members as option values (OptionValue), and back.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
@@ -46,3 +48,36 @@ void read_option(const std::string& name, const OptionValue& value, std::optiona
 
 }  // namespace hooks
 }  // namespace narrowcast
+
+namespace narrowcast::hooks {
+
+template <class T>
+constexpr bool kIsOptional = false;
+template <class T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+
+// The value of a member; no value for an empty optional, and the name of an enumerator.
+template <class T>
+OptionValue value_of(const T& member) {
+  if constexpr (kIsOptional<T>) {
+    return member ? value_of(*member) : OptionValue();
+  } else if constexpr (std::is_constructible_v<std::string, T>) {
+    return std::string(member);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return member;
+  } else {
+    return std::string(to_string(member));
+  }
+}
+
+// No value sets the member to its default, `usual`; any other value is read by `read`.
+template <class T, class Read>
+void set_member(const OptionValue& value, T& member, const T& usual, const Read& read) {
+  if (std::holds_alternative<std::monostate>(value)) {
+    member = usual;
+  } else {
+    read(member);
+  }
+}
+
+}  // namespace narrowcast::hooks

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -114,13 +115,21 @@ class CommHookClass final : public torch::CustomClassHolder {
   c10::IValue run_for_reducer(const at::Tensor& buffer, c10::IValue result, const BucketPlace& place,
                               std::vector<at::Tensor> parameters) {
     c10d::GradBucket bucket = make_bucket(buffer, place, std::move(parameters));
-    using Future = c10::ivalue::Future;
     // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
     const auto give_object = [result = std::move(result)](Future& done) {
       if (done.hasError()) std::rethrow_exception(done.exception_ptr());
       return std::make_pair(result, done.storages());
     };
-    return hook().runHook(bucket)->then(give_object, c10::PyObjectType::get());
+    const auto average = hook().runHook(bucket);
+    in_flight_.insert_or_assign(place.index, c10::weak_intrusive_ptr<Future>(average));
+    return average->then(give_object, c10::PyObjectType::get());
+  }
+
+  // Waits until a bucket of that index, given to run_for_reducer before, is averaged: then another model may give its
+  // bucket of that index. Does not throw if the average has failed.
+  void wait_for(int64_t index) {
+    const auto found = in_flight_.find(index);
+    if (const auto average = found == in_flight_.end() ? nullptr : found->second.lock()) average->wait();
   }
 
   std::string name() const { return std::string(hook().name()); }
@@ -149,6 +158,8 @@ class CommHookClass final : public torch::CustomClassHolder {
   void close() { hook_.reset(); }
 
  private:
+  using Future = c10::ivalue::Future;
+
   hooks::CommHook& hook() const {
     TORCH_CHECK_VALUE(hook_, "the hook is closed");
     return *hook_;
@@ -156,6 +167,7 @@ class CommHookClass final : public torch::CustomClassHolder {
 
   const pid_t process_ = getpid();
   std::unique_ptr<hooks::CommHook> hook_;
+  std::map<int64_t, c10::weak_intrusive_ptr<Future>> in_flight_;  // Averages by index; some may be completed.
 };
 
 // torch::class_ derives schemas from C++ types, and none of those is a Python object: this schema is made by hand.
@@ -199,6 +211,7 @@ TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
   hook.def_run_for_reducer();
   hook.def(torch::init<const std::string&, const OptionDict&, const std::string&>())
       .def("run", &CommHookClass::run)
+      .def("wait_for", &CommHookClass::wait_for)
       .def("name", &CommHookClass::name)
       .def("nodes", &CommHookClass::nodes)
       .def("decision", &CommHookClass::decision)

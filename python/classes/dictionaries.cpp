@@ -18,7 +18,12 @@ hooks::OptionValue to_option(const std::string& name, const c10::IValue& value) 
 
 void for_each_option(const OptionDict& options,
                      const std::function<void(const std::string& name, const hooks::OptionValue& value)>& set) {
-  for (const auto& option : options) set(option.key(), to_option(option.key(), option.value()));
+  for (const auto& option : options) {
+    const hooks::OptionValue value = to_option(option.key(), option.value());
+    TORCH_CHECK_VALUE(option.key() != kWrongValue, hooks::text_of(value));
+    TORCH_CHECK_TYPE(option.key() != kWrongType, hooks::text_of(value));
+    set(option.key(), value);
+  }
 }
 
 StateDict to_dict(const hooks::HookState& state) {

@@ -17,8 +17,14 @@ namespace narrowcast::classes {
 using OptionDict = c10::Dict<std::string, c10::IValue>;
 using StateDict = c10::Dict<std::string, at::Tensor>;
 
+// Entries of options in whose place Python found an error: its text, which all ranks then throw as c10::ValueError or
+// c10::TypeError. python/narrowcast/_options.py makes them.
+inline constexpr const char* kWrongValue = "wrong value";
+inline constexpr const char* kWrongType = "wrong type";
+
 // Calls set(name, value) for each option. None is no value (std::monostate), which stands for the default.
-// c10::TypeError naming the option for a value that is not None, a bool, an int, a float or a str.
+// c10::TypeError naming the option for a value that is not None, a bool, an int, a float or a str, and the errors
+// above.
 void for_each_option(const OptionDict& options,
                      const std::function<void(const std::string& name, const hooks::OptionValue& value)>& set);
 

@@ -1,7 +1,7 @@
 // torch.classes.narrowcast.OuterOptimizer: narrowcast::OuterOptimizer for TorchScript and Python, whose own optimizer
 // takes the inner steps.
 //
-//   outer = torch.classes.narrowcast.OuterOptimizer(parameters, {"sync_every": 30}, group.group_name)
+//   outer = torch.classes.narrowcast.OuterOptimizer(parameters, {"sync_every": 30}, group.group_name, init_sync)
 //   ...; optimizer.step(); outer.step()
 #include <c10/util/Exception.h>
 #include <torch/custom_class.h>
@@ -17,9 +17,12 @@
 #include <utility>
 #include <vector>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/outer_optimizer.h>
 #include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
+#include "trainer/ddp/module/broadcast.h"
+#include "trainer/ddp/outer/outer_arguments.h"
 
 namespace narrowcast::classes {
 namespace {
@@ -40,13 +43,23 @@ OuterOptions to_outer_options(const OptionDict& given) {
   return options;
 }
 
+// Broadcasts nothing unless all ranks' arguments are right.
+std::unique_ptr<OuterOptimizer> make_outer(torch::optim::Optimizer& inner, const OptionDict& given,
+                                           const ProcessGroupPtr& group, bool init_sync) {
+  const OuterOptions options = agree_on_outer_options(inner, group, [&] { return to_outer_options(given); });
+  check_equal_on_all_ranks(group, {{"init_sync", hooks::text_of(init_sync)}});
+  if (init_sync) broadcast_from_rank_0(group, outer_parameters_of(inner), "the broadcast of the first parameters");
+  return std::make_unique<OuterOptimizer>(inner, group, options);
+}
+
 class OuterOptimizerClass final : public torch::CustomClassHolder {
  public:
-  // OuterOptimizer's constructor, a collective. `options`: by the names of OuterOptions::named.
-  OuterOptimizerClass(std::vector<at::Tensor> parameters, const OptionDict& options, const std::string& group_name)
+  // OuterOptimizer's constructor, a collective. `options`: by the names of OuterOptions::named, and "first_exchange".
+  // `init_sync`: the parameters become rank 0's first. An error of one rank's arguments is an error on all.
+  OuterOptimizerClass(std::vector<at::Tensor> parameters, const OptionDict& options, const std::string& group_name,
+                      bool init_sync)
       : inner_(std::move(parameters)),
-        outer_(
-            std::make_unique<OuterOptimizer>(inner_, collectives::find_group(group_name), to_outer_options(options))) {}
+        outer_(make_outer(inner_, options, collectives::find_group(group_name), init_sync)) {}
 
   // A forked child has no engine's thread, see CommHookClass.
   ~OuterOptimizerClass() override {
@@ -127,7 +140,7 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
   library.class_<OuterOptimizerClass>("OuterOptimizer")
-      .def(torch::init<std::vector<at::Tensor>, const OptionDict&, const std::string&>())
+      .def(torch::init<std::vector<at::Tensor>, const OptionDict&, const std::string&, bool>())
       .def("step", &OuterOptimizerClass::step)
       .def("skip_step", &OuterOptimizerClass::skip_step)
       .def("finish", &OuterOptimizerClass::finish)

@@ -6,9 +6,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from narrowcast._closing import close_with
+from narrowcast._options import Option, passable
 from narrowcast._states import states_of_rank
 
-Option = Union[None, bool, int, float, str]
 HookStateDict = dict[str, Any]
 
 
@@ -27,9 +27,9 @@ class CommHook:
         should decide it.
 
     The hook is made by open(), or with the first bucket. That is a collective: ranks compare names and options, find the nodes,
-    and may measure the network. All ranks must use the same names and options. Raises ValueError or TypeError, naming the
-    option, for options that are unknown, of a wrong type, out of range or without effect, and ValueError on all ranks if they
-    differ. If a rank or the network fails, backward() raises torch.distributed.DistBackendError (a RuntimeError)."""
+    and may measure the network. All ranks must use the same names and options. It raises ValueError or TypeError, naming the
+    option, on all ranks, if an option of any rank is unknown, of a wrong type, out of range or without effect, and ValueError
+    if they differ. If a rank or the network fails, backward() raises torch.distributed.DistBackendError (a RuntimeError)."""
 
     def __init__(self, name: str = "auto", process_group: Optional[dist.ProcessGroup] = None, **options: Option) -> None:
         self._hook_name = name
@@ -43,10 +43,7 @@ class CommHook:
         without a device, if the group moves tensors of CPUs and of GPUs."""
         if self._finalizer is not None:
             return self
-        options = dict(self._options)
-        if device is not None:
-            options.setdefault("device", torch.device(device).type)
-        self._made = torch.classes.narrowcast.CommHook(self._hook_name, options, self.process_group.group_name)
+        self._made = make_hook(self._hook_name, self._options, self.process_group, device)
         self._finalizer = close_with(self, self._made.close)
         return self
 
@@ -57,10 +54,9 @@ class CommHook:
 
     def run(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Returns at once a future of the averaged bucket, which replaces `bucket.buffer()`."""
-        buffer = bucket.buffer()
         if self._made is None:
-            self.open(buffer.device)
-        return self._made.run_for_reducer(buffer, buffer, bucket.index(), bucket.is_last(), bucket.parameters())
+            self.open(bucket.buffer().device)
+        return run_hook(self._made, bucket)
 
     @property
     def process_group(self) -> dist.ProcessGroup:
@@ -136,6 +132,19 @@ class CommHook:
         if self._made is None:
             raise RuntimeError(f"hook '{self._hook_name}' is not made before its first bucket: call open(device) on all ranks")
         return self._made
+
+
+def make_hook(name: str, options: dict[str, Option], group: dist.ProcessGroup, device: Union[None, str, torch.device]) -> Any:
+    """The hook in C++, which must be closed (close_with). A collective; see CommHook for the errors."""
+    if device is not None:
+        options = {"device": str(device).partition(":")[0], **options}
+    return torch.classes.narrowcast.CommHook(str(name), passable(options), group.group_name)
+
+
+def run_hook(hook: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """CommHook.run of a hook in C++."""
+    buffer = bucket.buffer()
+    return hook.run_for_reducer(buffer, buffer, bucket.index(), bucket.is_last(), bucket.parameters())
 
 
 def comm_hook(state: CommHook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from narrowcast._closing import close_with
+from narrowcast._options import Option, passable
 from narrowcast._states import states_of_rank
-from narrowcast.comm_hook import Option
 
 
 class DiLoCo:
@@ -27,20 +27,17 @@ class DiLoCo:
         overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels, node_size, link_gbit, link_us.
 
     Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call
-    them in the same order. Raises ValueError or TypeError for wrong options, ValueError on all ranks if options or parameters
-    differ between ranks, and torch.distributed.DistBackendError if a rank or the network fails."""
+    them in the same order. Raises ValueError or TypeError on all ranks if options of any rank are wrong, or if options, or shapes
+    and dtypes of parameters, differ between ranks; nothing is changed then. Raises torch.distributed.DistBackendError if a rank
+    or the network fails."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, process_group: Optional[dist.ProcessGroup] = None, *, sync_every: int,
                  outer_optimizer: str = "nesterov", init_sync: bool = True, **options: Option) -> None:
         self.optimizer = optimizer
         self.process_group = dist.group.WORLD if process_group is None else process_group
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
-        if init_sync:
-            _check_equal_shapes(parameters, self.process_group)
-            for each in parameters:
-                dist.broadcast(each.detach(), group=self.process_group, group_src=0)
         options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, **options}
-        self._own = torch.classes.narrowcast.OuterOptimizer(parameters, options, self.process_group.group_name)
+        self._own = torch.classes.narrowcast.OuterOptimizer(parameters, passable(options), self.process_group.group_name, init_sync)
         self._finalizer = close_with(self, self._own.close)
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
@@ -105,16 +102,3 @@ class DiLoCo:
         all_saved, own = states_of_rank(saved, self.process_group)
         self._own.load_state(all_saved[0]["replica"], all_saved[0]["world_size"], [each["own"] for each in own],
                              all_saved[0]["own"])
-
-
-def _check_equal_shapes(parameters: list[torch.Tensor], group: dist.ProcessGroup) -> None:
-    """ValueError on all ranks if their parameters have other sizes: a broadcast of them would end the process."""
-    own = [(tuple(each.shape), str(each.dtype)) for each in parameters]
-    of_ranks: list[Any] = [None] * group.size()
-    dist.all_gather_object(of_ranks, own, group=group)
-    for rank, other in enumerate(of_ranks):
-        if len(other) != len(of_ranks[0]):
-            raise ValueError(f"parameters: rank 0 has {len(of_ranks[0])}, but rank {rank} has {len(other)}")
-        for number, (first, here) in enumerate(zip(of_ranks[0], other)):
-            if here != first:
-                raise ValueError(f"parameters: number {number} is {first} on rank 0, but {here} on rank {rank}")

@@ -1,10 +1,13 @@
 """Hooks whose state is a process group, as PyTorch's are: model.register_comm_hook(process_group, hook)."""
-from typing import Callable, Optional
+import weakref
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
 
-from narrowcast.comm_hook import CommHook, Option
+from narrowcast._closing import close_with
+from narrowcast._options import Option
+from narrowcast.comm_hook import make_hook, run_hook
 
 Hook = Callable[[Optional[dist.ProcessGroup], dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -23,16 +26,19 @@ def stateless(name: str) -> Hook:
 
 
 class HooksOfModels:
-    """A CommHook for each model of a joint backward pass, because a hook may have each bucket in flight once. The function that
+    """A hook for each model of a joint backward pass, because a hook may have each bucket in flight once. The function that
     DistributedDataParallel calls does not know its model. So the first model that gives a bucket number in a pass uses the first
     hook, the second model the second one. All ranks give buckets in the same order. Bits do not depend on the hook.
+
+    The hooks of a group are closed once it is destroyed and no model uses it any more.
 
     options: of CommHook. Not for hooks that keep anything between steps."""
 
     def __init__(self, name: str, **options: Option) -> None:
         self._name = name
         self._options = options
-        self._of_group: dict[dist.ProcessGroup, _HooksOfGroup] = {}
+        # The values must not refer to the groups.
+        self._of_group: weakref.WeakKeyDictionary[dist.ProcessGroup, _HooksOfGroup] = weakref.WeakKeyDictionary()
 
     def run(self, process_group: Optional[dist.ProcessGroup],
             bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -40,16 +46,18 @@ class HooksOfModels:
         group = dist.group.WORLD if process_group is None else process_group
         if group not in self._of_group:
             self._of_group[group] = _HooksOfGroup()
-        return self._of_group[group].next(bucket.index(), lambda: CommHook(self._name, group, **self._options)).run(bucket)
+        hook = self._of_group[group].next(bucket.index(),
+                                          lambda: make_hook(self._name, self._options, group, bucket.buffer().device))
+        return run_hook(hook, bucket)
 
 
 class _HooksOfGroup:
     def __init__(self) -> None:
-        self._hooks: list[CommHook] = []
+        self._hooks: list[Any] = []
         self._pass: Optional[int] = None
         self._given: dict[int, int] = {}  # How often each bucket number was given in this pass.
 
-    def next(self, index: int, make: Callable[[], CommHook]) -> CommHook:
+    def next(self, index: int, make: Callable[[], Any]) -> Any:
         # Outside of a backward pass, -1: DistributedDataParallel.join waits for a model's buckets before the next model's.
         current = torch._C._current_graph_task_id()
         if current != self._pass or (current == -1 and index == 0):
@@ -59,4 +67,8 @@ class _HooksOfGroup:
         self._given[index] = number + 1
         if number == len(self._hooks):
             self._hooks.append(make())
+            close_with(self, self._hooks[-1].close)
+        # A checkpoint with use_reentrant=True has a pass of its own within the pass, so the count can begin anew while buckets
+        # are in flight.
+        self._hooks[number].wait_for(index)
         return self._hooks[number]

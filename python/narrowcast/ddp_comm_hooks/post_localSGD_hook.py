@@ -4,6 +4,7 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
+from narrowcast._options import Option, wrong
 from narrowcast.comm_hook import CommHook
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
@@ -16,16 +17,25 @@ class PostLocalSGDState(CommHook):
     subgroup: this rank's group, one of those of torch.distributed.new_subgroups. None: the ranks of each node.
     post_local_gradient_allreduce: False to average no gradients at all after the start.
 
-    Something else must average the parameters, e.g. PyTorch's PeriodicModelAverager. Raises ValueError if the subgroup is not
-    one of equal groups of consecutive ranks."""
+    Something else must average the parameters, e.g. PyTorch's PeriodicModelAverager. The first bucket raises ValueError, on all
+    ranks, if a rank's subgroup is not one of equal groups of consecutive ranks."""
 
     def __init__(self, process_group: Optional[dist.ProcessGroup], subgroup: Optional[dist.ProcessGroup], start_localSGD_iter: int,
                  post_local_gradient_allreduce: bool = True) -> None:
-        size = 1 if not post_local_gradient_allreduce else None if subgroup is None else _size_of_groups(process_group, subgroup)
-        super().__init__("post_local_sgd", process_group, outer_warmup=start_localSGD_iter, local_group=size)
+        options: dict[str, Option] = {"outer_warmup": start_localSGD_iter, "local_group": None}
+        if not post_local_gradient_allreduce:
+            options["local_group"] = 1
+        elif subgroup is not None:
+            try:
+                options["local_group"] = _size_of_groups(process_group, subgroup)
+            except ValueError as error:
+                options = wrong(error)
+        super().__init__("post_local_sgd", process_group, **options)
 
 
 def _size_of_groups(process_group: Optional[dist.ProcessGroup], subgroup: dist.ProcessGroup) -> int:
+    if subgroup == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("subgroup: must be the group of this rank, but this rank is not in it")
     everyone = dist.get_process_group_ranks(dist.group.WORLD if process_group is None else process_group)
     members = dist.get_process_group_ranks(subgroup)
     size = len(members)

@@ -5,7 +5,8 @@ from typing import Any, Optional, Union
 import torch
 import torch.distributed as dist
 
-from narrowcast.comm_hook import CommHook, HookStateDict, Option
+from narrowcast._options import Option, wrong
+from narrowcast.comm_hook import CommHook, HookStateDict
 
 _logger = logging.getLogger(__name__)
 
@@ -17,15 +18,13 @@ class PowerSGDState:
     every compression_stats_logging_frequency steps; `state.hook.compression` is the same.
 
     min_compression_rate, orthogonalization_epsilon and batch_tensors_with_same_shape must be left out for
-    batched_powerSGD_hook, which ignores them in PyTorch."""
+    batched_powerSGD_hook, which ignores them in PyTorch. The first bucket raises ValueError or TypeError, on all ranks, for wrong
+    arguments of any rank."""
 
     def __init__(self, process_group: Optional[dist.ProcessGroup], matrix_approximation_rank: int = 1,
                  start_powerSGD_iter: int = 1_000, min_compression_rate: float = 2, use_error_feedback: bool = True,
                  warm_start: bool = True, orthogonalization_epsilon: float = 0, random_seed: int = 0,
                  compression_stats_logging_frequency: int = 10_000, batch_tensors_with_same_shape: bool = False) -> None:
-        if start_powerSGD_iter <= 1 and (use_error_feedback or warm_start):
-            raise ValueError(f"start_powerSGD_iter: must be at least 2 with use_error_feedback or warm_start, because buckets "
-                             f"change after the first step, but is {start_powerSGD_iter}")
         self._process_group = process_group
         self._hook: Optional[CommHook] = None
         self._log_every = max(1, compression_stats_logging_frequency)
@@ -35,6 +34,9 @@ class PowerSGDState:
             "power_sgd_min_rate": min_compression_rate, "power_sgd_error_feedback": use_error_feedback,
             "power_sgd_warm_start": warm_start, "power_sgd_epsilon": orthogonalization_epsilon, "power_sgd_seed": random_seed,
             "power_sgd_batch": batch_tensors_with_same_shape, "power_sgd_memory": "averaged"}
+        if start_powerSGD_iter <= 1 and (use_error_feedback or warm_start):
+            self._options = wrong(ValueError(f"start_powerSGD_iter: must be at least 2 with use_error_feedback or warm_start, "
+                                             f"because buckets change after the first step, but is {start_powerSGD_iter}"))
 
     @property
     def hook(self) -> CommHook:

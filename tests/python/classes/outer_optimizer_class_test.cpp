@@ -21,7 +21,10 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kOuterScript = R"(
 def make(parameters: List[Tensor], options: Dict[str, Any], group: str) -> OuterOptimizer:
-    return OuterOptimizer(parameters, options, group)
+    return OuterOptimizer(parameters, options, group, False)
+
+def make_equal(parameters: List[Tensor], options: Dict[str, Any], group: str) -> OuterOptimizer:
+    return OuterOptimizer(parameters, options, group, True)
 
 def step(outer: OuterOptimizer) -> None:
     outer.step()
@@ -149,6 +152,27 @@ TEST(OuterOptimizerClass, ResumesWithEqualBits) {
   });
 }
 
+TEST(OuterOptimizerClass, BeginsWithParametersOfRank0) {
+  testing::run_ranks(3, [](int64_t rank, const Group& group) {
+    const RegisteredGroup registered(group);
+    const auto parameters = make_parameters();
+    move(parameters, rank, 0);
+    const auto first = make_parameters();
+    move(first, 0, 0);
+    const auto before = parameters[0].detach().clone();
+    const auto make = [&](const GivenOptions& given) {
+      outer_script().run_method("make_equal", parameters, to_option_dict(given), registered.name());
+    };
+    EXPECT_THAT(script_error([&] {
+                  make({{"sync_every", int64_t{rank == 1 ? 0 : 4}}});
+                }),
+                HasSubstr("OuterOptimizer on rank 1: sync_every: must be at least 1, but is 0"));
+    EXPECT_TRUE(at::equal(parameters[0], before)) << "nothing is broadcast";
+    make(kOptions);
+    expect_equal_parameters(parameters, first, 0);
+  });
+}
+
 TEST(OuterOptimizerClass, NamesOptionsThatAreWrong) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
     const RegisteredGroup registered(group);
@@ -160,6 +184,8 @@ TEST(OuterOptimizerClass, NamesOptionsThatAreWrong) {
     EXPECT_THAT(error({{"exempt_one_dimensional", true}}), HasSubstr("unknown option 'exempt_one_dimensional'"));
     EXPECT_THAT(error({{"outer_optimizer", std::string("adam")}}), HasSubstr("outer_optimizer"));
     EXPECT_THAT(error({{"sync_every", int64_t{0}}}), HasSubstr("sync_every: must be at least 1, but is 0"));
+    EXPECT_THAT(error({{"wrong value", std::string("Python's text")}}), HasSubstr("Python's text"));
+    EXPECT_THAT(error({{"wrong type", std::string("Python's text")}}), HasSubstr("Python's text"));
   });
 }
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast
 from narrowcast.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
-from support.gradients import Network, RankTestCase, loss_of, trained, wrapped
+from support.gradients import Matrices, Network, RankTestCase, loss_of, trained, wrapped, wrapped_with_buckets
 from support.ranks import run_on_ranks
 from support.upstream import running_on_gloo
 
@@ -86,24 +86,6 @@ IN_PAIRS = {"local SGD in pairs": local_sgd(2)}
 EXACT = ("allreduce", "local SGD in one group")
 
 
-class Matrices(nn.Module):
-    """Two layers have equal shapes, for PowerSGD in batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(61, 80), nn.Tanh(), nn.Linear(80, 80), nn.Tanh(), nn.Linear(80, 80), nn.Tanh(),
-                                    nn.Linear(80, 7))
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-def wrapped_with_buckets(model):
-    """Has several buckets in its first step, too. Otherwise only a model with unused parameters has them."""
-    with mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1000):
-        return wrapped(model, find_unused_parameters=True)
-
-
 class Task(nn.Module):
     """A layer whose inputs differ between ranks, as in PyTorch's own test of its hooks. Gradients are positive and about
     1/100: sums of terms that cancel could exceed a relative tolerance."""
@@ -124,33 +106,6 @@ def task_gradient(hook_type=None, group=None):
     torch.manual_seed(2020)
     model(torch.rand(40, 20)).mean().backward()
     return model.module.layer.weight.grad
-
-
-class TogetherInFlight:
-    """Calls a hook of several models. After the step in which hooks are made, rank 1 gives no bucket before rank 0 has given all
-    of its own, which therefore are in flight together."""
-    joint_passes = 0
-    step = 0
-    last_buckets = 0
-
-    def __init__(self, hook, models):
-        self.hook, self.models = hook, models
-
-    @classmethod
-    def begin(cls, step):
-        cls.joint_passes += 1
-        cls.step, cls.last_buckets = step, 0
-
-    def run(self, group: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        cls, store = TogetherInFlight, dist.distributed_c10d._get_default_store()
-        key = f"all buckets of pass {cls.joint_passes}"
-        if cls.step > 0 and dist.get_rank() == 1:
-            store.wait([key])
-        future = self.hook(group, bucket)
-        cls.last_buckets += bucket.is_last()
-        if cls.last_buckets == self.models and dist.get_rank() == 0:
-            store.set(key, "")
-        return future
 
 
 class OnEachRank(RankTestCase):
@@ -225,11 +180,28 @@ class OnEachRank(RankTestCase):
     def local_groups(self):
         """Local SGD in pairs of ranks."""
         self.assert_same(self.gradients_of("local SGD in pairs", OURS), self.gradients_of("local SGD in pairs", PYTORCH))
-        ranks = [0, 2] if dist.get_rank() % 2 == 0 else [1, 3]
         subgroup, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
-        with self.assertRaisesRegex(ValueError, rf"subgroup: must be one of equal groups of consecutive ranks of "
-                                    rf"\[0, 1, 2, 3\], but has the ranks \[{ranks[0]}, {ranks[1]}\]"):
-            OURS.post_localSGD_hook.PostLocalSGDState(None, subgroup, START)
+        with self.assertRaisesRegex(ValueError, r"rank 0: subgroup: must be one of equal groups of consecutive ranks of "
+                                    r"\[0, 1, 2, 3\], but has the ranks \[0, 2\]"):
+            OURS.post_localSGD_hook.PostLocalSGDState(None, subgroup, START).open("cpu")
+
+    def subgroup_of_one_rank(self):
+        """If it is wrong, all ranks raise the error, and the group remains usable."""
+        last = dist.get_world_size() - 1
+        pair, without_last = dist.new_group([last - 1, last]), dist.new_group([0])
+        cases = {"this rank is not in it": without_last}
+        if last == 2:
+            cases[r"consecutive ranks of \[0, 1, 2\], but has the ranks \[1, 2\]"] = pair
+        for text, subgroup in cases.items():
+            with self.subTest(text=text):
+                ddp = wrapped()
+                own = subgroup if dist.get_rank() == last else dist.group.WORLD
+                ddp.register_comm_hook(OURS.post_localSGD_hook.PostLocalSGDState(None, own, START),
+                                       OURS.post_localSGD_hook.post_localSGD_hook)
+                with self.assertRaisesRegex(ValueError, f"create_comm_hook on rank {last}: subgroup: .*{text}"):
+                    trained(ddp, 1)
+        register_ddp_comm_hook(DDPCommHookType.INT8, ddp := wrapped())
+        trained(ddp, 1)
 
     def formats(self):
         """Members that PyTorch does not have are hooks of the same name."""
@@ -243,38 +215,6 @@ class OnEachRank(RankTestCase):
                 narrowcast.register(second, member.name.lower())
                 self.assert_same(trained(first, 2), trained(second, 2))
 
-    def two_models(self):
-        """A function without a state serves two models, on one group, in one backward pass and in separate ones."""
-        for hook in (OURS.default_hooks.bf16_compress_hook, OURS.quantization_hooks.quantization_perchannel_hook):
-            models, alone = ([Network(), Network(), Matrices()] for _ in range(2))
-            ddps = [wrapped_with_buckets(each) for each in models]
-            for ddp, model, single in zip(ddps, models, alone):
-                single.load_state_dict(model.state_dict())
-                ddp.register_comm_hook(None, TogetherInFlight(hook, len(ddps)).run)
-            expected = [wrapped_with_buckets(each) for each in alone]
-            for ddp in expected:
-                name = "bf16_compress" if hook is OURS.default_hooks.bf16_compress_hook else "quantize_per_channel"
-                narrowcast.register(ddp, name)
-            for step in range(STEPS):
-                TogetherInFlight.begin(step)
-                for ddp in ddps:
-                    ddp.zero_grad()
-                sum(loss_of(each, step) for each in ddps).backward()
-                for ddp, single in zip(ddps, expected):
-                    trained(single, 1, step)
-                    self.assert_same([each.grad for each in ddp.parameters()], [each.grad for each in single.parameters()])
-
-    def other_group(self):
-        """The state is the group whose ranks average: here each rank alone."""
-        alone, _ = dist.new_subgroups(1)
-        ddp = wrapped()
-        ddp.register_comm_hook(alone, OURS.default_hooks.allreduce_hook)
-        loss_of(ddp, 0).backward()
-        single = Network()
-        single.load_state_dict(ddp.module.state_dict())
-        loss_of(single, 0).backward()
-        self.assert_same([each.grad for each in ddp.parameters()], [each.grad for each in single.parameters()])
-
     def wrong_states(self):
         state = OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=START)
         with self.assertRaisesRegex(RuntimeError, "has no hook before its first bucket"):
@@ -286,8 +226,9 @@ class OnEachRank(RankTestCase):
         with self.assertRaisesRegex(ValueError, "cannot be shared: it belongs to power_sgd, and batched_power_sgd was asked for"):
             trained(second, 1)
         trained(first, 1)
-        with self.assertRaisesRegex(ValueError, "start_powerSGD_iter: must be at least 2"):
-            OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1)
+        early = OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1 if dist.get_rank() == 1 else 2)
+        with self.assertRaisesRegex(ValueError, "create_comm_hook on rank 1: start_powerSGD_iter: must be at least 2"):
+            early.open(device="cpu")
         third = wrapped()
         third.register_comm_hook(OURS.powerSGD_hook.PowerSGDState(None, min_compression_rate=3),
                                  OURS.powerSGD_hook.batched_powerSGD_hook)
@@ -309,11 +250,11 @@ class DdpCommHooks(unittest.TestCase):
         self.assertLessEqual(TypesOfPyTorch.__members__.keys(), DDPCommHookType.__members__.keys())
 
     def test_two_ranks(self):
-        checks = ("task", "is_last", "same_bits", "around_power_sgd", "formats", "two_models", "other_group", "wrong_states")
+        checks = ("task", "is_last", "same_bits", "around_power_sgd", "formats", "subgroup_of_one_rank", "wrong_states")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
-        self.assertEqual(run_on_ranks(3, OnEachRank("task", "same_bits")), [0] * 3)
+        self.assertEqual(run_on_ranks(3, OnEachRank("task", "same_bits", "subgroup_of_one_rank")), [0] * 3)
 
     def test_four_ranks(self):
         self.assertEqual(run_on_ranks(4, OnEachRank("task", "local_groups")), [0] * 4)

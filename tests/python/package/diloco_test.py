@@ -172,15 +172,15 @@ class OnEachRank(RankTestCase):
             making(sync_every=2.5)
         with self.assertRaisesRegex(ValueError, "outer_optimizer: .*'?adam"):
             making(outer_optimizer="adam")
-        with self.assertRaisesRegex(ValueError, "^outer_format: .*int9"):
+        with self.assertRaisesRegex(ValueError, "rank 0: outer_format: .*int9"):
             making(outer_format="int9")
-        with self.assertRaisesRegex(TypeError, "^outer_format: must be str, but is int 5"):
+        with self.assertRaisesRegex(TypeError, "rank 0: outer_format: must be str, but is int 5"):
             making(outer_format=5)
         making(outer_format=None, outer_error_feedback=None, outer_mix=None, levels=None, first_exchange=None).close()
         # Broadcasts of other sizes would end a process.
-        with self.assertRaisesRegex(ValueError, "parameters: rank 0 has 6, but rank 1 has 2"):
+        with self.assertRaisesRegex(ValueError, "the number of parameters differs between ranks: rank 0 has 6, rank 1 has 2"):
             narrowcast.DiLoCo(sgd(torch.nn.Linear(3, 2) if dist.get_rank() else model), sync_every=2)
-        with self.assertRaisesRegex(ValueError, r"number 0 is \(\(2, 4\), 'torch.float32'\) on rank 0, but \(\(2, 3\)"):
+        with self.assertRaisesRegex(ValueError, r"parameter 0 differs between ranks: rank 0 has Float \[2, 4\], rank 1 has Float \[2, 3\]"):
             narrowcast.DiLoCo(sgd(torch.nn.Linear(4 - dist.get_rank(), 2)), sync_every=2)
         with self.assertRaisesRegex(ValueError, "sync_every differs between ranks: rank 0 has 2, rank 1 has 3"):
             making(sync_every=2 + dist.get_rank())
@@ -188,14 +188,42 @@ class OnEachRank(RankTestCase):
             making(sync_every=5, fragments=3)
         take_steps(model, making(), 0, 2)
 
+    def one_wrong_rank(self):
+        """Its error is an error on all ranks, which change nothing. The group remains usable."""
+        is_wrong = dist.get_rank() == 1
+        torch.manual_seed(dist.get_rank())
+        model = Network()
+        before = flat(model)
+
+        def check(error, text, parameters=None, **options):
+            with self.subTest(text=text), self.assertRaisesRegex(error, text):
+                optimizer = torch.optim.SGD(parameters, lr=RATE) if is_wrong and parameters else sgd(model)
+                narrowcast.DiLoCo(optimizer, **{"sync_every": 2, **(options if is_wrong else {})})
+            self.assert_same(flat(model), before)
+
+        check(ValueError, "OuterOptimizer on rank 1: unknown option 'sync'", sync=3)
+        check(ValueError, "OuterOptimizer on rank 1: sync_every: must be at least 1, but is 0", sync_every=0)
+        check(ValueError, "OuterOptimizer on rank 1: outer_mix: must be in 0..1, but is 2", outer_mix=2)
+        check(TypeError, "OuterOptimizer on rank 1: sync_every: must be int, but is float 2.5", sync_every=2.5)
+        check(TypeError, "OuterOptimizer on rank 1: outer_format: must be a bool, int, float or str, but is dtype",
+              outer_format=torch.float16)
+        check(ValueError, r"OuterOptimizer on rank 1: fragments: must be an integer of 64 bits, but is 1.000000e\+30", fragments=10**30)
+        check(ValueError, "OuterOptimizer on rank 1: parameter 0 of the optimizer is Double",
+              parameters=[torch.zeros(3, dtype=torch.double, requires_grad=True)])
+        check(ValueError, "OuterOptimizer on rank 1: the optimizer has no parameter", parameters=[torch.zeros(3)])
+        check(ValueError, "init_sync differs between ranks: rank 0 has true, rank 1 has false", init_sync=False)
+        narrowcast.DiLoCo(sgd(model), sync_every=2)
+        self.check_equal_on_all_ranks(model)
+
 
 class DiLoCo(unittest.TestCase):
     def test_two_ranks(self):
-        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure", "wrong_options")
+        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure", "wrong_options",
+                  "one_wrong_rank")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
-        self.assertEqual(run_on_ranks(3, OnEachRank("averages", "trains")), [0] * 3)
+        self.assertEqual(run_on_ranks(3, OnEachRank("averages", "trains", "one_wrong_rank")), [0] * 3)
 
 
 def load_tests(loader, _tests, _pattern):

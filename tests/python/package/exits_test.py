@@ -12,19 +12,21 @@ import unittest
 RANK = pathlib.Path(__file__).resolve().parents[1] / "support/ending_rank.py"
 WORLD = 2
 LIMIT = 60  # Seconds of a case, of which most start Python.
+# torchrun waits for a stopped process before it kills it.
+PATIENCE_OF_TORCHRUN = 30
 ABORTS = ("terminate called", "Fatal Python error", "Aborted", "core dumped", "Segmentation fault")
 
 
 class Exits:
     """The cases, for a launcher; not a test by itself."""
 
-    def run_case(self, case, number=None):
+    def run_case(self, case, number=None, limit=LIMIT):
         """Runs it on two ranks, whose processes must all end in time and without an abort. Returns exit code and output.
-        number: a signal for rank 1, once it is ready."""
+        number: a signal for rank 1, once it is ready. limit: in seconds."""
         process = subprocess.Popen([*self.launcher(), sys.executable, "-W", "ignore", str(RANK), case], text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         begin = time.monotonic()
-        timer = threading.Timer(LIMIT, process.terminate)
+        timer = threading.Timer(limit, process.terminate)
         timer.start()
         output = ""
         if number is not None:
@@ -35,7 +37,7 @@ class Exits:
                     break
         output += process.communicate()[0]
         timer.cancel()
-        self.assertLess(time.monotonic() - begin, LIMIT, output)
+        self.assertLess(time.monotonic() - begin, limit, output)
         self.check_that_all_ended(output)
         return process.returncode, output
 
@@ -56,8 +58,8 @@ class Exits:
         self.assertEqual(code, 0, output)
         self.assertIn(expected, output)
 
-    def check_failure(self, case, code, expected, number=None):
-        actual, output = self.run_case(case, number)
+    def check_failure(self, case, code, expected, number=None, limit=LIMIT):
+        actual, output = self.run_case(case, number, limit)
         self.assertEqual(actual, code, output)
         self.assertRegex(output, expected)
 
@@ -83,7 +85,11 @@ class Exits:
         self.check_success("worker_processes")
 
     def test_forked_child(self):
-        self.check_success("forked_child", "child: 3")
+        code, output = self.run_case("forked_child")
+        self.assertEqual(code, 0, output)
+        self.assertEqual(output.count("child: 3"), WORLD, output)
+        closed = sorted(int(pid) for pid in re.findall(r"closed by (\d+)", output))
+        self.assertEqual(closed, sorted(self.pids(output).values()), output)
 
     def test_exception_in_backward(self):
         self.check_failure("exception", 1, "KeyError: \"the model's own error\"")
@@ -93,6 +99,10 @@ class Exits:
 
     def test_interrupt(self):
         self.check_failure("interrupted", self.code_of(-signal.SIGINT), "KeyboardInterrupt", number=signal.SIGINT)
+
+    def test_hung_rank(self):
+        """The group's time-out ends the other rank, whose error names the stopped one. The launcher ends the stopped one."""
+        self.check_failure("hung", 1, r"DistBackendError: rank 0: int8 of bucket 0: .*rank 1", limit=LIMIT + PATIENCE_OF_TORCHRUN)
 
     def test_killed_rank(self):
         self.check_failure("killed", self.code_of(-signal.SIGKILL), self.exit_text(-signal.SIGKILL))
@@ -107,10 +117,6 @@ class UnderNarrowcastRun(Exits, unittest.TestCase):
 
     def exit_text(self, code):
         return rf"rank 1 \(pid \d+\) failed first: {f'exit code {code}' if code >= 0 else 'signal'}"
-
-    def test_hung_rank(self):
-        """torchrun would wait 30 s for the stopped process."""
-        self.check_failure("hung", 1, "DistBackendError: rank 0: int8 of bucket 0: .*rank 1")
 
 
 class UnderTorchrun(Exits, unittest.TestCase):

@@ -3,6 +3,7 @@ import datetime
 import os
 import signal
 import sys
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -122,8 +123,15 @@ def worker_processes():
 
 
 def forked_child():
-    """A child that ends as any Python program."""
-    ddp, _ = make_ddp()
+    """A child that ends as any Python program. It must not close the hook, whose threads it does not have."""
+    module = sys.modules["narrowcast.comm_hook"]  # The package has a function of this name.
+    close_with = module.close_with
+
+    def telling(owner, close):
+        return close_with(owner, lambda: (print("closed by", os.getpid(), flush=True), close()))
+
+    with mock.patch.object(module, "close_with", telling):
+        ddp, _ = make_ddp()
     take_step(ddp)
     child = os.fork()
     if child == 0:

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,18 @@ class Network(nn.Module):
         return self.layers(x) + (self.branch(x) if takes_branch else 0)
 
 
+class Matrices(nn.Module):
+    """Two layers have equal shapes, for PowerSGD in batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(61, 80), nn.Tanh(), nn.Linear(80, 80), nn.Tanh(), nn.Linear(80, 80), nn.Tanh(),
+                                    nn.Linear(80, 7))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 def loss_of(model, step, **arguments):
     """The loss of a batch that only this rank has."""
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
@@ -45,6 +58,12 @@ def loss_of(model, step, **arguments):
 
 def wrapped(model=None, **options):
     return DistributedDataParallel(Network() if model is None else model, bucket_cap_mb=BUCKET, **options)
+
+
+def wrapped_with_buckets(model):
+    """Has several buckets in its first step, too. Otherwise only a model with unused parameters has them."""
+    with mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 1000):
+        return wrapped(model, find_unused_parameters=True)
 
 
 def trained(ddp, steps, begin=0):

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/export.h>
 #include <narrowcast/process_group.h>
 
 namespace narrowcast {
@@ -13,7 +14,7 @@ namespace narrowcast {
 // A collective: the tensors get rank 0's values, in place. All ranks pass strided tensors of the same number, shapes
 // and dtypes, on a device that the group's backend moves. Every dtype can be sent; dtypes that backends do not support
 // are sent as bytes. Nothing is sent for an empty list. Throws c10::DistBackendError naming `step` if a peer fails.
-void broadcast_from_rank_0(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
-                           const std::string& step);
+NARROWCAST_EXPORT void broadcast_from_rank_0(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
+                                             const std::string& step);
 
 }  // namespace narrowcast

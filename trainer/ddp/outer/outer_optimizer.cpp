@@ -4,67 +4,25 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <exception>
 #include <string>
 #include <torch/csrc/distributed/c10d/comm.hpp>
-#include <unordered_set>
 #include <utility>
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
-#include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/table/hook_table.h"
 #include "trainer/base/files/hash.h"
+#include "trainer/ddp/outer/outer_arguments.h"
 #include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {
 namespace {
-
-OuterOptions checked_outer_options(const OuterOptions& options) {
-  options.validate();
-  return options;
-}
-
-bool is_taken(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
-
-// The parameters that get gradients, each once, in the order of the groups.
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
-  std::unordered_set<const at::TensorImpl*> seen;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
-        parameters.push_back(parameter);
-      }
-    }
-  }
-  TORCH_CHECK_VALUE(!parameters.empty(), "the optimizer has no parameter that requires a gradient");
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& parameter = parameters[i];
-    TORCH_CHECK_VALUE(is_taken(parameter.scalar_type()), "parameter ", i, " of the optimizer is ",
-                      parameter.scalar_type(), ", but must be float32, float16 or bfloat16: the reference is float32");
-    TORCH_CHECK_VALUE(parameter.device() == parameters[0].device(), "parameter ", i, " of the optimizer is on ",
-                      parameter.device(), ", but parameter 0 on ", parameters[0].device(),
-                      "; all must be on one device");
-    TORCH_CHECK_VALUE(parameter.is_non_overlapping_and_dense(), "parameter ", i, " of the optimizer, of sizes ",
-                      parameter.sizes(), " and strides ", parameter.strides(), ", has holes or overlaps in memory");
-  }
-  return parameters;
-}
-
-int64_t elements_of(const std::vector<at::Tensor>& parameters) {
-  int64_t elements = 0;
-  for (const at::Tensor& parameter : parameters) {
-    elements += parameter.numel();
-  }
-  return elements;
-}
 
 at::Tensor empty_floats(int64_t numel, at::Device device) {
   return at::empty({numel}, at::TensorOptions(at::kFloat).device(device));
@@ -86,8 +44,6 @@ at::Tensor OuterOptimizer::Slice::memory() const {
 // Cuts the parameters into parts that are equal, or of which the first ones are longer by one element.
 std::vector<OuterOptimizer::Fragment> OuterOptimizer::cut(const std::vector<at::Tensor>& parameters, int64_t count) {
   const int64_t elements = elements_of(parameters);
-  TORCH_CHECK_VALUE(count <= elements, "fragments: must be at most the number of elements (", elements, "), but is ",
-                    count);
   std::vector<Fragment> fragments;
   auto parameter = parameters.begin();
   int64_t used = 0;  // Elements of that parameter.
@@ -114,11 +70,10 @@ std::vector<OuterOptimizer::Fragment> OuterOptimizer::cut(const std::vector<at::
 OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options)
     : inner_(inner),
       group_(checked_group(std::move(group))),
-      options_(checked_outer_options(options)),
-      parameters_(parameters_of(inner)),
+      options_(agree_on_outer_options(inner, group_, [&] { return options; })),
+      parameters_(outer_parameters_of(inner)),
       elements_(elements_of(parameters_)),
       fragments_(cut(parameters_, options_.fragments())) {
-  compare_between_ranks();
   make_memory();
   exchange_ = with_network_errors(group_->getRank(), "making the outer exchange", [&] {
     return hooks::create_comm_hook(
@@ -136,16 +91,6 @@ OuterOptimizer::~OuterOptimizer() {
   if (under_way_ && under_way_->future && std::uncaught_exceptions() == 0) {
     under_way_->future->wait();
   }
-}
-
-void OuterOptimizer::compare_between_ranks() const {
-  std::vector<NamedValue> values = {{"narrowcast version", version()}};
-  for (const hooks::NamedOption& option : options_.named()) {
-    values.push_back({option.name, hooks::text_of(option.value)});
-  }
-  values.push_back({"first_exchange", c10::str(options_.effective_first_exchange())});
-  values.push_back({"elements of the parameters", c10::str(elements_)});
-  check_equal_on_all_ranks(group_, values);
 }
 
 // Ranks with different parameters would each be pulled towards another reference.

@@ -2,9 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include <narrowcast/hooks.h>
@@ -75,24 +76,44 @@ void check_wire(const hooks::WireOptions& wire) {
                     ", which rounds nothing");
 }
 
-// Format and error feedback of differences have other names than those options of gradients.
-constexpr const char* kOuterFormat = "outer_format";
-constexpr const char* kOuterErrorFeedback = "outer_error_feedback";
+constexpr std::string_view kFirstExchange = "first_exchange";
 
-// Returns no value for options that have no effect on an exchange.
-std::optional<hooks::NamedOption> named_for_exchange(hooks::NamedOption option) {
-  switch (option.kind) {
-    case hooks::OptionKind::kFormat:
-      return hooks::NamedOption{kOuterFormat, hooks::OptionKind::kLocal, option.value, option.is_given};
-    case hooks::OptionKind::kErrorFeedback:
-      return hooks::NamedOption{kOuterErrorFeedback, hooks::OptionKind::kLocal, option.value, option.is_given};
-    case hooks::OptionKind::kRounding:
-    case hooks::OptionKind::kLevels:
-    case hooks::OptionKind::kLink:
-      return option;
-    default:
-      return std::nullopt;
-  }
+// The list of the options by name, except the exchange's: calls visit(name, member, parse...) for each. Format and
+// error feedback of differences have other names than those options of gradients.
+template <class Visit>
+void visit_options(const Visit& visit) {
+  visit(
+      "sync_every", [](auto& options) -> auto& { return options.sync_every(); });
+  visit(
+      "outer_optimizer", [](auto& options) -> auto& { return options.optimizer(); }, &parse_outer_kind);
+  visit(
+      "outer_learning_rate", [](auto& options) -> auto& { return options.learning_rate(); });
+  visit(
+      "outer_momentum", [](auto& options) -> auto& { return options.momentum(); });
+  visit(
+      "fragments", [](auto& options) -> auto& { return options.fragments(); });
+  visit(
+      "overlap_steps", [](auto& options) -> auto& { return options.overlap_steps(); });
+  visit(
+      "outer_mix", [](auto& options) -> auto& { return options.mix(); });
+  visit(
+      "outer_warmup", [](auto& options) -> auto& { return options.warmup_steps(); });
+  visit(
+      "outer_format", [](auto& options) -> auto& { return options.wire().format; }, &parse_wire_format);
+  visit(
+      "outer_error_feedback", [](auto& options) -> auto& { return options.wire().error_feedback; });
+  visit(
+      kFirstExchange, [](auto& options) -> auto& { return options.first_exchange(); });
+}
+
+// The options of the exchange that have the names of the hooks' options.
+std::vector<hooks::NamedOption> named_of_exchange(const hooks::WireOptions& wire) {
+  using enum hooks::OptionKind;
+  std::vector<hooks::NamedOption> named = hooks::named_options({.wire = wire});
+  std::erase_if(named, [](const hooks::NamedOption& option) {
+    return option.kind != kRounding && option.kind != kLevels && option.kind != kLink;
+  });
+  return named;
 }
 
 }  // namespace
@@ -119,62 +140,40 @@ int64_t OuterOptions::largest_fragment(int64_t numel) const { return (numel + fr
 
 std::vector<hooks::NamedOption> OuterOptions::named() const {
   static const OuterOptions usual;
+  const OuterOptions filled_in =
+      OuterOptions(*this).learning_rate(effective_learning_rate()).momentum(effective_momentum());
   std::vector<hooks::NamedOption> named;
-  const auto add = [&](const char* name, hooks::OptionValue value, bool is_given) {
-    named.push_back({name, hooks::OptionKind::kLocal, std::move(value), is_given});
-  };
-  add("sync_every", sync_every(), sync_every() != usual.sync_every());
-  add("outer_optimizer", std::string(to_string(optimizer())), optimizer() != usual.optimizer());
-  add("outer_learning_rate", effective_learning_rate(), learning_rate().has_value());
-  add("outer_momentum", effective_momentum(), momentum().has_value());
-  add("fragments", fragments(), fragments() != usual.fragments());
-  add("overlap_steps", overlap_steps(), overlap_steps() != usual.overlap_steps());
-  add("outer_mix", mix(), mix() != usual.mix());
-  add("outer_warmup", warmup_steps(), warmup_steps() != usual.warmup_steps());
-  for (hooks::NamedOption& option : hooks::named_options({.wire = wire()})) {
-    if (auto taken = named_for_exchange(std::move(option))) {
-      named.push_back(*std::move(taken));
-    }
-  }
+  visit_options([&](std::string_view name, const auto& member, auto... /*parse*/) {
+    if (name == kFirstExchange) return;
+    named.push_back({std::string(name), hooks::OptionKind::kLocal, hooks::value_of(member(filled_in)),
+                     member(*this) != member(usual)});
+  });
+  std::ranges::move(named_of_exchange(wire()), std::back_inserter(named));
   return named;
 }
 
 void OuterOptions::set(const std::string& name, const hooks::OptionValue& value) {
   static const OuterOptions usual;
-  const auto read = [&](auto& member, const auto& usual_member, auto... parse) {
-    if (std::holds_alternative<std::monostate>(value)) {
-      member = usual_member;
-    } else {
-      hooks::read_option(name, value, member, parse...);
-    }
-  };
-  if (name == "sync_every") return read(sync_every_, usual.sync_every_);
-  if (name == "outer_optimizer") return read(optimizer_, usual.optimizer_, &parse_outer_kind);
-  if (name == "outer_learning_rate") return read(learning_rate_, usual.learning_rate_);
-  if (name == "outer_momentum") return read(momentum_, usual.momentum_);
-  if (name == "fragments") return read(fragments_, usual.fragments_);
-  if (name == "overlap_steps") return read(overlap_steps_, usual.overlap_steps_);
-  if (name == "outer_mix") return read(mix_, usual.mix_);
-  if (name == "outer_warmup") return read(warmup_steps_, usual.warmup_steps_);
-  if (name == "first_exchange") return read(first_exchange_, usual.first_exchange_);
-  if (name == kOuterFormat) return read(wire_.format, usual.wire_.format, &parse_wire_format);
-  if (name == kOuterErrorFeedback) return read(wire_.error_feedback, usual.wire_.error_feedback);
-  set_wire(name, value);
+  bool found = false;
+  visit_options([&](std::string_view other, const auto& member, auto... parse) {
+    if (name != other) return;
+    found = true;
+    hooks::set_member(value, member(*this), member(usual),
+                      [&](auto& read) { hooks::read_option(name, value, read, parse...); });
+  });
+  if (!found) set_of_exchange(name, value);
 }
 
-// An option of the exchange that has the name of the hooks' option.
-void OuterOptions::set_wire(const std::string& name, const hooks::OptionValue& value) {
-  std::string known;
-  for (const hooks::NamedOption& option : hooks::named_options({})) {
-    if (const auto taken = named_for_exchange(option); taken && taken->name == name) {
-      hooks::HookOptions options{.wire = wire()};
-      hooks::set_option(options, name, value);
-      wire_ = options.wire;
-      return;
-    }
+void OuterOptions::set_of_exchange(const std::string& name, const hooks::OptionValue& value) {
+  const std::vector<hooks::NamedOption> of_exchange = named_of_exchange({});
+  if (std::ranges::find(of_exchange, name, &hooks::NamedOption::name) == of_exchange.end()) {
+    std::string known;
+    for (const hooks::NamedOption& option : named()) known += option.name + ", ";
+    TORCH_CHECK_VALUE(false, "unknown option '", name, "'; known: ", known, kFirstExchange);
   }
-  for (const hooks::NamedOption& option : named()) known += option.name + ", ";
-  TORCH_CHECK_VALUE(false, "unknown option '", name, "'; known: ", known, "first_exchange");
+  hooks::HookOptions options{.wire = wire()};
+  hooks::set_option(options, name, value);
+  wire(options.wire);
 }
 
 int64_t OuterOptions::effective_first_exchange() const { return first_exchange().value_or(steps_between(*this)); }

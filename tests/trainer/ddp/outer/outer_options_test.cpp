@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/error_message.h"
@@ -72,6 +73,61 @@ TEST(OuterOptions, FragmentsTakeTurns) {
   EXPECT_EQ(due(OuterOptions().sync_every(4), 12), "...0...0...0");
   EXPECT_EQ(due(OuterOptions().sync_every(4).first_exchange(1), 12), "0...0...0...");
   EXPECT_EQ(due(OuterOptions().sync_every(6).fragments(3), 14), ".0.1.2.0.1.2.0");
+}
+
+// A value of each option that is not its default.
+const std::vector<std::pair<std::string, hooks::OptionValue>> kOthers = {{"sync_every", int64_t{12}},
+                                                                         {"outer_optimizer", std::string("nesterov")},
+                                                                         {"outer_learning_rate", 0.5},
+                                                                         {"outer_momentum", 0.25},
+                                                                         {"fragments", int64_t{3}},
+                                                                         {"overlap_steps", int64_t{2}},
+                                                                         {"outer_mix", 0.75},
+                                                                         {"outer_warmup", int64_t{7}},
+                                                                         {"outer_format", std::string("int8_b128")},
+                                                                         {"outer_error_feedback", true},
+                                                                         {"stochastic_rounding", int64_t{9}},
+                                                                         {"levels", std::string("two")},
+                                                                         {"node_size", int64_t{2}},
+                                                                         {"link_gbit", 3.0},
+                                                                         {"link_us", 40.0}};
+
+TEST(OuterOptions, AreSetAndNamedByTheSameNames) {
+  OuterOptions options;
+  std::vector<std::string> names;
+  for (const hooks::NamedOption& option : options.named()) names.push_back(option.name);
+  std::vector<std::string> set;
+  for (const auto& [name, value] : kOthers) {
+    options.set(name, value);
+    set.push_back(name);
+  }
+  EXPECT_EQ(names, set);
+  for (size_t i = 0; i < kOthers.size(); ++i) {
+    const hooks::NamedOption option = options.named()[i];
+    const std::string text = hooks::text_of(kOthers[i].second);
+    EXPECT_EQ(hooks::text_of(option.value), option.name == "stochastic_rounding" ? "seed " + text : text);
+    EXPECT_TRUE(option.is_given) << option.name;
+  }
+  options.set("first_exchange", int64_t{5});
+  EXPECT_EQ(options.first_exchange(), 5);
+  for (const std::string& name : names) options.set(name, {});
+  for (const hooks::NamedOption& option : options.named()) EXPECT_FALSE(option.is_given) << option.name;
+  options.set("first_exchange", {});
+  EXPECT_FALSE(options.first_exchange().has_value());
+}
+
+TEST(OuterOptions, AreRefusedByName) {
+  OuterOptions options;
+  EXPECT_EQ(error_message<c10::ValueError>([&] { options.set("hook_format", std::string("fp32")); }),
+            "unknown option 'hook_format'; known: sync_every, outer_optimizer, outer_learning_rate, outer_momentum, "
+            "fragments, overlap_steps, outer_mix, outer_warmup, outer_format, outer_error_feedback, "
+            "stochastic_rounding, levels, node_size, link_gbit, link_us, first_exchange");
+  EXPECT_EQ(error_message<c10::TypeError>([&] { options.set("outer_format", int64_t{5}); }),
+            "outer_format: must be str, but is int 5");
+  EXPECT_THAT(error_message<c10::ValueError>([&] { options.set("outer_format", std::string("int9")); }),
+              ::testing::StartsWith("outer_format: "));
+  EXPECT_EQ(error_message<c10::TypeError>([&] { options.set("link_gbit", true); }),
+            "link_gbit: must be float, but is bool true");
 }
 
 TEST(OuterOptions, KindsHaveNames) {

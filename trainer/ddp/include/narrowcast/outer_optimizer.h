@@ -65,11 +65,11 @@ class NARROWCAST_EXPORT OuterOptimizer {
  public:
   // A collective. `inner`, which outlives this, has all parameters; parameters that require no gradient are not
   // changed. They are equal on all ranks, as after DistributedDataParallel's constructor, and stay on their device.
-  // Throws c10::DistBackendError if a peer fails, and c10::ValueError
-  //   - as OuterOptions::validate does;
-  //   - for a null group, no parameters, or more fragments than elements;
+  // Throws c10::DistBackendError if a peer fails, c10::ValueError for a null group, and c10::ValueError on all ranks
+  //   - as OuterOptions::validate does, for the options of any rank;
+  //   - for no parameters, or more fragments than elements;
   //   - for parameters that are not float32, float16 or bfloat16, are on several devices, or have holes in memory;
-  //   - on all ranks, if options or parameters differ between ranks.
+  //   - if options, or sizes, dtypes or values of parameters differ between ranks.
   OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options);
   // Waits for the exchange that is under way, so that the group remains usable; not while an exception passes.
   ~OuterOptimizer();
@@ -166,7 +166,6 @@ class NARROWCAST_EXPORT OuterOptimizer {
   };
 
   static std::vector<Fragment> cut(const std::vector<at::Tensor>& parameters, int64_t count);
-  void compare_between_ranks() const;
   void count_step();
   void begin_rounds();
   void check_equal_parameters() const;

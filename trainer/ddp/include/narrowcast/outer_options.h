@@ -96,7 +96,7 @@ struct OuterOptions {
   std::optional<int64_t> fragment_due(int64_t local_step) const;
 
  private:
-  void set_wire(const std::string& name, const hooks::OptionValue& value);
+  void set_of_exchange(const std::string& name, const hooks::OptionValue& value);
 };
 
 }  // namespace narrowcast

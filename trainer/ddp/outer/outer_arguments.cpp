@@ -1,0 +1,86 @@
+#include "trainer/ddp/outer/outer_arguments.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <string>
+#include <unordered_set>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/version.h>
+#include "ops/comm/groups/agree.h"
+
+namespace narrowcast {
+namespace {
+
+bool is_taken(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
+
+std::vector<NamedValue> compared_values(const OuterOptions& options, const std::vector<at::Tensor>& parameters) {
+  std::vector<NamedValue> values = {{"narrowcast version", version()}};
+  for (const hooks::NamedOption& option : options.named()) {
+    values.push_back({option.name, hooks::text_of(option.value)});
+  }
+  values.push_back({"first_exchange", c10::str(options.effective_first_exchange())});
+  values.push_back({"the number of parameters", c10::str(parameters.size())});
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    values.push_back({c10::str("parameter ", i), c10::str(parameters[i].scalar_type(), " ", parameters[i].sizes())});
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> outer_parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        parameters.push_back(parameter);
+      }
+    }
+  }
+  TORCH_CHECK_VALUE(!parameters.empty(), "the optimizer has no parameter that requires a gradient");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    TORCH_CHECK_VALUE(is_taken(parameter.scalar_type()), "parameter ", i, " of the optimizer is ",
+                      parameter.scalar_type(), ", but must be float32, float16 or bfloat16: the reference is float32");
+    TORCH_CHECK_VALUE(parameter.device() == parameters[0].device(), "parameter ", i, " of the optimizer is on ",
+                      parameter.device(), ", but parameter 0 on ", parameters[0].device(),
+                      "; all must be on one device");
+    TORCH_CHECK_VALUE(parameter.is_non_overlapping_and_dense(), "parameter ", i, " of the optimizer, of sizes ",
+                      parameter.sizes(), " and strides ", parameter.strides(), ", has holes or overlaps in memory");
+  }
+  return parameters;
+}
+
+int64_t elements_of(const std::vector<at::Tensor>& parameters) {
+  int64_t elements = 0;
+  for (const at::Tensor& parameter : parameters) {
+    elements += parameter.numel();
+  }
+  return elements;
+}
+
+OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner, const ProcessGroupPtr& group,
+                                    const std::function<OuterOptions()>& read_options) {
+  OuterOptions options;
+  std::vector<at::Tensor> parameters;
+  const auto check = [&] {
+    options = read_options();
+    options.validate();
+    parameters = outer_parameters_of(inner);
+    const int64_t elements = elements_of(parameters);
+    TORCH_CHECK_VALUE(options.fragments() <= elements, "fragments: must be at most the number of elements (", elements,
+                      "), but is ", options.fragments());
+  };
+  if (group->getSize() == 1) {
+    check();
+  } else {
+    collectives::agree(group, {.call = "OuterOptimizer", .refusal = collectives::refusal_of(check)});
+    check_equal_on_all_ranks(group, compared_values(options, parameters));
+  }
+  return options;
+}
+
+}  // namespace narrowcast
