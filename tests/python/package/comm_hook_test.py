@@ -294,8 +294,9 @@ class OnEachRank(RankTestCase):
     def a_rank_hangs(self):
         """Rank 1 has no backward pass until rank 0's has failed."""
         group = dist.new_group(timeout=SHORT)
-        ddp = wrapped(process_group=group)
-        narrowcast.register(ddp, "int8", levels="one")
+        ddp = wrapped()
+        dist.barrier()
+        narrowcast.register(ddp, "int8", process_group=group, levels="one")
         store = dist.distributed_c10d._get_default_store()
         if dist.get_rank() == 0:
             with self.assertRaisesRegex(dist.DistBackendError, "int8 of bucket .*rank 1"):
