@@ -155,7 +155,7 @@ TEST(OperatorsDocument, ReducesToShards) {
     const at::Tensor gradients = at::full({6}, rank == 0 ? 127.0F : 254.0F);
 
     const at::Tensor shard = at::empty({gradients.numel() / group->getSize()});
-    quantized_reduce_scatter_(shard, gradients, WireFormat::kInt8B128, Reduction::kMean, group);
+    quantized_reduce_scatter_(shard, gradients, WireFormat::kInt8B128, parse_reduction("mean"), group);
 
     EXPECT_TRUE(at::equal(shard, at::full({3}, 190.5F)));
   });
