@@ -16,5 +16,5 @@ def passable(options: dict[str, Any]) -> dict[str, Option]:
         if not (value is None or isinstance(value, (bool, int, float, str))):
             return wrong(TypeError(f"{name}: must be a bool, int, float or str, but is {type(value).__name__}"))
         if isinstance(value, int) and not -2**63 <= value < 2**63:
-            return wrong(ValueError(f"{name}: must be an integer of 64 bits, but is {value:.6e}"))
+            return wrong(ValueError(f"{name}: must be an integer of 64 bits, but has {value.bit_length()} bits"))
     return options

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from narrowcast._closing import close_with
+from narrowcast._group import group_or_default
 from narrowcast._options import Option, passable
 from narrowcast._states import states_of_rank
 
@@ -61,10 +62,7 @@ class CommHook:
     @property
     def process_group(self) -> dist.ProcessGroup:
         """The group whose ranks average."""
-        group = dist.group.WORLD if self._process_group is None else self._process_group
-        if group is None:
-            raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
-        return group
+        return group_or_default(self._process_group)
 
     @property
     def name(self) -> str:

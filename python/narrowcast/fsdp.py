@@ -4,6 +4,8 @@ from typing import Optional, Sequence
 import torch
 import torch.distributed as dist
 
+from narrowcast._group import group_or_default
+
 
 class QuantizedReduceScatter:
     """A reduce-scatter in one hop, for `module.set_custom_reduce_scatter(QuantizedReduceScatter("int8_b128"))`.
@@ -25,9 +27,8 @@ class QuantizedReduceScatter:
         """Called by fully_shard: output_tensor [n] becomes this rank's shard of the mean or sum of input_tensor [W n]."""
         if async_op:
             raise ValueError("async_op must be False: fully_shard does not set it, and there is no work to return")
-        group = dist.group.WORLD if group is None else group
         torch.ops.narrowcast.quantized_reduce_scatter_(output_tensor, input_tensor, self._wire_format, _name_of(op),
-                                                       group.group_name)
+                                                       group_or_default(group).group_name)
 
 
 def _name_of(op: dist.ReduceOp) -> str:

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast._closing import close_with
+from narrowcast._group import group_or_default
 from narrowcast._options import Option, passable
 from narrowcast._states import states_of_rank
 
@@ -34,7 +35,7 @@ class DiLoCo:
     def __init__(self, optimizer: torch.optim.Optimizer, process_group: Optional[dist.ProcessGroup] = None, *, sync_every: int,
                  outer_optimizer: str = "nesterov", init_sync: bool = True, **options: Option) -> None:
         self.optimizer = optimizer
-        self.process_group = dist.group.WORLD if process_group is None else process_group
+        self.process_group = group_or_default(process_group)
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
         options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, **options}
         self._own = torch.classes.narrowcast.OuterOptimizer(parameters, passable(options), self.process_group.group_name, init_sync)

@@ -4,6 +4,8 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
+from narrowcast._group import group_or_default
+
 
 def encode(tensor: torch.Tensor, format: str = "int8_b128") -> torch.Tensor:
     """The bytes, uint8 [n], of a float tensor in a wire format: docs/reference/operators.md lists them."""
@@ -22,6 +24,5 @@ def all_reduce(tensor: torch.Tensor, format: str = "int8_b128", group: Optional[
     send messages; "one" never does so, and "two" raises ValueError where it is impossible. Raises ValueError on all
     ranks if formats, levels or sizes differ between ranks, and torch.distributed.DistBackendError if a rank or the
     network fails."""
-    group = dist.group.WORLD if group is None else group
-    torch.ops.narrowcast.quantized_all_reduce_(tensor, format, group.group_name, levels)
+    torch.ops.narrowcast.quantized_all_reduce_(tensor, format, group_or_default(group).group_name, levels)
     return tensor

@@ -3,7 +3,8 @@
     from narrowcast.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
     register_ddp_comm_hook(DDPCommHookType.QUANTIZE_PER_CHANNEL, ddp)
 
-The hooks give the same bits as PyTorch's; PowerSGD does with one or two ranks, and adds in another order with more.
+The hooks give the same bits as PyTorch's; PowerSGD does with one or two ranks, and adds in another order with more. PowerSGD
+inside fp16_compress_wrapper computes in float32.
 DDPCommHookType also has narrowcast's own formats."""
 import enum
 import functools

@@ -27,16 +27,20 @@ class PowerSGDState:
                  compression_stats_logging_frequency: int = 10_000, batch_tensors_with_same_shape: bool = False) -> None:
         self._process_group = process_group
         self._hook: Optional[CommHook] = None
-        self._log_every = max(1, compression_stats_logging_frequency)
         self._steps = 0
         self._options: dict[str, Option] = {
             "power_sgd_rank": matrix_approximation_rank, "power_sgd_start": start_powerSGD_iter,
             "power_sgd_min_rate": min_compression_rate, "power_sgd_error_feedback": use_error_feedback,
             "power_sgd_warm_start": warm_start, "power_sgd_epsilon": orthogonalization_epsilon, "power_sgd_seed": random_seed,
             "power_sgd_batch": batch_tensors_with_same_shape, "power_sgd_memory": "averaged"}
-        if start_powerSGD_iter <= 1 and (use_error_feedback or warm_start):
-            self._options = wrong(ValueError(f"start_powerSGD_iter: must be at least 2 with use_error_feedback or warm_start, "
-                                             f"because buckets change after the first step, but is {start_powerSGD_iter}"))
+        self._log_every = 1
+        try:
+            self._log_every = max(1, compression_stats_logging_frequency)
+            if start_powerSGD_iter <= 1 and (use_error_feedback or warm_start):
+                raise ValueError(f"start_powerSGD_iter: must be at least 2 with use_error_feedback or warm_start, because "
+                                 f"buckets change after the first step, but is {start_powerSGD_iter}")
+        except (TypeError, ValueError) as error:
+            self._options = wrong(error)
 
     @property
     def hook(self) -> CommHook:

@@ -229,6 +229,9 @@ class OnEachRank(RankTestCase):
         early = OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1 if dist.get_rank() == 1 else 2)
         with self.assertRaisesRegex(ValueError, "create_comm_hook on rank 1: start_powerSGD_iter: must be at least 2"):
             early.open(device="cpu")
+        mistyped = OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter="10" if dist.get_rank() == 1 else 10)
+        with self.assertRaisesRegex(TypeError, "create_comm_hook on rank 1: .*'str' and 'int'"):
+            mistyped.open(device="cpu")
         third = wrapped()
         third.register_comm_hook(OURS.powerSGD_hook.PowerSGDState(None, min_compression_rate=3),
                                  OURS.powerSGD_hook.batched_powerSGD_hook)

@@ -207,7 +207,8 @@ class OnEachRank(RankTestCase):
         check(TypeError, "OuterOptimizer on rank 1: sync_every: must be int, but is float 2.5", sync_every=2.5)
         check(TypeError, "OuterOptimizer on rank 1: outer_format: must be a bool, int, float or str, but is dtype",
               outer_format=torch.float16)
-        check(ValueError, r"OuterOptimizer on rank 1: fragments: must be an integer of 64 bits, but is 1.000000e\+30", fragments=10**30)
+        check(ValueError, r"OuterOptimizer on rank 1: fragments: must be an integer of 64 bits, but has 100 bits", fragments=10**30)
+        check(ValueError, r"OuterOptimizer on rank 1: fragments: must be an integer of 64 bits, but has 1329 bits", fragments=10**400)
         check(ValueError, "OuterOptimizer on rank 1: parameter 0 of the optimizer is Double",
               parameters=[torch.zeros(3, dtype=torch.double, requires_grad=True)])
         check(ValueError, "OuterOptimizer on rank 1: the optimizer has no parameter", parameters=[torch.zeros(3)])

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <random>
 #include <system_error>
@@ -58,10 +59,17 @@ std::vector<fs::path> folders_in(const std::string& folder) {
   return paths;
 }
 
+void throw_unless_removed(const std::string& path, const std::error_code& error) {
+  if (error) {
+    errno = error.value();
+    files::throw_not_written(path, "cannot be removed");
+  }
+}
+
 void remove_whole(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  TORCH_CHECK_VALUE(!error, path.string(), ": cannot be removed: ", error.message());
+  throw_unless_removed(path, error);
 }
 
 TensorMap read_checked(const std::string& path, const ManifestFile& file) {
@@ -203,7 +211,7 @@ void remove_checkpoint(const std::string& folder, int64_t step) {
   remove_whole(aside);
   std::error_code error;
   fs::rename(path, aside, error);
-  TORCH_CHECK_VALUE(!error, path, ": cannot be removed: ", error.message());
+  throw_unless_removed(path, error);
   pass(Failpoint::kCheckpointSetAside);
   remove_whole(aside);
 }

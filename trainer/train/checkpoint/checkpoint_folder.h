@@ -31,11 +31,12 @@ std::vector<int64_t> checkpoint_steps(const std::string& folder);
 // `newest`.
 std::string holds_checkpoints(int64_t newest);
 
-// Removes the files of interrupted writers, and returns their paths. Throws c10::ValueError naming the path.
+// Removes the files of interrupted writers, and returns their paths. Throws as files::throw_not_written does, naming the
+// path.
 std::vector<std::string> remove_unfinished(const std::string& folder);
 
-// Removes a checkpoint so that it never appears incomplete: it is renamed to unfinished first. Throws c10::ValueError
-// naming the path.
+// Removes a checkpoint so that it never appears incomplete: it is renamed to unfinished first. Throws as
+// files::throw_not_written does, naming the path.
 void remove_checkpoint(const std::string& folder, int64_t step);
 
 // A checkpoint as one rank reads it.

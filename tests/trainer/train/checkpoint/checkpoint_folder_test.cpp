@@ -1,10 +1,12 @@
 #include "trainer/train/checkpoint/checkpoint_folder.h"
-#include "ops/common/file_descriptor.h"
 
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
+#include "ops/common/file_descriptor.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
@@ -56,6 +59,21 @@ TEST_F(CheckpointFolderTest, RemovesACheckpointEvenIfOneIsUnfinished) {
   remove_checkpoint(path, 20);
   EXPECT_EQ(folder.entries(), 0);
   EXPECT_THAT(error_message<c10::ValueError>([&] { remove_checkpoint(path, 20); }), HasSubstr("step-00000020"));
+}
+
+// A launcher starts a job again after an OutputError, when the folder may be writable again.
+TEST_F(CheckpointFolderTest, AFolderThatRefusesChangesForNowIsAnErrorOfOutput) {
+  folder.write("step-00000020/x", "");
+  folder.write("step-00000030.unfinished/x", "");
+  const FileDescriptor unfinished(::open(unfinished_path(path, 30).c_str(), O_RDONLY | O_DIRECTORY));
+  int flags = 0;
+  if (::ioctl(unfinished.get(), FS_IOC_GETFLAGS, &flags) != 0) GTEST_SKIP() << "the file system has no such flags";
+  int immutable = flags | FS_IMMUTABLE_FL;
+  if (::ioctl(unfinished.get(), FS_IOC_SETFLAGS, &immutable) != 0) GTEST_SKIP() << "only root may set it";
+  const std::string error = error_message<OutputError>([&] { remove_unfinished(path); });
+  ::ioctl(unfinished.get(), FS_IOC_SETFLAGS, &flags);
+  EXPECT_THAT(error, HasSubstr("step-00000030.unfinished: cannot be removed: Operation not permitted"));
+  EXPECT_THAT(checkpoint_steps(path), ElementsAre(20));
 }
 
 TEST_F(CheckpointFolderTest, ReadsEachFormerRankOnce) {
