@@ -31,8 +31,8 @@ std::vector<int64_t> checkpoint_steps(const std::string& folder);
 // `newest`.
 std::string holds_checkpoints(int64_t newest);
 
-// Removes the files of interrupted writers, and returns their paths. Throws as files::throw_not_written does, naming the
-// path.
+// Removes the files of interrupted writers, and returns their paths. Throws as files::throw_not_written does, naming
+// the path.
 std::vector<std::string> remove_unfinished(const std::string& folder);
 
 // Removes a checkpoint so that it never appears incomplete: it is renamed to unfinished first. Throws as
