@@ -1,11 +1,24 @@
-# Target `docs`: the site of the documents in docs/site of the build folder, with the C++ reference in reference/cpp. Its
-# programs come with `third_party/setup --docs`. A warning of Doxygen or MkDocs is an error, a dead link among them.
+# Target `docs`: the site of the documents in docs/site of the build folder, with the C++ reference in reference/cpp. A
+# warning of Doxygen or MkDocs is an error, and so is a dead link. Without the programs of `third_party/setup --docs` the
+# target prints which are missing, and makes nothing.
 find_package(Doxygen QUIET)
 find_program(NARROWCAST_MKDOCS mkdocs)
-if(NOT DOXYGEN_FOUND OR NOT NARROWCAST_MKDOCS)
-  add_custom_target(docs
-    COMMAND "${CMAKE_COMMAND}" -E echo "docs: Doxygen or MkDocs is missing: third_party/setup --docs, then configure again"
-    COMMAND "${CMAKE_COMMAND}" -E false VERBATIM)
+set(_missing "")
+if(NOT DOXYGEN_FOUND)
+  list(APPEND _missing doxygen)
+endif()
+if(NARROWCAST_MKDOCS)
+  execute_process(COMMAND "${NARROWCAST_MKDOCS}" build --help OUTPUT_VARIABLE _help ERROR_QUIET)  # It lists the themes.
+  if(NOT _help MATCHES "material")
+    list(APPEND _missing mkdocs-material)
+  endif()
+else()
+  list(APPEND _missing mkdocs mkdocs-material)
+endif()
+if(_missing)
+  list(JOIN _missing ", " _missing)
+  add_custom_target(docs COMMAND "${CMAKE_COMMAND}" -E echo
+    "docs: skipped, because packages are missing (${_missing}): run third_party/setup --docs, then configure again" VERBATIM)
   return()
 endif()
 set(site "${PROJECT_BINARY_DIR}/docs/site")
