@@ -17,7 +17,7 @@ namespace narrowcast {
   TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank, ": ", step, " failed: ", reason);
 }
 
-// Throws `error`, which is not null, as that error. An exception that is no std::exception is rethrown unchanged.
+// Throws `error`, which is not null, as a DistBackendError. Other types than std::exception are rethrown unchanged.
 [[noreturn]] inline void rethrow_as_backend_error(const std::exception_ptr& error, int64_t rank,
                                                   const std::string& step) {
   try {

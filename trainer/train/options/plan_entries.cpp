@@ -26,7 +26,7 @@ constexpr ComputedEntry kComputedEntries[] = {
     {.name = "init_from_hash", .group = Group::kModel},
     {.name = "init_from_context", .group = Group::kModel, .role = Role::kFree},
     {.name = "model_options", .group = Group::kModel},
-    // Options of models that are no flags. Checkpoints hold each option of the model by itself.
+    // Options of models that do not come from flags. Checkpoints hold each option of the model by itself.
     {.name = "vocabulary_size", .group = Group::kModel},
     {.name = "inputs", .group = Group::kModel},
     {.name = "classes", .group = Group::kModel},
