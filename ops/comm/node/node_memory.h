@@ -40,7 +40,7 @@ inline constexpr uint32_t kAllSteps = 1U << 16;
 // One rank's view of the memory. It is used on the engine's thread only.
 class NodeMemory {
  public:
-  static constexpr int64_t kArrays = 2;  // A job has two: quantised data and exact data.
+  static constexpr int64_t kArrays = 2;  // Of one job: quantised data and exact data.
   static constexpr int64_t kSlots = engine::kMaxInFlight;
 
   // Bytes to reserve: the machine's memory size for each slot's buffers. Unused memory costs nothing.

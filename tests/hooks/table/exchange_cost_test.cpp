@@ -94,8 +94,8 @@ TEST(MeasureExchange, CountsTheSlowestRank) {
   testing::run_ranks(2, [](int64_t rank, const Group& group) {
     SlowHook hook(rank == 1 ? kSecondsPerElement : 0);
     const ExchangeCost cost = measure_exchange(hook, group, {.small_numel = 10, .large_numel = kLarge});
-    // The line goes through the time of the large size, which is at least that. Three operations in float64 round it,
-    // each by a relative 2^-53.
+    // The fitted line passes through the slowest rank's time of kLarge, which is at least this product. Three
+    // operations in float64 round it, each by a relative 2^-53.
     EXPECT_GE(cost.of(kLarge), kSecondsPerElement * kLarge * (1 - 1e-12));
     EXPECT_EQ(*std::max_element(hook.sizes().begin(), hook.sizes().end()), kLarge);
   });

@@ -195,8 +195,8 @@ TEST_P(VariableMessages, OfAnyBytesAreReadAlike) {
   }
 }
 
-// In each of the last blocks, one bit more than there is room for. The last group becomes NaN; if it has free bytes, it
-// becomes other numbers.
+// A changed header may need more bits than the message has room for. The last group then becomes NaN or, if it has free
+// bytes, other numbers.
 TEST_P(VariableMessages, ThatAreAlmostFullAreReadAlike) {
   for (const auto& [name, x] : test::variable_inputs(1500)) {
     SCOPED_TRACE(name);
