@@ -13,6 +13,7 @@
 
 #include <narrowcast/hooks.h>
 #include "hooks/basic/basic_hooks.h"
+#include "hooks/table/hook_table.h"
 #include "ops/comm/link/link.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
