@@ -45,7 +45,7 @@ at::Tensor run(CommHook& hook, c10d::GradBucket bucket) {
 }
 
 // Every rank is a node, though all are on one machine, unless `wire` has a node size. With this link two shots are
-// faster for sizes from below kNumel on.
+// faster from a size on that is below kNumel.
 HookOptions with(const Group& group, WireOptions wire) {
   wire.node_size = wire.node_size.value_or(1);
   wire.link_gbit = 10;

@@ -69,8 +69,8 @@ struct HeaderLimit {
   float smaller = 0;
   bool larger_is_positive = false;
 
-  // The headers that a message can have whose largest number gives it kStep: faint ones, all of 3 to 8 bits, and six
-  // others.
+  // The headers that a message can have whose largest number gives it kStep: faint ones, all of 3 to 8 bits, and one
+  // for each width from 9 to 14 bits.
   static constexpr int64_t kHeaders = 56 + 160 + 16 + 6;
   static constexpr int64_t kVariations = 2 * 4 * 3;
   static constexpr float kStep = 0x1.02p-14F;  // For a message whose largest number is 1: no code is above 16383.

@@ -1,4 +1,4 @@
-// Positions of parameters in buckets whose gradients are rounded in blocks.
+// Positions, in their buckets, of parameters whose gradients are rounded in blocks.
 //
 // A block has one scale or one header, given by its largest number. If a bias shares a block with a weight of much
 // larger gradients, the bias is rounded with the step of the weight. So the parameters of a bucket are ordered by the
