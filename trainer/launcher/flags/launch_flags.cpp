@@ -31,7 +31,12 @@ ABSL_FLAG(std::string, nproc_per_node, kDefaults.nproc_per_node,
           "auto (gpu if there is one, else cpu).");
 ABSL_FLAG(std::string, role, kDefaults.role, "A name for the role of the workers, passed to them in ROLE_NAME.");
 ABSL_FLAG(int32_t, max_restarts, static_cast<int32_t>(kDefaults.group.max_restarts),
-          "How many times all workers may be started again after one has failed.");
+          "How many times all workers may be started again after one has failed. With --recovery=in_place: how many "
+          "processes of this node may be replaced within an hour.");
+ABSL_FLAG(std::string, recovery, "auto",
+          "What follows the failure of a rank, within --max_restarts: restart (all workers are started again) or "
+          "in_place (a new process takes its place, and the other workers live on). auto: in_place for "
+          "narrowcast-train, else restart.");
 ABSL_FLAG(double, monitor_interval, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.monitor_interval)),
           "Seconds between two checks of the other nodes. The end of this node's workers is noticed at once.");
 ABSL_FLAG(double, shutdown_timeout, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.shutdown_timeout)),
@@ -88,7 +93,7 @@ program::Description launch_description() {
           "name are passed to the program.",
       .usage = "narrowcast-run [flags] PROGRAM [arguments]",
       .groups = {{"Workers",
-                  {"nproc_per_node", "role", "max_restarts", "monitor_interval", "shutdown_timeout",
+                  {"nproc_per_node", "role", "max_restarts", "recovery", "monitor_interval", "shutdown_timeout",
                    "signals_to_handle", "virtual_local_rank", "numa_binding"}},
                  {"Nodes",
                   {"nnodes", "node_rank", "standalone", "isolate", "simulate_gbit", "simulate_us", "master_addr",
@@ -137,6 +142,9 @@ LaunchRequest read_launch_request(const program::CommandLine& line) {
   wanted.group.max_restarts = absl::GetFlag(FLAGS_max_restarts);
   TORCH_CHECK_VALUE(wanted.group.max_restarts >= 0, "--max_restarts=", wanted.group.max_restarts,
                     ": must be 0 or more");
+  wanted.recovery = parse_recovery("--recovery", absl::GetFlag(FLAGS_recovery));
+  TORCH_CHECK_VALUE(wanted.recovery != Recovery::kInPlace || wanted.group.max_restarts > 0,
+                    "--recovery=in_place: needs --max_restarts, how many processes may be replaced within an hour");
   wanted.signals_to_handle = absl::GetFlag(FLAGS_signals_to_handle);
   wanted.monitor_interval = seconds("monitor_interval", absl::GetFlag(FLAGS_monitor_interval), 0.01);
   wanted.shutdown_timeout = seconds("shutdown_timeout", absl::GetFlag(FLAGS_shutdown_timeout), 0);

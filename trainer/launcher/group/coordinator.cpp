@@ -27,7 +27,7 @@ Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeou
       timeouts_(timeouts),
       membership_(make_membership(own.settings, timeouts)),
       roster_(timeouts.silence),
-      restarts_(own.settings.max_restarts) {
+      restarts_(RestartRule::for_rounds(own.settings.max_restarts)) {
   decision_.run_id = own.settings.rdzv_id.empty() ? run_id : own.settings.rdzv_id;
 }
 

@@ -33,13 +33,14 @@ struct Setting {
   std::string value;
 };
 
-std::array<Setting, 4> settings_of(const NodeDescription& node) {
+std::array<Setting, 5> settings_of(const NodeDescription& node) {
   const GroupSettings& settings = node.settings;
   const std::string least = std::to_string(settings.min_nodes);
   const std::string most = std::to_string(settings.max_nodes);
   return {{{"--rdzv_backend", settings.backend},
            {"--nnodes", least == most ? least : least + ":" + most},
            {"--max_restarts", std::to_string(settings.max_restarts)},
+           {"--recovery", settings.in_place ? "in_place" : "restart"},
            {"--rdzv_id", settings.rdzv_id.empty() ? "not given" : settings.rdzv_id}}};
 }
 
@@ -81,8 +82,10 @@ void check_end(const End& end) {
   check_range("signal", end.signal, 0, kMostSignal);
   check_range("stopped_ranks", end.stopped_ranks, 0, kMostLaunchers * kMostWorkersOfANode);
   NARROWCAST_CHECK_INPUT(end.failure.has_value() || !has_failed(end), "failure is missing");
-  if (end.failure) {
-    check(*end.failure);
+  for (const auto& failure : {end.failure, end.before}) {
+    if (failure) {
+      check(*failure);
+    }
   }
 }
 
@@ -95,9 +98,6 @@ void check(const GroupEnd& end) {
   check_enumerator("cause", end.cause, GroupEnd::Cause::kAborted);
   check_range("code", end.code, 0, kMostExitCode);
   check_end(end);
-  if (end.before) {
-    check(*end.before);
-  }
 }
 
 void check(const GroupSettings& settings) {
@@ -140,6 +140,14 @@ void check(const Decision& decision) {
   }
 }
 
+void bound(FailureRecord& failure) {
+  failure.message = cut_text(failure.message);
+  failure.log_file = cut_text(failure.log_file);
+  std::vector<std::string>& lines = failure.last_lines;
+  lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(lines.size(), kMostLines)));
+  std::transform(lines.begin(), lines.end(), lines.begin(), cut_text);
+}
+
 template <class T>
 T parse(const std::string& what, const std::string& text) {
   const std::string name = "the launchers' store does not hold " + what;
@@ -157,13 +165,10 @@ T parse(const std::string& what, const std::string& text) {
 
 NodeReport bounded(NodeReport report) {
   report.text = cut_text(report.text);
-  if (report.failure) {
-    FailureRecord& failure = *report.failure;
-    failure.message = cut_text(failure.message);
-    failure.log_file = cut_text(failure.log_file);
-    std::vector<std::string>& lines = failure.last_lines;
-    lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(lines.size(), kMostLines)));
-    std::transform(lines.begin(), lines.end(), lines.begin(), cut_text);
+  for (std::optional<FailureRecord>* const failure : {&report.failure, &report.before}) {
+    if (*failure) {
+      bound(**failure);
+    }
   }
   return report;
 }
@@ -185,6 +190,7 @@ int GroupEnd::exit_code() const {
 
 GroupEnd end_of_report(const NodeReport& report) {
   GroupEnd end{.failure = report.failure,
+               .before = report.before,
                .signal = report.signal,
                .text = report.text,
                .stopped_ranks = report.stopped_ranks,
@@ -225,7 +231,7 @@ std::string difference(const NodeDescription& one, const NodeDescription& other)
 
 // nlohmann::json finds these functions through the namespace of the types.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ending, exit_code, signal)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes, max_restarts, rdzv_id)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes, max_restarts, rdzv_id, in_place)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, settings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role)
 
@@ -249,7 +255,8 @@ void from_json(const json& j, FailureRecord& record) {
   j.at("is_final").get_to(record.is_final);
 }
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeReport, end, failure, signal, text, stopped_ranks, killed, left_behind)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeReport, end, failure, before, signal, text, stopped_ranks, killed, left_behind,
+                                   used_up)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RoundReport, round, report)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, before, signal, text, code, stopped_ranks, killed,
                                    left_behind)

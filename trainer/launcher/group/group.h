@@ -39,11 +39,13 @@ struct NodeReport {
   };
   End end = End::kSucceeded;
   std::optional<FailureRecord> failure = {};
+  std::optional<FailureRecord> before = {};  // the earlier failure, if a recovery in place ended in a final failure
   int signal = 0;  // sent to the launcher, also after a failure; 0: none. A signalled launcher starts no workers.
   std::string text = {};      // reason for kRefused
   int64_t stopped_ranks = 0;  // the node's ranks that still ran when they were stopped
   bool killed = false;        // SIGKILL was needed
   bool left_behind = false;   // some processes survived SIGKILL
+  bool used_up = false;       // the node has recovered in place as often as it may: nothing starts again
 };
 
 // Returns the report with its texts cut to kLongestText (last_lines.h) and its last lines to kMostLines. Launchers send
@@ -61,7 +63,7 @@ struct GroupEnd {
   };
   Cause cause = Cause::kSucceeded;
   std::optional<FailureRecord> failure = {};
-  std::optional<FailureRecord> before = {};  // the earlier failure, if a restart of the job ended in a final failure
+  std::optional<FailureRecord> before = {};  // the earlier failure, if a restart ended in a final failure
   int signal = 0;
   // An explanation. For kInterrupted: the node's name, if there are several. For kFailed: why there is no restart.
   std::string text = {};
@@ -100,6 +102,7 @@ struct GroupSettings {
   int64_t max_nodes = 1;
   int64_t max_restarts = 0;
   std::string rdzv_id = {};  // empty: not given
+  bool in_place = false;     // workers recover in place
 
   bool operator==(const GroupSettings&) const = default;
 };

@@ -110,12 +110,6 @@ std::string try_to_reach(const std::string& host, int64_t port, std::chrono::mil
   return std::strerror(reason);
 }
 
-void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank) {
-  const std::string text = std::to_string(rank);
-  store.set(rendezvous::job_prefix(run_id) + "/" + rendezvous::kEndedRank,
-            std::vector<uint8_t>(text.begin(), text.end()));
-}
-
 HostedStore::HostedStore(const std::string& address, const network::ListeningSocket& socket)
     : store_(serve(address, socket)) {}
 

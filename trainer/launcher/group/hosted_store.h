@@ -35,9 +35,6 @@ std::string try_to_reach(const std::string& host, int64_t port, std::chrono::mil
 // Prefix of all keys of launchers. Workers' keys do not have it.
 inline constexpr const char* kLauncherKeys = "narrowcast-run/";
 
-// Announces in the job's `store` that `rank` has ended, to ranks that would wait for it.
-void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
-
 // Serves the store during its lifetime.
 class HostedStore {
  public:

@@ -26,21 +26,34 @@ bool are_alike(const FailureRecord& one, const FailureRecord& other) { return wo
 
 }  // namespace
 
-bool RestartRule::allows(GroupEnd& end) {
-  const FailureRecord& failure = *end.failure;
-  const bool comes_again = last_ && is_wrong_use(*last_) && is_wrong_use(failure) && are_alike(*last_, failure);
-  const bool is_final = failure.is_final || comes_again;
-  last_ = failure;
-  if (!is_final && !is_wrong_use(failure)) {
+// Restarts that are long past do not explain a failure.
+void RestartRule::forget_before(Clock::time_point now) {
+  while (window_ && !restarts_.empty() && now - restarts_.front() >= *window_) {
+    restarts_.pop_front();
+  }
+  if (window_ && restarts_.empty()) {
+    cause_.reset();
+  }
+}
+
+bool RestartRule::allows(GroupEnd& end, Clock::time_point now) {
+  forget_before(now);
+  FailureRecord& failure = *end.failure;
+  const auto [last, is_first] = last_.try_emplace(window_ ? failure.rank : 0, failure);
+  const bool comes_again =
+      !is_first && is_wrong_use(last->second) && is_wrong_use(failure) && are_alike(last->second, failure);
+  failure.is_final = failure.is_final || comes_again;
+  last->second = failure;
+  if (!failure.is_final && !is_wrong_use(failure)) {
     cause_ = failure;
   }
-  if (!is_final && restarts_ < max_restarts_) {
-    ++restarts_;
+  if (!failure.is_final && restarts() < max_restarts_) {
+    restarts_.push_back(now);
     return true;
   }
-  if (is_final) {
-    end.before = cause_;
-    end.text = restarts_ < max_restarts_ ? "not restarted, because it would fail in the same way" : "";
+  if (failure.is_final) {
+    end.before = end.before ? end.before : cause_;
+    end.text = restarts() < max_restarts_ ? "not restarted, because it would fail in the same way" : "";
   }
   return false;
 }

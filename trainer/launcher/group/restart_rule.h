@@ -1,4 +1,4 @@
-// Decides whether workers are started again after a failure.
+// Decides whether workers are started again after a failure: all of them in another round, or one of them in place.
 //
 // A failure that would occur again is not worth a restart. There are two such cases:
 //   - the worker's error file marks it as final (program/failure.h), as narrowcast-train does for a wrong flag;
@@ -6,7 +6,10 @@
 // If the job had failed in another way before, that earlier failure is reported.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 
 #include "trainer/launcher/group/group.h"
@@ -15,17 +18,34 @@ namespace narrowcast::launcher {
 
 class RestartRule {
  public:
-  explicit RestartRule(int64_t max_restarts) : max_restarts_(max_restarts) {}
+  // Restarts in place count for this time.
+  static constexpr std::chrono::hours kWindow{1};
 
-  // Records a failure that ended a round; `end.cause` is kFailed. Returns whether another round may begin, which then
-  // counts as a restart. Otherwise it completes `end` with the reason and the failure before.
-  bool allows(GroupEnd& end);
+  // The rule for rounds: `max_restarts` in the whole job.
+  static RestartRule for_rounds(int64_t max_restarts) { return {max_restarts, std::nullopt}; }
+  // The rule for the processes of one node that take another's place: `max_restarts` within kWindow. A failure is
+  // compared with the last one of the same rank, because several ranks may fail at once.
+  static RestartRule in_place(int64_t max_restarts) { return {max_restarts, kWindow}; }
+
+  // Records a failure at time `now`; `end.cause` is kFailed. Returns whether the workers may be started again, which
+  // then counts as a restart. Otherwise it completes `end` with the reason and the failure before, and marks the
+  // failure as final if it would occur again. The rule for rounds ignores `now`.
+  bool allows(GroupEnd& end, Clock::time_point now = {});
+
+  // Number of restarts that count.
+  int64_t restarts() const { return std::ssize(restarts_); }
 
  private:
-  const int64_t max_restarts_;
-  int64_t restarts_ = 0;
-  std::optional<FailureRecord> last_;   // the last failure
-  std::optional<FailureRecord> cause_;  // the last failure that a restart might repair
+  RestartRule(int64_t max_restarts, std::optional<Clock::duration> window)
+      : max_restarts_(max_restarts), window_(window) {}
+
+  void forget_before(Clock::time_point now);
+
+  int64_t max_restarts_;
+  std::optional<Clock::duration> window_;
+  std::deque<Clock::time_point> restarts_;   // times of restarts that count, oldest first
+  std::map<int64_t, FailureRecord> last_;    // the last failure; in place, by rank
+  std::optional<FailureRecord> cause_ = {};  // the last failure that a restart might repair
 };
 
 }  // namespace narrowcast::launcher

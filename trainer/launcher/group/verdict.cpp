@@ -101,6 +101,11 @@ std::optional<GroupEnd> find_end(const Results& results, const RoundRules& rules
 Verdict failed(const Results& results, const FailureRecord& failure) {
   GroupEnd end = end_with(results, GroupEnd::Cause::kFailed, "");
   end.failure = failure;
+  for (const auto& [member, report] : results) {
+    if (report && report->failure && report->failure->rank == failure.rank) {
+      end.before = report->before;
+    }
+  }
   return {.kind = Verdict::Kind::kCountedRestart, .end = end};
 }
 
@@ -181,8 +186,8 @@ std::string headline(const FailureRecord& failure, const std::string& others) {
 // it.
 std::string shown(const std::string& text) { return printable(text, 2 * kLongestText); }
 
-std::vector<std::string> failure_lines(const FailureRecord& failure, const std::string& others) {
-  std::vector<std::string> lines = {headline(failure, others)};
+std::vector<std::string> failure_lines(const FailureRecord& failure, const std::string& headline) {
+  std::vector<std::string> lines = {headline};
   if (!failure.message.empty()) {
     lines.push_back("its error: " + shown(failure.message));
   }
@@ -199,10 +204,10 @@ std::vector<std::string> failure_lines(const FailureRecord& failure, const std::
 }
 
 std::vector<std::string> lines_of_failures(const GroupEnd& end) {
-  std::vector<std::string> lines = failure_lines(*end.failure, ending_of_others(end));
+  std::vector<std::string> lines = failure_lines(*end.failure, headline(*end.failure, ending_of_others(end)));
   if (end.before) {
     lines.push_back("the failure that caused this restart, and that ends the job:");
-    const std::vector<std::string> before = failure_lines(*end.before, "");
+    const std::vector<std::string> before = failure_lines(*end.before, headline(*end.before, ""));
     lines.insert(lines.end(), before.begin(), before.end());
   }
   if (!end.text.empty()) {
@@ -218,11 +223,21 @@ Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules)
     return {.kind = Verdict::Kind::kOver, .end = std::move(*end)};
   }
   Verdict verdict = judge_workers(results, rules);
+  const bool is_used_up =
+      std::ranges::any_of(results, [](const MemberResult& result) { return result.report && result.report->used_up; });
   // Nothing may start while processes are left, or after a signal.
-  if (verdict.end.left_behind || find_interrupted(results, rules) != nullptr) {
+  if (verdict.end.left_behind || is_used_up || find_interrupted(results, rules) != nullptr) {
     verdict.kind = Verdict::Kind::kOver;
   }
   return verdict;
+}
+
+std::vector<std::string> describe_replacement(const FailureRecord& failure, const std::string& limit) {
+  const std::string end = failure.ending.signal != 0
+                              ? "was ended by " + signal_name(failure.ending.signal, "signal ")
+                              : "ended with exit code " + std::to_string(failure.ending.exit_code);
+  return failure_lines(failure, "rank " + std::to_string(failure.rank) + " (pid " + std::to_string(failure.pid) + ") " +
+                                    end + "; a new process takes its place (" + limit + ")");
 }
 
 std::string describe(const Ending& ending) {

@@ -99,10 +99,14 @@ int Agent::idle() {
 void Agent::run_round(const Directive& directive) {
   last_note_.clear();
   tell_restart(directive);
-  const std::vector<WorkerCommand> workers = plan_workers(options_.launch, directive.round, options_.environment);
+  round_ = directive.round;
+  workers_ = plan_workers(options_.launch, round_, options_.environment);
   round_began_ = options_.wall_clock();
+  if (options_.launch.in_place) {
+    begin_recovery();
+  }
   try {
-    report(supervise_round(workers), workers, directive.round);
+    report(supervise_round());
   } catch (const c10::Error& error) {
     tell_group({.end = NodeReport::End::kRefused, .text = error.what_without_backtrace()});
     await_shutdown();
@@ -124,32 +128,58 @@ void Agent::tell_restart(const Directive& directive) const {
                 (round.nodes == 1 ? "" : " on " + std::to_string(round.nodes) + " nodes"));
 }
 
-Outcome Agent::supervise_round(const std::vector<WorkerCommand>& workers) {
+// The recovery outlives a round, because it counts the processes of the last hour.
+void Agent::begin_recovery() {
+  if (!recovery_) {
+    const auto command = [this](int64_t rank, int64_t number) {
+      return worker_of(rank) = plan_replacement(options_.launch, round_, worker_of(rank), number);
+    };
+    recovery_.emplace(rendezvous_, RecoveryOptions{.max_restarts = round_.max_restarts,
+                                                   .record = [this](const auto& failure) { return record_of(failure); },
+                                                   .command = command,
+                                                   .now = [this] { return runner_.now(); },
+                                                   .tell = options_.tell});
+  }
+  recovery_->begin_round();
+}
+
+Outcome Agent::supervise_round() {
   SupervisorOptions supervision;
   supervision.shutdown_timeout = options_.shutdown_timeout;
   supervision.signal_timeout = options_.signal_timeout;
   supervision.monitor_interval = options_.monitor_interval;
   supervision.stop_wanted = [this] { return rendezvous_.directive().kind != Directive::Kind::kRun; };
-  supervision.succeeded = [this](int64_t rank) { rendezvous_.rank_succeeded(rank); };
-  return supervise(runner_, workers, supervision);
+  supervision.succeeded = [this](int64_t rank) {
+    rendezvous_.rank_succeeded(rank);
+    if (recovery_) {
+      recovery_->rank_succeeded();
+    }
+  };
+  supervision.replacer = recovery_ ? &*recovery_ : nullptr;
+  return supervise(runner_, workers_, supervision);
 }
 
-void Agent::report(const Outcome& outcome, const std::vector<WorkerCommand>& workers, const Round& round) {
+void Agent::report(const Outcome& outcome) {
   report_ = {.end = end_of(outcome),
              .signal = outcome.interrupted_by,
              .stopped_ranks = outcome.stopped_ranks,
              .killed = outcome.killed,
              .left_behind = outcome.left_behind};
   if (outcome.failure) {
-    const auto index = static_cast<size_t>(outcome.failure->rank - round.first_rank);
-    report_.failure = record_of(*outcome.failure, workers[index]);
+    report_.failure = record_of(*outcome.failure);
+  }
+  if (recovery_) {
+    recovery_->complete(report_);
   }
   tell_group(report_);
 }
 
 void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
 
-FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand& worker) const {
+WorkerCommand& Agent::worker_of(int64_t rank) { return workers_.at(static_cast<size_t>(rank - round_.first_rank)); }
+
+FailureRecord Agent::record_of(const WorkerFailure& failure) {
+  const WorkerCommand& worker = worker_of(failure.rank);
   program::WorkerError error = program::read_error_file(worker.error_file);
   const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
   return {.rank = failure.rank,

@@ -8,9 +8,12 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/launcher/job/launch_plan.h"
+#include "trainer/launcher/job/recovery.h"
 #include "trainer/launcher/job/supervisor.h"
 #include "trainer/launcher/posix/worker_runner.h"
 #include "trainer/launcher/rendezvous/rendezvous.h"
@@ -45,10 +48,12 @@ class Agent {
   Directive next_directive();
   void run_round(const Directive& directive);
   void tell_restart(const Directive& directive) const;
-  Outcome supervise_round(const std::vector<WorkerCommand>& workers);
-  void report(const Outcome& outcome, const std::vector<WorkerCommand>& workers, const Round& round);
+  void begin_recovery();
+  Outcome supervise_round();
+  void report(const Outcome& outcome);
   void tell_group(const NodeReport& report);
-  FailureRecord record_of(const WorkerFailure& failure, const WorkerCommand& worker) const;
+  WorkerCommand& worker_of(int64_t rank);
+  FailureRecord record_of(const WorkerFailure& failure);
   void tell_ignored() const;
   int idle();
   void await_shutdown();
@@ -57,6 +62,9 @@ class Agent {
   Rendezvous& rendezvous_;
   const AgentOptions options_;
   std::chrono::system_clock::time_point round_began_;
+  Round round_;                              // the last round
+  std::vector<WorkerCommand> workers_;       // its workers' present processes, in rank order
+  std::optional<InPlaceRecovery> recovery_;  // since the first round; empty: workers do not recover in place
   std::string last_note_;
   NodeReport report_;  // the report of the last round
   int signals_ = 0;    // signals that came while there were no workers

@@ -28,11 +28,21 @@ NodeDescription describe(const GroupRequest& request, const LaunchOptions& launc
                        .min_nodes = request.nodes.least,
                        .max_nodes = request.nodes.most,
                        .max_restarts = request.max_restarts,
-                       .rdzv_id = request.rdzv_id}};
+                       .rdzv_id = request.rdzv_id,
+                       .in_place = launch.in_place}};
 }
 
 const std::string& own_address(const GroupRequest& request) {
   return request.local_addr.empty() ? request.endpoint.host : request.local_addr;
+}
+
+LocalEntries entries_of(const std::shared_ptr<HostedStore>& hosted, const std::string& run_id) {
+  c10d::Store& store = *hosted->store();
+  return {.before_round = [hosted] { hosted->forget_workers(); },
+          .succeeded = [hosted, &store, run_id](int64_t rank) { tell_ended_rank(store, run_id, rank); },
+          .announce_start = [hosted, &store,
+                             run_id](int64_t rank) { return launcher::announce_start(store, run_id, rank); },
+          .silent = [hosted, &store, run_id](const auto& ranks) { return read_silent_ranks(store, run_id, ranks); }};
 }
 
 // Returns whether `host` may be an address of this machine. That includes 0.0.0.0, where serving then fails with the
@@ -44,13 +54,9 @@ bool may_serve_at(const std::string& host) {
 
 }  // namespace
 
-LocalRendezvous::LocalRendezvous(Round first, std::function<void()> before_round,
-                                 std::function<void(int64_t)> succeeded)
-    : round_(std::move(first)),
-      before_round_(std::move(before_round)),
-      succeeded_(std::move(succeeded)),
-      restarts_(round_.max_restarts) {
-  before_round_();
+LocalRendezvous::LocalRendezvous(Round first, LocalEntries entries)
+    : round_(std::move(first)), entries_(std::move(entries)), restarts_(RestartRule::for_rounds(round_.max_restarts)) {
+  entries_.before_round();
 }
 
 Directive LocalRendezvous::directive() {
@@ -59,11 +65,12 @@ Directive LocalRendezvous::directive() {
 
 void LocalRendezvous::report(const NodeReport& report) {
   end_ = end_of_report(report);
-  const bool may_restart = report.end == NodeReport::End::kFailed && report.signal == 0 && !report.left_behind;
+  const bool may_restart =
+      report.end == NodeReport::End::kFailed && report.signal == 0 && !report.left_behind && !report.used_up;
   over_ = !may_restart || !restarts_.allows(*end_);
   if (!over_) {
     ++round_.restart_count;
-    before_round_();
+    entries_.before_round();
   }
 }
 
@@ -77,9 +84,7 @@ JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& l
   if (!request.nodes.several()) {
     serve(request);
     const Round round = only_round(request, launch, socket_->port());
-    rendezvous_ = std::make_unique<LocalRendezvous>(
-        round, [this] { store_->forget_workers(); },
-        [this, id = round.run_id](int64_t rank) { tell_ended_rank(*store_->store(), id, rank); });
+    rendezvous_ = std::make_unique<LocalRendezvous>(round, entries_of(store_, round.run_id));
     return;
   }
   if (surely_serves(request)) {

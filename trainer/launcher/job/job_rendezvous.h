@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "trainer/base/network/addresses.h"
@@ -36,22 +38,32 @@ struct GroupRequest {
 // with c10d.
 bool surely_serves(const GroupRequest& request);
 
+// What a LocalRendezvous does in the job's store. The defaults do nothing.
+struct LocalEntries {
+  std::function<void()> before_round = [] {};                                  // called before each round
+  std::function<void(int64_t)> succeeded = [](int64_t) {};                     // of a rank
+  std::function<int64_t(int64_t)> announce_start = [](int64_t) { return 1; };  // as in worker_entries.h
+  std::function<SilentRanks(const std::set<int64_t>&)> silent = [](const auto&) { return SilentRanks(); };
+};
+
 // The rendezvous of a job on one node: it decides alone.
 class LocalRendezvous : public Rendezvous {
  public:
-  // `first` is the first round. `before_round` is called before each round, `succeeded` with each rank that ends
-  // successfully.
-  LocalRendezvous(Round first, std::function<void()> before_round, std::function<void(int64_t)> succeeded);
+  // `first` is the first round.
+  explicit LocalRendezvous(Round first, LocalEntries entries = {});
 
   Directive directive() override;
-  void rank_succeeded(int64_t rank) override { succeeded_(rank); }
+  void rank_succeeded(int64_t rank) override { entries_.succeeded(rank); }
+  void announce_start(int64_t rank) override { starts_[rank] = entries_.announce_start(rank); }
+  std::optional<int64_t> announced_start(int64_t rank) override { return starts_.at(rank); }
+  SilentRanks silent_ranks(const std::set<int64_t>& ranks) override { return entries_.silent(ranks); }
   void report(const NodeReport& report) override;
   bool may_leave() override { return true; }
 
  private:
   Round round_;
-  const std::function<void()> before_round_;
-  const std::function<void(int64_t)> succeeded_;
+  const LocalEntries entries_;
+  std::map<int64_t, int64_t> starts_;  // results of announce_start, by rank
   RestartRule restarts_;
   std::optional<GroupEnd> end_;  // end of the previous round
   bool over_ = false;

@@ -56,6 +56,8 @@ LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariabl
   options.line_prefix = request.line_prefix;
   options.host = host_name();
   options.virtual_local_rank = request.virtual_local_rank;
+  options.in_place =
+      recovers_in_place(request.recovery, request.group.max_restarts, options.command.front(), own_folder());
   options.processors = processors_for(request.numa_binding, options.nproc_per_node);
   check_workers(options, environment);
   return options;

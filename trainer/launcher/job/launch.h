@@ -13,6 +13,7 @@
 #include "trainer/launcher/job/job_rendezvous.h"
 #include "trainer/launcher/job/line_prefix.h"
 #include "trainer/launcher/job/numa_binding.h"
+#include "trainer/launcher/job/recovery.h"
 #include "trainer/launcher/job/supervisor.h"
 #include "trainer/launcher/network/private_network.h"
 #include "trainer/launcher/network/simulated_network.h"
@@ -25,6 +26,7 @@ struct LaunchRequest {
   std::string nproc_per_node = "1";  // a number, cpu, gpu or auto
   std::string role = "default";
 
+  Recovery recovery = Recovery::kAuto;
   GroupRequest group;
   Isolation isolation = Isolation::kAuto;  // for a job on one node
   std::optional<NetworkShape> simulated;   // for a job on one node at the group's default endpoint

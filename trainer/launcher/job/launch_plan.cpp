@@ -9,11 +9,13 @@
 #include <optional>
 
 #include "trainer/base/network/job_network.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::launcher {
 namespace {
 
 constexpr const char* kVisibleGpus = "CUDA_VISIBLE_DEVICES";
+constexpr const char* kRestartCount = "TORCHELASTIC_RESTART_COUNT";
 
 std::vector<std::string> split(const std::string& list) { return absl::StrSplit(list, ','); }
 
@@ -58,7 +60,7 @@ EnvironmentVariables node_environment(const LaunchOptions& options, const Round&
       {"ROLE_WORLD_SIZE", std::to_string(round.role_world_size)},
       {"MASTER_ADDR", round.master_addr},
       {"MASTER_PORT", std::to_string(round.master_port)},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(round.restart_count)},
+      {kRestartCount, std::to_string(round.restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(round.max_restarts)},
       {"TORCHELASTIC_RUN_ID", round.run_id},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", options.signals_to_handle},
@@ -110,14 +112,19 @@ void check_filter(const char* flag, const LaunchOptions& options, const std::vec
   TORCH_CHECK_VALUE(is_used, flag, " needs --tee for this stream of a local rank that is shown");
 }
 
-// Adds the parts that differ between the workers of this node.
-void add_own_part(const LaunchOptions& options, const Round& round, WorkerCommand& worker) {
-  const std::filesystem::path folder =
-      worker_folder(options.output.run_folder, std::to_string(round.restart_count), std::to_string(worker.rank));
+// Sets the files of a worker in the folder of that attempt.
+void set_files(const LaunchOptions& options, const std::string& attempt, WorkerCommand& worker) {
+  const std::filesystem::path folder = worker_folder(options.output.run_folder, attempt, std::to_string(worker.rank));
   const WorkerTargets targets = targets_for(options.output, worker.local_rank, folder);
   worker.error_file = folder / "error.json";
+  worker.environment["TORCHELASTIC_ERROR_FILE"] = worker.error_file;
   worker.output = targets.output;
   worker.error = targets.error;
+}
+
+// Adds the parts that differ between the workers of this node.
+void add_own_part(const LaunchOptions& options, const Round& round, WorkerCommand& worker) {
+  set_files(options, std::to_string(round.restart_count), worker);
   worker.prefix = prefix_for(options, worker.rank, worker.local_rank);
   if (!options.processors.empty()) {
     worker.processors = options.processors.at(static_cast<size_t>(worker.local_rank));
@@ -128,7 +135,6 @@ void add_own_part(const LaunchOptions& options, const Round& round, WorkerComman
     worker.environment[kVisibleGpus] = gpu_of(worker.local_rank, worker.environment);
   }
   worker.environment["ROLE_RANK"] = std::to_string(round.role_first_rank + worker.local_rank);
-  worker.environment["TORCHELASTIC_ERROR_FILE"] = worker.error_file;
 }
 
 }  // namespace
@@ -240,6 +246,10 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
   // Variables set so far take precedence over inherited ones.
   environment.insert(inherited.begin(), inherited.end());
   environment.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // unless the user set it
+  environment.erase(rendezvous::kRecoveryVariable);
+  if (options.in_place) {
+    environment[rendezvous::kRecoveryVariable] = rendezvous::kRecoveryInPlace;
+  }
 
   std::vector<WorkerCommand> workers;
   for (int64_t local_rank = 0; local_rank < options.nproc_per_node; ++local_rank) {
@@ -254,6 +264,12 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
     workers.push_back(std::move(worker));
   }
   return workers;
+}
+
+WorkerCommand plan_replacement(const LaunchOptions& options, const Round& round, WorkerCommand worker, int64_t number) {
+  set_files(options, std::to_string(round.restart_count) + "." + std::to_string(number), worker);
+  worker.environment[kRestartCount] = std::to_string(round.restart_count + number);
+  return worker;
 }
 
 }  // namespace narrowcast::launcher

@@ -101,6 +101,7 @@ struct LaunchOptions {
   std::string line_prefix = kDefaultLinePrefix;       // template of the prefix of each shown line
   std::string host = {};                              // this machine's name, for that template
   bool virtual_local_rank = false;                    // each worker sees one GPU, and LOCAL_RANK is 0
+  bool in_place = false;                              // workers recover in place; passed to them
   std::vector<std::vector<int64_t>> processors = {};  // processors of each worker, by local rank; empty: any
 };
 
@@ -116,6 +117,10 @@ void check_workers(const LaunchOptions& options, const EnvironmentVariables& inh
 // between GPUs of this machine.
 std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Round& round,
                                         const EnvironmentVariables& inherited);
+
+// Returns the command of the process that takes the place of `worker` in that round. `number` counts such processes
+// from 1: it adds to the worker's TORCHELASTIC_RESTART_COUNT. The process has its own folder, "RUN/attempt_0.1/3".
+WorkerCommand plan_replacement(const LaunchOptions& options, const Round& round, WorkerCommand worker, int64_t number);
 
 // Estimates the number of files that a launcher has open while its workers run. These are its own files and, for each
 // worker, two pipes, two output files if there are any, and a namespace in a simulated network. If it serves the store,

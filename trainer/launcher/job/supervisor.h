@@ -5,6 +5,9 @@
 //      ├──────── all workers end ──> stopping: SIGTERM to processes that they left
 //      └──────── the group stops the round (another node failed, ...) ──> stopping: SIGTERM to all
 //
+// With recovery in place a Replacer decides at each failure, while running, whether a new process takes the rank's
+// place. The other workers then live on. First the processes that the failed one left are killed.
+//
 // When a rank dies, the others lose their peer and fail too, sometimes before the kernel has reported the first. The
 // first rank whose end is known is blamed, with one exception. A rank that exits with kPeerFailed blames a peer: a rank
 // that fails otherwise within the blame window is then blamed instead. A rank that ends after the launcher began to
@@ -15,11 +18,35 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
+
+// A rank that failed.
+struct WorkerFailure {
+  int64_t rank = 0;
+  pid_t pid = 0;
+  Ending ending;
+  std::chrono::milliseconds after{0};  // since the start of the workers
+};
+
+// Recovery in place (recovery.h): decides which ranks get a new process. No call blocks.
+class Replacer {
+ public:
+  virtual ~Replacer() = default;
+
+  // Returns whether a new process takes the place of a rank that failed. Otherwise the failure ends all workers.
+  virtual bool replaces(const WorkerFailure& failure) = 0;
+
+  // Returns the command of that process once it may start.
+  virtual std::optional<WorkerCommand> replacement(int64_t rank) = 0;
+
+  // Returns which of the `running` ranks hang, each process once. They are ended, and have then failed.
+  virtual std::vector<int64_t> hanging(const std::set<int64_t>& running) = 0;
+};
 
 // Timeouts of the launcher for its workers.
 struct SupervisorOptions {
@@ -29,16 +56,11 @@ struct SupervisorOptions {
   std::chrono::milliseconds repeat_window{500};      // signals this close count as one (timeout(1) sends two)
   std::chrono::milliseconds kill_timeout{1000};      // how long SIGKILL may take
   std::function<bool()> stop_wanted = nullptr;       // returns whether the group stops the round; may be null
-  std::chrono::milliseconds monitor_interval{100};   // time between two calls of it
+  std::chrono::milliseconds monitor_interval{100};   // time between two calls of it, and of Replacer::hanging
   std::function<void(int64_t)> succeeded = nullptr;  // called for each rank that ends successfully; may be null
-};
-
-// The rank of this node that failed first.
-struct WorkerFailure {
-  int64_t rank = 0;
-  pid_t pid = 0;
-  Ending ending;
-  std::chrono::milliseconds after{0};  // since the start of the workers
+  Replacer* replacer = nullptr;                      // null: any failure ends all workers
+  std::chrono::milliseconds start_interval{10};      // time between two calls of Replacer::replacement
+  std::chrono::milliseconds quit_timeout{1000};      // from SIGQUIT for a rank that hangs to SIGKILL
 };
 
 // How this node's part of a round ended.

@@ -7,13 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <variant>
 
 #include "ops/common/file_descriptor.h"
@@ -61,7 +59,8 @@ int close_others(int kept) {
   return kPlace;
 }
 
-// The guard's main function: collects groups until the launcher is gone, then kills them. It may be a forked copy of a
+// The guard's main function: collects groups until the launcher is gone, then kills them. It reads a group's id to add
+// it, the negative id to remove it, and 0 to remove all. It may be a forked copy of a
 // launcher with threads, so it allocates no memory.
 [[noreturn]] void guard_groups(int launcher) {
   setsid();  // Signals to the launcher's group must not reach it.
@@ -72,6 +71,8 @@ int close_others(int kept) {
   for (pid_t group = 0; read(announcements, &group, sizeof(group)) == sizeof(group);) {
     if (group == 0) {
       count = 0;
+    } else if (group < 0) {
+      count = static_cast<size_t>(std::remove(groups.begin(), groups.begin() + count, -group) - groups.begin());
     } else if (count < groups.size()) {
       groups[count++] = group;
     }
@@ -201,9 +202,13 @@ void Guard::revive() {
   }
   start();
   for (const pid_t group : groups_) {
-    // If the new guard dies at once, the next revive() notices.
-    [[maybe_unused]] const ssize_t written = write(announcements_.get(), &group, sizeof(group));
+    announce(group);
   }
+}
+
+// The write fails if the guard was killed. The next revive() then passes all groups to another guard.
+void Guard::announce(pid_t group) const {
+  [[maybe_unused]] const ssize_t written = write(announcements_.get(), &group, sizeof(group));
 }
 
 Guard::~Guard() {
@@ -213,9 +218,12 @@ Guard::~Guard() {
 
 void Guard::forget() {
   groups_.clear();
-  const pid_t all = 0;
-  // The write fails if the guard was killed, which is harmless.
-  [[maybe_unused]] const ssize_t written = write(announcements_.get(), &all, sizeof(all));
+  announce(0);
+}
+
+void Guard::forget(pid_t group) {
+  std::erase(groups_, group);
+  announce(-group);
 }
 
 pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard) {
@@ -255,29 +263,5 @@ void open_missing_streams() {
 }
 
 void adopt_orphans() { TORCH_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "prctl: ", std::strerror(errno)); }
-
-std::vector<AdoptedChild> list_children() {
-  std::vector<AdoptedChild> children;
-  std::error_code error;
-  const std::filesystem::directory_iterator processes("/proc", error);
-  TORCH_CHECK_VALUE(!error, "/proc: cannot be read: ", error.message());
-  for (const auto& entry : processes) {
-    const std::string name = entry.path().filename();
-    std::ifstream file(entry.path() / "stat");
-    std::string stat;
-    if (name.find_first_not_of("0123456789") != std::string::npos || !std::getline(file, stat)) {
-      continue;  // Not a process, or one that has just ended.
-    }
-    // "PID (NAME) STATE PPID ...", where NAME may contain any characters.
-    std::istringstream fields(stat.substr(stat.rfind(')') + 1));
-    char state = 0;
-    pid_t parent = 0;
-    fields >> state >> parent;
-    if (parent == getpid()) {
-      children.push_back({static_cast<pid_t>(std::stol(name)), state == 'Z'});
-    }
-  }
-  return children;
-}
 
 }  // namespace narrowcast::launcher

@@ -46,8 +46,12 @@ class Guard {
   // Makes the guard forget all groups, because nothing is left in them.
   void forget();
 
+  // Makes the guard forget one group. Must be called before the id of its process can be reused.
+  void forget(pid_t group);
+
  private:
   void start();
+  void announce(pid_t group) const;
 
   FileDescriptor announcements_;
   pid_t pid_ = 0;
@@ -64,12 +68,6 @@ struct ChildStreams {
 // `guard` watches it, and is revived if necessary. Throws c10::ValueError with the reason if it cannot be executed.
 pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard);
 
-// A child that this process did not start as a worker, but must wait for.
-struct AdoptedChild {
-  pid_t pid = 0;
-  bool ended = false;  // not reaped yet
-};
-
 // Opens /dev/null for each standard stream that was closed at the start of this process, so that no other descriptor
 // gets its number.
 void open_missing_streams();
@@ -80,8 +78,5 @@ int run_in_child(int (*body)());
 
 // Makes this process the parent of orphans among its descendants. Throws c10::Error.
 void adopt_orphans();
-
-// Lists the children of this process from /proc, in no particular order.
-std::vector<AdoptedChild> list_children();
 
 }  // namespace narrowcast::launcher

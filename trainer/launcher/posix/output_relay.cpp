@@ -158,17 +158,42 @@ void OutputRelay::tell_end(const std::string& name, int reason) {
   }
 }
 
-void OutputRelay::finish(std::chrono::milliseconds patience) {
+// One read empties a pipe, whose size is kReadSize.
+void OutputRelay::catch_up(int64_t rank) {
   for (Source& source : sources_) {
-    while (source.tap.pipe.is_open()) {
-      std::vector<pollfd> polls = {{source.tap.pipe.get(), POLLIN, 0}};
-      if (poll(polls.data(), 1, 0) != 1) {
-        source.tap.pipe.close();  // A foreign process holds the other end.
-        break;
-      }
+    if (source.tap.rank == rank && source.tap.pipe.is_open()) {
       read_some(source);
     }
-    show(source, source.lines.finish());
+  }
+}
+
+// Shows the rest of a stream, including an unfinished line, after its last writer is gone.
+void OutputRelay::drain(Source& source) {
+  while (source.tap.pipe.is_open()) {
+    pollfd entry = {source.tap.pipe.get(), POLLIN, 0};
+    if (poll(&entry, 1, 0) != 1) {
+      source.tap.pipe.close();  // A foreign process holds the other end.
+      break;
+    }
+    read_some(source);
+  }
+  show(source, source.lines.finish());
+}
+
+void OutputRelay::finish_rank(int64_t rank) {
+  for (auto source = sources_.begin(); source != sources_.end();) {
+    if (source->tap.rank != rank) {
+      ++source;
+      continue;
+    }
+    drain(*source);
+    source = sources_.erase(source);
+  }
+}
+
+void OutputRelay::finish(std::chrono::milliseconds patience) {
+  for (Source& source : sources_) {
+    drain(source);
   }
   for (Sink* sink : {&output_, &error_, &output_}) {  // output_ twice: it reports the end of error_.
     while (!sink->pending.empty()) {

@@ -10,8 +10,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <filesystem>
+#include <list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -69,6 +69,13 @@ class OutputRelay {
   // Reads a worker's stream from now on, if the tap has a pipe.
   void add(Tap tap);
 
+  // Reads what the pipes of a rank hold now. After its end the rank's output is then known, except that of processes
+  // that it left.
+  void catch_up(int64_t rank);
+
+  // Shows the rest of a rank's output, including unfinished lines, and forgets its taps.
+  void finish_rank(int64_t rank);
+
   // Forgets all taps and their output.
   void forget() { sources_.clear(); }
 
@@ -104,6 +111,7 @@ class OutputRelay {
   };
 
   void read_some(Source& source);
+  void drain(Source& source);
   void write_copy(Source& source, std::string_view bytes);
   void show(Source& source, const std::string& lines);
   bool write_some(Sink& sink);
@@ -112,7 +120,7 @@ class OutputRelay {
 
   Sink output_;
   Sink error_;
-  std::deque<Source> sources_;
+  std::list<Source> sources_;
 };
 
 }  // namespace narrowcast::launcher

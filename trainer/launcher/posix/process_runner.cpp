@@ -39,6 +39,12 @@ Ending ending_of(const siginfo_t& info) {
   return {.exit_code = exited ? info.si_status : 0, .signal = exited ? 0 : info.si_status};
 }
 
+// Each worker has its own error file, whose path the processes that it starts inherit.
+std::string mark_of(const WorkerCommand& command) {
+  const auto variable = command.environment.find("TORCHELASTIC_ERROR_FILE");
+  return variable == command.environment.end() ? "" : variable->first + "=" + variable->second;
+}
+
 int milliseconds_until(std::optional<Clock::time_point> deadline) {
   if (!deadline) {
     return -1;
@@ -116,7 +122,7 @@ pid_t ProcessRunner::start(const WorkerCommand& command) {
   const pid_t pid = start_child(command, {output.workers_end.get(), errors.workers_end.get()}, guard_);
   relay_.add(std::move(output.tap));
   relay_.add(std::move(errors.tap));
-  workers_.push_back({command.rank, pid});
+  workers_.push_back({.rank = command.rank, .pid = pid, .mark = mark_of(command)});
   return pid;
 }
 
@@ -202,6 +208,7 @@ bool ProcessRunner::look_at_workers() {
       continue;
     }
     worker.ended = true;
+    relay_.catch_up(worker.rank);
     ended.push_back({.kind = Event::Kind::kWorkerEnded, .rank = worker.rank, .ending = ending_of(info)});
   }
   std::stable_partition(ended.begin(), ended.end(),
@@ -215,9 +222,9 @@ bool ProcessRunner::is_worker(pid_t pid) const {
 }
 
 // Returns the running orphans of workers, and reaps the ones that ended.
-std::vector<AdoptedChild> ProcessRunner::adopted_children() const {
-  std::vector<AdoptedChild> adopted;
-  for (const AdoptedChild& child : list_children()) {
+std::vector<ProcessEntry> ProcessRunner::adopted_children() const {
+  std::vector<ProcessEntry> adopted;
+  for (const ProcessEntry& child : list_children()) {
     if (child.pid == guard_.pid() || is_worker(child.pid)) {
       continue;
     }
@@ -244,11 +251,53 @@ void ProcessRunner::signal_groups(int signal) const {
 
 void ProcessRunner::send(int signal) {
   signal_groups(signal);
-  for (const AdoptedChild& child : adopted_children()) {
+  for (const ProcessEntry& child : adopted_children()) {
     if (!is_worker(getpgid(child.pid))) {
       kill(child.pid, signal);
     }
   }
+}
+
+void ProcessRunner::send_to(int64_t rank, int signal) {
+  for (const Worker& worker : workers_) {
+    if (worker.rank == rank && !worker.ended) {
+      kill(-worker.pid, signal);
+    }
+  }
+}
+
+bool ProcessRunner::clear(int64_t rank) {
+  const auto worker = std::ranges::find(workers_, rank, &Worker::rank);
+  if (worker == workers_.end()) {
+    return true;
+  }
+  if (!worker->ended || kill_rest(*worker)) {
+    return false;
+  }
+  guard_.forget(worker->pid);  // Before the id can be reused.
+  waitpid(worker->pid, nullptr, WNOHANG);
+  workers_.erase(worker);
+  relay_.finish_rank(rank);
+  return true;
+}
+
+// Kills the processes that a worker left when it ended: its process group, and orphans in other groups that have its
+// mark. Returns whether there were any.
+bool ProcessRunner::kill_rest(const Worker& worker) const {
+  kill(-worker.pid, SIGKILL);
+  bool any_left = false;
+  for (const ProcessEntry& process : list_processes()) {
+    const bool in_group = process.group == worker.pid && process.pid != worker.pid;
+    const bool is_orphan = process.parent == getpid() && process.pid != guard_.pid() && !is_worker(process.pid);
+    if (process.ended || (!in_group && !(is_orphan && was_started_with(process.pid, worker.mark)))) {
+      continue;
+    }
+    any_left = true;
+    if (!in_group) {
+      kill(process.pid, SIGKILL);
+    }
+  }
+  return any_left;
 }
 
 void ProcessRunner::reap_workers() {

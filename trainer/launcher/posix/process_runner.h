@@ -1,8 +1,8 @@
 // The WorkerRunner that starts real processes.
 //
 // One thread polls the workers' pipes and a descriptor that receives signals, SIGCHLD among them, instead of handlers.
-// A worker that ended is not reaped until the whole group is gone. Its id, which names its process group, therefore
-// cannot be reused while signals are still sent to the group.
+// A worker that ended is not reaped until all workers are gone, or its own process group is gone and it is replaced.
+// Its id, which names its process group, therefore cannot be reused while signals are still sent to the group.
 #pragma once
 
 #include <csignal>
@@ -16,6 +16,7 @@
 #include "ops/common/file_descriptor.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/output_relay.h"
+#include "trainer/launcher/posix/process_list.h"
 #include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
@@ -59,6 +60,8 @@ class ProcessRunner : public WorkerRunner {
   pid_t start(const WorkerCommand& command) override;
   Event wait(std::optional<Clock::time_point> deadline) override;
   void send(int signal) override;
+  void send_to(int64_t rank, int signal) override;
+  bool clear(int64_t rank) override;
   Clock::time_point now() const override { return Clock::now(); }
   std::vector<std::string> last_error_lines(int64_t rank) const override { return relay_.last_error_lines(rank); }
 
@@ -66,6 +69,7 @@ class ProcessRunner : public WorkerRunner {
   struct Worker {
     int64_t rank;
     pid_t pid;
+    std::string mark;  // a variable that only this worker and the processes that it started have; empty: none
     bool ended = false;
   };
   // The worker's end of one of its streams, and the relay's part.
@@ -81,7 +85,8 @@ class ProcessRunner : public WorkerRunner {
   void take_signals();
   bool look_at_workers();
   void signal_groups(int signal) const;
-  std::vector<AdoptedChild> adopted_children() const;
+  std::vector<ProcessEntry> adopted_children() const;
+  bool kill_rest(const Worker& worker) const;
   bool is_worker(pid_t pid) const;
   bool anything_left();
   void reap_workers();

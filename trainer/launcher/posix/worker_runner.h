@@ -83,10 +83,17 @@ class WorkerRunner {
   // Sends `signal` to all workers and to all processes that they started.
   virtual void send(int signal) = 0;
 
+  // Sends `signal` to one worker that runs, and to the processes of its process group.
+  virtual void send_to(int64_t rank, int signal) = 0;
+
+  // Kills the processes that a worker left when it ended. Returns whether none is left. The caller repeats the call
+  // until then, and may then start another worker of that rank beside the others.
+  virtual bool clear(int64_t rank) = 0;
+
   virtual Clock::time_point now() const = 0;
 
   // Returns the last lines of a rank's standard error, oldest first; empty if the launcher did not read the stream. The
-  // lines are kept until the next group of workers is started.
+  // lines are kept until clear() for the rank returns true, or the next group of workers is started.
   virtual std::vector<std::string> last_error_lines(int64_t rank) const = 0;
 };
 

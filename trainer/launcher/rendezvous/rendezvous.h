@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "trainer/base/network/addresses.h"
 #include "trainer/launcher/group/group.h"
+#include "trainer/launcher/group/worker_entries.h"
 
 namespace narrowcast::launcher {
 
@@ -53,6 +55,18 @@ class Rendezvous {
 
   // Announces to the ranks that still run, on all nodes, that a rank of this node has ended successfully.
   virtual void rank_succeeded(int64_t rank) = 0;
+
+  // Announces to the ranks of the round, on all nodes, that a process is about to take the place of `rank`, which is
+  // one of this node. Never blocks.
+  virtual void announce_start(int64_t rank) = 0;
+
+  // Returns the number of processes that have taken another's place in this round, with the announced one, once its
+  // announcement is in the store. Never blocks.
+  virtual std::optional<int64_t> announced_start(int64_t rank) = 0;
+
+  // Returns which of this node's `ranks` other ranks have found silent. Never blocks: the answer may be older than the
+  // question.
+  virtual SilentRanks silent_ranks(const std::set<int64_t>& ranks) = 0;
 
   // Reports the end of this node's workers in the last round. Before the first round it reports that the launcher was
   // interrupted. Never blocks.

@@ -57,8 +57,22 @@ class StoreLink::Conversation {
     changed_.notify_all();
   }
 
+  void announce_start(int64_t rank) {
+    const std::lock_guard lock(mutex_);
+    state_.starts.erase(rank);
+    starting_.insert(rank);
+    changed_.notify_all();
+  }
+
+  void watch(const std::set<int64_t>& ranks) {
+    const std::lock_guard lock(mutex_);
+    watched_ = ranks;
+    std::erase_if(state_.silent, [&](const auto& entry) { return !ranks.contains(entry.first); });
+  }
+
   void report(const RoundReport& report) {
     const std::lock_guard lock(mutex_);
+    starting_.clear();  // Nothing starts any more.
     report_ = report;
     changed_.notify_all();
   }
@@ -108,6 +122,8 @@ class StoreLink::Conversation {
         host->step(clock.now());
       }
       tell_ended(*store);
+      tell_starts(*store);
+      look_for_silent_ranks(*store);
       converse(member, host);
     }
   }
@@ -116,12 +132,41 @@ class StoreLink::Conversation {
   void tell_ended(c10d::Store& store) {
     std::unique_lock lock(mutex_);
     const std::optional<int64_t> rank = std::exchange(succeeded_, std::nullopt);
-    const std::string run_id = state_.decision ? state_.decision->run_id : "";
+    const std::string run_id = current_run();
     lock.unlock();
     if (rank) {
       tell_ended_rank(store, run_id, *rank);
     }
   }
+
+  // Announces processes that are about to start.
+  void tell_starts(c10d::Store& store) {
+    std::unique_lock lock(mutex_);
+    const std::set<int64_t> ranks = std::exchange(starting_, {});
+    const std::string run_id = current_run();
+    lock.unlock();
+    for (const int64_t rank : ranks) {
+      const int64_t starts = launcher::announce_start(store, run_id, rank);
+      lock.lock();
+      state_.starts[rank] = starts;
+      lock.unlock();
+    }
+  }
+
+  void look_for_silent_ranks(c10d::Store& store) {
+    std::unique_lock lock(mutex_);
+    const std::set<int64_t> ranks = watched_;
+    const std::string run_id = current_run();
+    lock.unlock();
+    SilentRanks silent = read_silent_ranks(store, run_id, ranks);
+    lock.lock();
+    if (ranks == watched_) {  // Otherwise the answer may be about an earlier round.
+      state_.silent = std::move(silent);
+    }
+  }
+
+  // The mutex must be locked.
+  std::string current_run() const { return state_.decision ? state_.decision->run_id : ""; }
 
   // Waits until the store's port accepts connections. Returns false after stop().
   bool reach() {
@@ -157,8 +202,9 @@ class StoreLink::Conversation {
   // Waits until the next requests are due. Returns false after stop().
   bool pause() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, options_.monitor_interval,
-                      [this] { return stopping_ || succeeded_ || report_ || (leaving_ && !state_.left); });
+    changed_.wait_for(lock, options_.monitor_interval, [this] {
+      return stopping_ || succeeded_ || !starting_.empty() || report_ || (leaving_ && !state_.left);
+    });
     return !stopping_;
   }
 
@@ -205,6 +251,8 @@ class StoreLink::Conversation {
   std::condition_variable changed_;
   LinkState state_;
   std::optional<int64_t> succeeded_;  // the last rank that succeeded, until it is announced
+  std::set<int64_t> starting_;        // ranks whose starts are to be announced
+  std::set<int64_t> watched_;         // ranks that may be found silent
   std::optional<RoundReport> report_;
   bool leaving_ = false;
   bool stopping_ = false;
@@ -226,6 +274,10 @@ StoreLink::~StoreLink() {
 LinkState StoreLink::state() const { return conversation_->state(); }
 
 void StoreLink::rank_succeeded(int64_t rank) { conversation_->rank_succeeded(rank); }
+
+void StoreLink::announce_start(int64_t rank) { conversation_->announce_start(rank); }
+
+void StoreLink::watch(const std::set<int64_t>& ranks) { conversation_->watch(ranks); }
 
 void StoreLink::report(const RoundReport& report) { conversation_->report(report); }
 

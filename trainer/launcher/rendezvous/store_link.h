@@ -9,14 +9,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/hosted_store.h"
 #include "trainer/launcher/group/store_protocol.h"
+#include "trainer/launcher/group/worker_entries.h"
 #include "trainer/launcher/posix/worker_runner.h"
 #include "trainer/launcher/rendezvous/rendezvous_options.h"
 
@@ -57,12 +60,14 @@ struct LinkState {
   int64_t answers = 0;  // answers with a new heartbeat of the host; all, if this launcher is the host
   int64_t ticket = 0;   // 0: not joined yet
   std::optional<Decision> decision = {};
-  std::string broken = {};       // why no more answers will come; empty: they may
-  bool others_left = false;      // no launcher needs the store any more
-  bool left = false;             // leave() was written to the store
-  int64_t rejected = 0;          // number of ignored entries
-  HostSign host = {};            // last heartbeat of another launcher that serves the store
-  bool host_is_spoiled = false;  // its heartbeats were overwritten or removed since the last one
+  std::string broken = {};                 // why no more answers will come; empty: they may
+  bool others_left = false;                // no launcher needs the store any more
+  bool left = false;                       // leave() was written to the store
+  int64_t rejected = 0;                    // number of ignored entries
+  HostSign host = {};                      // last heartbeat of another launcher that serves the store
+  bool host_is_spoiled = false;            // its heartbeats were overwritten or removed since the last one
+  std::map<int64_t, int64_t> starts = {};  // by rank: result of its last announced start; none: not in the store yet
+  SilentRanks silent = {};                 // of the ranks that are watched
 };
 
 // Exchanges data with the store during its lifetime. No call blocks.
@@ -78,6 +83,10 @@ class StoreLink {
   LinkState state() const;
   // Announces that a rank of the current round has ended successfully.
   void rank_succeeded(int64_t rank);
+  // Announces that a process is about to take the place of a rank in the current round.
+  void announce_start(int64_t rank);
+  // From now on reads which of these ranks are found silent.
+  void watch(const std::set<int64_t>& ranks);
   // Reports the end of this node's workers in a round.
   void report(const RoundReport& report);
   // Announces that this launcher has seen the end of the job.

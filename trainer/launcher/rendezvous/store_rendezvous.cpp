@@ -119,9 +119,21 @@ bool StoreRendezvous::never_spoke() const {
   return options_.hosted == nullptr && Clock::now() - began_ > 2 * limits.read_timeout + limits.heartbeat_timeout;
 }
 
+std::optional<int64_t> StoreRendezvous::announced_start(int64_t rank) {
+  const LinkState state = link_.state();
+  const auto found = state.starts.find(rank);
+  return found == state.starts.end() ? std::nullopt : std::optional(found->second);
+}
+
+SilentRanks StoreRendezvous::silent_ranks(const std::set<int64_t>& ranks) {
+  link_.watch(ranks);
+  return link_.state().silent;
+}
+
 void StoreRendezvous::report(const NodeReport& report) {
   signal_ = signal_ == 0 ? report.signal : signal_;
   reported_round_ = round_;
+  link_.watch({});
   if (lost_.empty()) {  // After a loss the others must see missing heartbeats; a report would look requested.
     link_.report({.round = round_, .report = report});
   }

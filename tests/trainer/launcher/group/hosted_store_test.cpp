@@ -145,17 +145,6 @@ TEST(HostedStore, ForgetsWorkersKeysAlone) {
   EXPECT_THAT(client->listKeys(), ElementsAre(kLauncherKeys + std::string("decision")));
 }
 
-TEST(HostedStore, TellsRanksWhoHasEnded) {
-  const network::ListeningSocket socket = testing::loopback_socket();
-  HostedStore store("127.0.0.1", socket);
-  tell_ended_rank(*store.store(), "job7", 3);
-  c10d::PrefixStore seen_by_ranks(rendezvous::job_prefix("job7"), connect(socket));
-  EXPECT_TRUE(seen_by_ranks.check({rendezvous::kEndedRank}));
-  EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), bytes("3"));
-  store.forget_workers();
-  EXPECT_FALSE(seen_by_ranks.check({rendezvous::kEndedRank}));
-}
-
 TEST(HostedStore, SaysThatItsAddressCannotBeReached) {
   network::ListeningSocket socket = testing::loopback_socket();
   // The socket has another address than the named one, where nothing listens.

@@ -26,7 +26,7 @@ class RestartRuleTest : public ::testing::Test {
     return rule.allows(end);
   }
 
-  RestartRule rule{3};
+  RestartRule rule = RestartRule::for_rounds(3);
   GroupEnd end;
 };
 
@@ -69,6 +69,65 @@ TEST_F(RestartRuleTest, TheFailureThatARestartWasToMendIsTheOneToReport) {
   EXPECT_EQ(end.failure->ending.exit_code, 2);
   EXPECT_EQ(end.before->ending.signal, SIGKILL);
   EXPECT_EQ(end.exit_code(), 128 + SIGKILL);
+}
+
+TEST_F(RestartRuleTest, AnEarlierFailureOfTheRoundIsReportedBeforeThoseOfEarlierRounds) {
+  EXPECT_TRUE(allows(failure(kKilled)));
+  FailureRecord record = failure({.exit_code = 1});
+  record.is_final = true;
+  end = {.cause = GroupEnd::Cause::kFailed, .failure = record, .before = failure({.signal = SIGSEGV})};
+  EXPECT_FALSE(rule.allows(end));
+  EXPECT_EQ(end.exit_code(), 128 + SIGSEGV);
+}
+
+// The rule for processes that take another's place, with a clock that the test sets.
+class RestartInPlaceTest : public RestartRuleTest {
+ protected:
+  RestartInPlaceTest() { rule = RestartRule::in_place(2); }
+
+  bool allows_at(std::chrono::minutes time, const FailureRecord& record) {
+    end = {.cause = GroupEnd::Cause::kFailed, .failure = record};
+    return rule.allows(end, Clock::time_point(time));
+  }
+  static FailureRecord failure_of(int64_t rank, const Ending& ending) {
+    FailureRecord record = failure(ending);
+    record.rank = rank;
+    return record;
+  }
+};
+
+TEST_F(RestartInPlaceTest, AllowsAsManyWithinAnyHour) {
+  using std::chrono::minutes;
+  EXPECT_TRUE(allows_at(minutes(0), failure(kKilled)));
+  EXPECT_TRUE(allows_at(minutes(40), failure(kKilled)));
+  EXPECT_EQ(rule.restarts(), 2);
+  EXPECT_FALSE(allows_at(minutes(59), failure(kKilled)));
+  EXPECT_EQ(end.text, "");
+  EXPECT_FALSE(end.failure->is_final);
+  EXPECT_TRUE(allows_at(minutes(60), failure(kKilled)));
+  EXPECT_EQ(rule.restarts(), 2);
+  EXPECT_FALSE(allows_at(minutes(99), failure(kKilled)));
+  EXPECT_TRUE(allows_at(minutes(200), failure(kKilled)));
+  EXPECT_EQ(rule.restarts(), 1);
+}
+
+TEST_F(RestartInPlaceTest, ComparesAnErrorWithTheSameRanksLast) {
+  using std::chrono::minutes;
+  EXPECT_TRUE(allows_at(minutes(0), failure_of(0, kWrongUse)));
+  EXPECT_TRUE(allows_at(minutes(0), failure_of(1, kWrongUse)));
+  EXPECT_FALSE(allows_at(minutes(1), failure_of(0, kWrongUse)));
+  EXPECT_TRUE(end.failure->is_final);
+}
+
+TEST_F(RestartInPlaceTest, ForgetsACauseThatIsLongPast) {
+  using std::chrono::minutes;
+  FailureRecord final = failure({.exit_code = 1});
+  final.is_final = true;
+  EXPECT_TRUE(allows_at(minutes(0), failure(kKilled)));
+  EXPECT_FALSE(allows_at(minutes(59), final));
+  EXPECT_EQ(end.before->ending.signal, SIGKILL);
+  EXPECT_FALSE(allows_at(minutes(60), final));
+  EXPECT_FALSE(end.before);
 }
 
 }  // namespace

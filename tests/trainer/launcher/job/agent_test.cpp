@@ -30,10 +30,18 @@ class FakeRendezvous : public Rendezvous {
     return next == script_.begin() ? Directive{} : std::prev(next)->second;
   }
   void rank_succeeded(int64_t rank) override { succeeded.push_back(rank); }
+  void announce_start(int64_t rank) override { started.push_back(rank); }
+  std::optional<int64_t> announced_start(int64_t /*rank*/) override {
+    return runner_.now() >= announced_at ? std::optional<int64_t>(std::ssize(started)) : std::nullopt;
+  }
+  SilentRanks silent_ranks(const std::set<int64_t>& /*ranks*/) override { return silent; }
   void report(const NodeReport& report) override { reports.push_back(report); }
   bool may_leave() override { return runner_.now() >= may_leave_at; }
 
   std::vector<int64_t> succeeded;
+  std::vector<int64_t> started;    // announced
+  Clock::time_point announced_at;  // announcements arrive no earlier
+  SilentRanks silent;
   std::vector<NodeReport> reports;
   Clock::time_point may_leave_at;
 
@@ -88,8 +96,7 @@ TEST_F(AgentTest, ASignalEndsWhateverItWaitsFor) {
 }
 
 TEST_F(AgentTest, RunsAJobAlone) {
-  LocalRendezvous alone(
-      {.world_size = 2}, [] {}, [](int64_t) {});
+  LocalRendezvous alone({.world_size = 2});
   runner.ends(0, milliseconds(10), {});
   runner.ends(1, milliseconds(20), {});
   EXPECT_EQ(run(alone, options(2)).exit_code(), 0);
@@ -97,8 +104,7 @@ TEST_F(AgentTest, RunsAJobAlone) {
 }
 
 TEST_F(AgentTest, RestartsAllWorkersTogether) {
-  LocalRendezvous alone(
-      {.world_size = 2, .max_restarts = 3}, [] {}, [](int64_t) {});
+  LocalRendezvous alone({.world_size = 2, .max_restarts = 3});
   runner.ends(1, milliseconds(10), {.exit_code = 7});
   EXPECT_EQ(runner.refused_rank, -1);
   runner.ends(0, milliseconds(500), {});
@@ -112,8 +118,7 @@ TEST_F(AgentTest, RestartsAllWorkersTogether) {
 }
 
 TEST_F(AgentTest, EndsWithTheFailureWhenNoRestartIsLeft) {
-  LocalRendezvous alone(
-      {.max_restarts = 1}, [] {}, [](int64_t) {});
+  LocalRendezvous alone({.max_restarts = 1});
   runner.ends(0, milliseconds(10), {.exit_code = 7});
   runner.ends(0, milliseconds(20), {.exit_code = 8});
   EXPECT_EQ(run(alone, options(1)).exit_code(), 8);

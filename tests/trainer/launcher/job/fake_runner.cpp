@@ -13,6 +13,7 @@ pid_t FakeRunner::start(const WorkerCommand& command) {
   TORCH_CHECK_VALUE(command.rank != refused_rank, "rank ", command.rank, " cannot be executed");
   log.push_back("start " + std::to_string(command.rank));
   running_.insert(command.rank);
+  cleared_.erase(command.rank);
   return static_cast<pid_t>(1000 + command.rank);
 }
 
@@ -38,14 +39,36 @@ Event FakeRunner::wait(std::optional<Clock::time_point> deadline) {
 }
 
 void FakeRunner::send(int signal) {
-  const auto at = std::chrono::duration_cast<Milliseconds>(now_.time_since_epoch());
-  log.push_back(std::string("send SIG") + sigabbrev_np(signal) + " at " + std::to_string(at.count()));
+  log.push_back(std::string("send SIG") + sigabbrev_np(signal) + " at " + std::to_string(milliseconds_now()));
   leftovers = leftovers_obey.contains(signal) ? 0 : leftovers;
   for (const int64_t rank : running_) {
-    if (!ignored[rank].contains(signal)) {
-      ends(rank, at + reaction, obedient_ending.failed() ? obedient_ending : Ending{.signal = signal});
-    }
+    obey(rank, signal);
   }
+}
+
+void FakeRunner::send_to(int64_t rank, int signal) {
+  log.push_back(std::string("send SIG") + sigabbrev_np(signal) + " to " + std::to_string(rank) + " at " +
+                std::to_string(milliseconds_now()));
+  obey(rank, signal);
+}
+
+bool FakeRunner::clear(int64_t rank) {
+  const bool is_clear = !clears || milliseconds_now() >= clears->count();
+  if (is_clear && cleared_.insert(rank).second) {
+    log.push_back("clear " + std::to_string(rank) + " at " + std::to_string(milliseconds_now()));
+  }
+  return is_clear;
+}
+
+void FakeRunner::obey(int64_t rank, int signal) {
+  if (!ignored[rank].contains(signal)) {
+    ends(rank, Milliseconds(milliseconds_now()) + reaction,
+         obedient_ending.failed() ? obedient_ending : Ending{.signal = signal});
+  }
+}
+
+int64_t FakeRunner::milliseconds_now() const {
+  return std::chrono::duration_cast<Milliseconds>(now_.time_since_epoch()).count();
 }
 
 }  // namespace narrowcast::launcher

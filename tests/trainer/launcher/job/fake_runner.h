@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,7 +33,8 @@ class FakeRunner : public WorkerRunner {
 
   int64_t leftovers = 0;  // processes that workers left
   std::set<int> leftovers_obey = {SIGTERM, SIGKILL};
-  int64_t refused_rank = -1;  // start() throws for this rank
+  int64_t refused_rank = -1;           // start() throws for this rank
+  std::optional<Milliseconds> clears;  // when the processes that any worker leaves are gone; empty: at once
 
   std::string last_line;         // of each rank; empty: "last line of R"
   std::vector<std::string> log;  // "start R", "send SIGTERM at 100"
@@ -40,17 +42,22 @@ class FakeRunner : public WorkerRunner {
   pid_t start(const WorkerCommand& command) override;
   Event wait(std::optional<Clock::time_point> deadline) override;
   void send(int signal) override;
+  void send_to(int64_t rank, int signal) override;
+  bool clear(int64_t rank) override;
   Clock::time_point now() const override { return now_; }
   std::vector<std::string> last_error_lines(int64_t rank) const override {
     return {last_line.empty() ? "last line of " + std::to_string(rank) : last_line};
   }
 
  private:
+  void obey(int64_t rank, int signal);
+  int64_t milliseconds_now() const;
   void happens(Milliseconds at, const Event& event) { events_.emplace(Clock::time_point(at), event); }
 
   Clock::time_point now_;
   bool group_lives_ = false;
   std::set<int64_t> running_;
+  std::set<int64_t> cleared_;
   std::multimap<Clock::time_point, Event> events_;
 };
 

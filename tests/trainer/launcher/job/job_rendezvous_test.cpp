@@ -24,7 +24,7 @@ NodeReport failure() {
 class LocalRendezvousTest : public ::testing::Test {
  protected:
   int rounds_prepared = 0;
-  LocalRendezvous rendezvous{{.max_restarts = 1}, [this] { ++rounds_prepared; }, [](int64_t) {}};
+  LocalRendezvous rendezvous{{.max_restarts = 1}, {.before_round = [this] { ++rounds_prepared; }}};
 };
 
 TEST_F(LocalRendezvousTest, RunsAtOnce) {

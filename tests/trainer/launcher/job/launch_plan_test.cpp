@@ -313,5 +313,31 @@ TEST(LaunchPlan, NamesLogFilesOnlyIfAsked) {
   EXPECT_EQ(workers[1].error.file, "/runs/7/attempt_0/1/stderr.log");
 }
 
+TEST(PlanWorkers, TellsWorkersWhetherTheyRecoverInPlace) {
+  LaunchOptions options{.command = {"/bin/train"}, .output = {.run_folder = "/run"}, .in_place = true};
+  EXPECT_THAT(plan_workers(options, {}, {})[0].environment, Contains(Pair("NARROWCAST_RECOVERY", "in_place")));
+  options.in_place = false;
+  const EnvironmentVariables inherited = {{"NARROWCAST_RECOVERY", "in_place"}};
+  EXPECT_THAT(plan_workers(options, {}, inherited)[0].environment, Not(Contains(Key("NARROWCAST_RECOVERY"))));
+}
+
+TEST(PlanReplacement, HasANumberAndFilesOfItsOwn) {
+  const LaunchOptions options{.command = {"/bin/train"},
+                              .nproc_per_node = 2,
+                              .output = {.redirects = StreamChoices::parse("--redirects", "3"), .run_folder = "/run"},
+                              .in_place = true};
+  const Round round{.first_rank = 4, .restart_count = 3};
+  const WorkerCommand worker = plan_workers(options, round, {})[1];
+  const WorkerCommand again = plan_replacement(options, round, worker, 2);
+  EXPECT_EQ(again.rank, 5);
+  EXPECT_EQ(again.local_rank, 1);
+  EXPECT_EQ(again.error_file, "/run/attempt_3.2/5/error.json");
+  EXPECT_EQ(again.error.file, "/run/attempt_3.2/5/stderr.log");
+  EnvironmentVariables expected = worker.environment;
+  expected["TORCHELASTIC_RESTART_COUNT"] = "5";
+  expected["TORCHELASTIC_ERROR_FILE"] = "/run/attempt_3.2/5/error.json";
+  EXPECT_EQ(again.environment, expected);
+}
+
 }  // namespace
 }  // namespace narrowcast::launcher

@@ -1,5 +1,4 @@
 #include "trainer/launcher/posix/child_process.h"
-#include "ops/common/file_descriptor.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -7,7 +6,11 @@
 #include <poll.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <csignal>
+
+#include "ops/common/file_descriptor.h"
+#include "trainer/launcher/posix/process_list.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -71,7 +74,7 @@ TEST(ChildProcess, IsListedAsAChild) {
   siginfo_t info{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
   bool listed = false;
-  for (const AdoptedChild& child : list_children()) {
+  for (const ProcessEntry& child : list_children()) {
     listed = listed || (child.pid == pid && child.ended);
     EXPECT_TRUE(child.pid != guard.pid() || !child.ended);
   }
@@ -79,14 +82,20 @@ TEST(ChildProcess, IsListedAsAChild) {
   waitpid(pid, nullptr, 0);
 }
 
-// Starts a child that ends and leaves a grandchild, which holds the writing end of a pipe.
-FileDescriptor end_held_by_grandchild(Guard& guard) {
+// Starts a child that ends and leaves a grandchild, which holds the writing end of a pipe. Sets `group` to their
+// process group.
+FileDescriptor end_held_by_grandchild(Guard& guard, pid_t& group) {
   Pipe pipe = make_pipe();
-  const pid_t pid = start_child(shell("sleep 1000 & echo ready"), {.output = pipe.write_end.get()}, guard);
-  waitpid(pid, nullptr, 0);
+  group = start_child(shell("sleep 1000 & echo ready"), {.output = pipe.write_end.get()}, guard);
+  waitpid(group, nullptr, 0);
   char ready[6];
   EXPECT_EQ(read(pipe.read_end.get(), ready, sizeof(ready)), 6);
   return std::move(pipe.read_end);
+}
+
+FileDescriptor end_held_by_grandchild(Guard& guard) {
+  pid_t group = 0;
+  return end_held_by_grandchild(guard, group);
 }
 
 TEST(Guard, KillsTheGroupsItHeardOf) {
@@ -109,12 +118,33 @@ TEST(Guard, SparesWhatItWasToldToForget) {
   pollfd entry = {held.get(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 0), 0);  // still held, though the guard is gone
   const Guard clean_up;
-  for (const AdoptedChild& child : list_children()) {
+  for (const ProcessEntry& child : list_children()) {
     if (child.pid != clean_up.pid()) {
       kill(child.pid, SIGKILL);
       waitpid(child.pid, nullptr, 0);
     }
   }
+}
+
+TEST(Guard, SparesOneGroupThatItWasToldToForget) {
+  FileDescriptor spared;
+  std::array<FileDescriptor, 2> killed;
+  pid_t group = 0;
+  {
+    Guard guard;
+    killed[0] = end_held_by_grandchild(guard);
+    spared = end_held_by_grandchild(guard, group);
+    killed[1] = end_held_by_grandchild(guard);
+    guard.forget(group);
+  }
+  char byte = 0;
+  for (const FileDescriptor& end : killed) {
+    EXPECT_EQ(read(end.get(), &byte, 1), 0);
+  }
+  pollfd entry = {spared.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 0), 0);
+  kill(-group, SIGKILL);
+  EXPECT_EQ(read(spared.get(), &byte, 1), 0);
 }
 
 void kill_guard(const Guard& guard) {

@@ -174,5 +174,73 @@ TEST_F(ProcessRunnerTest, ForgetsTheLinesOfTheGroupBefore) {
   EXPECT_EQ(runner.last_error_lines(0), std::vector<std::string>{"second"});
 }
 
+// Starts rank 0 beside rank 1, which lives on.
+class ClearedRankTest : public ProcessRunnerTest {
+ protected:
+  pid_t start_beside_another(const std::string& script) {
+    WorkerCommand command = shell(0, script);
+    command.environment["TORCHELASTIC_ERROR_FILE"] = folder / "error.json";
+    command.error = {.shown = false, .file = {}};
+    const pid_t pid = runner.start(command);
+    other = runner.start(shell(1, "sleep 1000"));
+    EXPECT_EQ(runner.wait({}).rank, 0);
+    return pid;
+  }
+  void clear() {
+    const auto deadline = runner.now() + testing::kPatience;
+    while (!runner.clear(0)) {
+      ASSERT_LT(runner.now(), deadline);
+      runner.wait(runner.now() + milliseconds(1));
+    }
+  }
+  static bool is_gone(pid_t pid) { return kill(pid, 0) != 0; }
+
+  pid_t other = 0;
+};
+
+TEST_F(ClearedRankTest, LeavesNothingBehind) {
+  // A process of its group, an orphan in another session, and a child of that orphan in yet another.
+  start_beside_another(
+      "sleep 1000 & echo $! > $OUT; "
+      "setsid sh -c 'setsid sleep 1000 & echo $! >> $OUT; sleep 1000' & echo $! >> $OUT; "
+      "while test $(wc -l < $OUT) -lt 3; do sleep 0.01; done; exit 7");
+  clear();
+  std::ifstream pids(folder / "0");
+  for (int64_t count = 0; count < 3; ++count) {
+    pid_t pid = 0;
+    pids >> pid;
+    EXPECT_GT(pid, 0);
+    EXPECT_TRUE(is_gone(pid)) << count;
+  }
+  EXPECT_FALSE(is_gone(other));
+}
+
+TEST_F(ClearedRankTest, HasAnotherWorkerWithItsOwnOutput) {
+  const pid_t first = start_beside_another("echo first >&2; exit 7");
+  EXPECT_EQ(runner.last_error_lines(0), std::vector<std::string>{"first"});
+  EXPECT_FALSE(runner.clear(1)) << "it runs";
+  clear();
+  EXPECT_TRUE(is_gone(first)) << "it is reaped";
+  WorkerCommand second = shell(0, "echo second >&2; exit 8");
+  second.error = {.shown = false, .file = {}};
+  runner.start(second);
+  const Event event = runner.wait({});
+  EXPECT_EQ(event.rank, 0);
+  EXPECT_EQ(event.ending.exit_code, 8);
+  EXPECT_EQ(runner.last_error_lines(0), std::vector<std::string>{"second"});
+  runner.send_to(1, SIGKILL);
+  EXPECT_EQ(runner.wait({}).ending.signal, SIGKILL);
+  EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
+}
+
+TEST_F(ClearedRankTest, GetsNoSignals) {
+  start_beside_another("exit 7");
+  runner.send_to(0, SIGKILL);
+  EXPECT_EQ(runner.wait(runner.now()).kind, Event::Kind::kTimeout);
+  clear();
+  runner.send(SIGKILL);
+  EXPECT_EQ(runner.wait({}).rank, 1);
+}
+
 }  // namespace
 }  // namespace narrowcast::launcher

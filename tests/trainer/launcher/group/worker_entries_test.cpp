@@ -1,0 +1,89 @@
+#include "trainer/launcher/group/worker_entries.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
+#include "trainer/base/network/tcp_store.h"
+#include "trainer/launcher/group/hosted_store.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+std::vector<uint8_t> entry(const std::string& text) { return {text.begin(), text.end()}; }
+
+// A launcher that serves the job's store, and the store as ranks of the job see it.
+class WorkerEntriesTest : public ::testing::Test {
+ protected:
+  const network::ListeningSocket socket = testing::loopback_socket();
+  HostedStore hosted{"127.0.0.1", socket};
+  c10d::Store& store = *hosted.store();
+  c10d::PrefixStore seen_by_ranks{rendezvous::job_prefix("job7"),
+                                  network::reach_tcp_store("127.0.0.1", socket.port(), testing::kPatience)};
+};
+
+TEST_F(WorkerEntriesTest, TellsRanksWhoHasEnded) {
+  tell_ended_rank(store, "job7", 3);
+  seen_by_ranks.wait({rendezvous::kEndedRank}, testing::kPatience);
+  EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), entry("3"));
+  hosted.forget_workers();
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::kEndedRank}));
+}
+
+TEST_F(WorkerEntriesTest, CountsStarts) {
+  EXPECT_EQ(announce_start(store, "job7", 3), 1);
+  EXPECT_EQ(announce_start(store, "job7", 0), 2);
+  EXPECT_EQ(seen_by_ranks.get(rendezvous::kStarts), entry("2"));
+  hosted.forget_workers();
+  EXPECT_EQ(announce_start(store, "job7", 3), 1) << "in the next round";
+}
+
+TEST_F(WorkerEntriesTest, AStrangersNumberOfStartsIsAnError) {
+  seen_by_ranks.set(rendezvous::kStarts, entry("-7"));
+  seen_by_ranks.wait({rendezvous::kStarts}, testing::kPatience);
+  EXPECT_THROW(announce_start(store, "job7", 3), CorruptInputError);
+}
+
+TEST_F(WorkerEntriesTest, ReadsReportsAboutSilentRanks) {
+  const auto set = [&](const std::string& rank, const std::string& starts) {
+    seen_by_ranks.set(rendezvous::kSilentRank + rank, entry(starts));
+    seen_by_ranks.wait({rendezvous::kSilentRank + rank}, testing::kPatience);
+  };
+  EXPECT_THAT(read_silent_ranks(store, "job7", {0, 1, 2, 3}), IsEmpty());
+  set("1", "0");
+  set("2", "12");
+  set("3", "x");
+  set("4", "0");
+  EXPECT_THAT(read_silent_ranks(store, "job7", {0, 1, 2, 3}), UnorderedElementsAre(Pair(1, 0), Pair(2, 12)));
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::kSilentRank + std::string("0")})) << "reading writes nothing";
+}
+
+TEST_F(WorkerEntriesTest, AStartRemovesReportsAboutTheRank) {
+  for (const char* const rank : {"1", "2"}) {
+    seen_by_ranks.set(rendezvous::kSilentRank + std::string(rank), entry("0"));
+    seen_by_ranks.wait({rendezvous::kSilentRank + std::string(rank)}, testing::kPatience);
+  }
+  announce_start(store, "job7", 1);
+  EXPECT_THAT(read_silent_ranks(store, "job7", {1, 2}), UnorderedElementsAre(Pair(2, 0)));
+}
+
+TEST(ParseStarts, TakesNumbersFromZeroUp) {
+  EXPECT_EQ(parse_starts("0"), 0);
+  EXPECT_EQ(parse_starts("41"), 41);
+  for (const char* const text : {"", "-1", "+1", " 1", "1 ", "1x", "none", "99999999999999999999"}) {
+    EXPECT_FALSE(parse_starts(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,56 @@
+#include "trainer/launcher/group/worker_entries.h"
+
+#include <charconv>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "trainer/base/network/tcp_store.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+std::vector<uint8_t> stored(std::string_view text) { return {text.begin(), text.end()}; }
+
+std::string key_of(const std::string& run_id, const std::string& name) {
+  return rendezvous::job_prefix(run_id) + "/" + name;
+}
+
+std::string silent_key(const std::string& run_id, int64_t rank) {
+  return key_of(run_id, rendezvous::kSilentRank + std::to_string(rank));
+}
+
+}  // namespace
+
+void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank) {
+  store.set(key_of(run_id, rendezvous::kEndedRank), stored(std::to_string(rank)));
+}
+
+int64_t announce_start(c10d::Store& store, const std::string& run_id, int64_t rank) {
+  const int64_t starts = store.add(key_of(run_id, rendezvous::kStarts), 1);
+  NARROWCAST_CHECK_INPUT(starts > 0, "the job's store: ", rendezvous::kStarts, " is ", starts);
+  store.deleteKey(silent_key(run_id, rank));
+  return starts;
+}
+
+// A get would wait for a key that does not exist. A compareSet with a value that no key has returns the stored value,
+// or the given value if the key does not exist.
+SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<int64_t>& ranks) {
+  const std::vector<uint8_t> probe = stored("none");
+  SilentRanks silent;
+  for (const int64_t rank : ranks) {
+    const std::vector<uint8_t> found = store.compareSet(silent_key(run_id, rank), probe, probe);
+    if (const auto starts = parse_starts({reinterpret_cast<const char*>(found.data()), found.size()})) {
+      silent[rank] = *starts;
+    }
+  }
+  return silent;
+}
+
+std::optional<int64_t> parse_starts(std::string_view text) {
+  int64_t starts = -1;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), starts);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return is_number && starts >= 0 ? std::optional(starts) : std::nullopt;
+}
+
+}  // namespace narrowcast::launcher

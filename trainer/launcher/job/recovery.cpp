@@ -1,0 +1,92 @@
+#include "trainer/launcher/job/recovery.h"
+
+#include <c10/util/Exception.h>
+
+#include <system_error>
+#include <utility>
+
+#include "trainer/launcher/group/verdict.h"
+
+namespace narrowcast::launcher {
+
+Recovery parse_recovery(const std::string& flag, std::string_view text) {
+  for (const auto& [name, value] :
+       {std::pair{"auto", Recovery::kAuto}, {"in_place", Recovery::kInPlace}, {"restart", Recovery::kRestart}}) {
+    if (text == name) {
+      return value;
+    }
+  }
+  TORCH_CHECK_VALUE(false, flag, "=", text, ": must be auto, in_place or restart");
+}
+
+bool recovers_in_place(Recovery wanted, int64_t max_restarts, const std::filesystem::path& program,
+                       const std::filesystem::path& own_folder) {
+  std::error_code error;
+  const bool is_trainer =
+      program.filename() == "narrowcast-train" && std::filesystem::equivalent(program.parent_path(), own_folder, error);
+  return max_restarts > 0 && (wanted == Recovery::kInPlace || (wanted == Recovery::kAuto && is_trainer));
+}
+
+InPlaceRecovery::InPlaceRecovery(Rendezvous& rendezvous, RecoveryOptions options)
+    : rendezvous_(rendezvous), options_(std::move(options)), rule_(RestartRule::in_place(options_.max_restarts)) {}
+
+void InPlaceRecovery::begin_round() {
+  any_succeeded_ = false;
+  refused_.reset();
+  starts_.clear();
+  ended_.clear();
+}
+
+bool InPlaceRecovery::replaces(const WorkerFailure& failure) {
+  if (any_succeeded_ || rendezvous_.directive().kind != Directive::Kind::kRun) {
+    return false;
+  }
+  GroupEnd end{.cause = GroupEnd::Cause::kFailed, .failure = options_.record(failure)};
+  if (!rule_.allows(end, options_.now())) {
+    refused_ = std::move(end);
+    return false;
+  }
+  const std::string limit = std::to_string(rule_.restarts()) +
+                            " of --max_restarts=" + std::to_string(options_.max_restarts) + " within an hour";
+  for (const std::string& line : describe_replacement(*end.failure, limit)) {
+    options_.tell(line);
+  }
+  rendezvous_.announce_start(failure.rank);
+  return true;
+}
+
+std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
+  const std::optional<int64_t> number = rendezvous_.announced_start(rank);
+  if (!number) {
+    return std::nullopt;
+  }
+  starts_[rank] = *number;
+  ended_.erase(rank);
+  return options_.command(rank, *number);
+}
+
+// A report with a smaller number is about an earlier process.
+std::vector<int64_t> InPlaceRecovery::hanging(const std::set<int64_t>& running) {
+  std::vector<int64_t> found;
+  for (const auto& [rank, starts] : rendezvous_.silent_ranks(running)) {
+    if (running.contains(rank) && starts >= starts_[rank] && ended_.insert(rank).second) {
+      options_.tell("rank " + std::to_string(rank) +
+                    " is silent for other ranks: it gets SIGQUIT, and SIGKILL after 1 s");
+      found.push_back(rank);
+    }
+  }
+  return found;
+}
+
+void InPlaceRecovery::complete(NodeReport& report) const {
+  if (!refused_ || !report.failure) {
+    return;
+  }
+  report.used_up = !refused_->failure->is_final;
+  if (report.failure->rank == refused_->failure->rank) {
+    report.failure = refused_->failure;
+    report.before = refused_->before;
+  }
+}
+
+}  // namespace narrowcast::launcher
