@@ -36,6 +36,11 @@ void RestartRule::forget_before(Clock::time_point now) {
   }
 }
 
+// Returns whether the last restart stands for this rank's, too.
+bool RestartRule::has_counted(int64_t rank, Clock::time_point now) {
+  return window_ && !restarts_.empty() && now - restarts_.back() < kTogether && together_.insert(rank).second;
+}
+
 bool RestartRule::allows(GroupEnd& end, Clock::time_point now) {
   forget_before(now);
   FailureRecord& failure = *end.failure;
@@ -47,8 +52,12 @@ bool RestartRule::allows(GroupEnd& end, Clock::time_point now) {
   if (!failure.is_final && !is_wrong_use(failure)) {
     cause_ = failure;
   }
+  if (!failure.is_final && has_counted(failure.rank, now)) {
+    return true;
+  }
   if (!failure.is_final && restarts() < max_restarts_) {
     restarts_.push_back(now);
+    together_ = {failure.rank};
     return true;
   }
   if (failure.is_final) {

@@ -4,6 +4,10 @@
 //   - the worker's error file marks it as final (program/failure.h), as narrowcast-train does for a wrong flag;
 //   - exit code 2 twice in a row with the same error, for programs that write no such mark.
 // If the job had failed in another way before, that earlier failure is reported.
+//
+// Several ranks may fail for one cause: the same error on all of them, or a rank that cannot recover from the death of
+// another. In place, failures of different ranks soon after each other therefore count as one. A rank that fails twice
+// counts twice.
 #pragma once
 
 #include <chrono>
@@ -11,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "trainer/launcher/group/group.h"
 
@@ -20,16 +25,18 @@ class RestartRule {
  public:
   // Restarts in place count for this time.
   static constexpr std::chrono::hours kWindow{1};
+  // Restarts in place of different ranks within this time count as one.
+  static constexpr std::chrono::seconds kTogether{10};
 
   // The rule for rounds: `max_restarts` in the whole job.
   static RestartRule for_rounds(int64_t max_restarts) { return {max_restarts, std::nullopt}; }
   // The rule for the processes of one node that take another's place: `max_restarts` within kWindow. A failure is
-  // compared with the last one of the same rank, because several ranks may fail at once.
+  // compared with the last one of the same rank.
   static RestartRule in_place(int64_t max_restarts) { return {max_restarts, kWindow}; }
 
-  // Records a failure at time `now`; `end.cause` is kFailed. Returns whether the workers may be started again, which
-  // then counts as a restart. Otherwise it completes `end` with the reason and the failure before, and marks the
-  // failure as final if it would occur again. The rule for rounds ignores `now`.
+  // Records a failure at time `now`; `end.cause` is kFailed. Returns whether the workers, or in place the one that
+  // failed, may be started again. That then counts as a restart. Otherwise it completes `end` with the reason and the
+  // failure before, and marks the failure as final if it would occur again. The rule for rounds ignores `now`.
   bool allows(GroupEnd& end, Clock::time_point now = {});
 
   // Number of restarts that count.
@@ -40,9 +47,11 @@ class RestartRule {
       : max_restarts_(max_restarts), window_(window) {}
 
   void forget_before(Clock::time_point now);
+  bool has_counted(int64_t rank, Clock::time_point now);
 
   int64_t max_restarts_;
   std::optional<Clock::duration> window_;
+  std::set<int64_t> together_;               // ranks that the last restart in place stands for
   std::deque<Clock::time_point> restarts_;   // times of restarts that count, oldest first
   std::map<int64_t, FailureRecord> last_;    // the last failure; in place, by rank
   std::optional<FailureRecord> cause_ = {};  // the last failure that a restart might repair

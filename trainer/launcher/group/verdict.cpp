@@ -105,6 +105,9 @@ Verdict failed(const Results& results, const FailureRecord& failure) {
     if (report && report->failure && report->failure->rank == failure.rank) {
       end.before = report->before;
     }
+    if (end.before) {
+      end.before->node = failure.node;
+    }
   }
   return {.kind = Verdict::Kind::kCountedRestart, .end = end};
 }

@@ -39,6 +39,10 @@ TEST(Difference, NamesFlagAndBothValues) {
   other.settings.rdzv_id = "";
   EXPECT_EQ(difference(node("a", 0), other),
             "--rdzv_id is job on node 0, a (pid 7), but not given on node 1, b (pid 7)");
+  other = node("b", 1);
+  other.settings.in_place = true;
+  EXPECT_EQ(difference(node("a", 0), other),
+            "--recovery is restart on node 0, a (pid 7), but in_place on node 1, b (pid 7)");
 }
 
 TEST(Difference, CallsElasticNodesByHostAndProcess) {
@@ -81,7 +85,8 @@ TEST(GroupJson, KeepsANode) {
       .nproc = 4,
       .node_rank = 1,
       .role = "reader",
-      .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 3, .max_restarts = 2, .rdzv_id = "job"}};
+      .settings = {
+          .backend = "c10d", .min_nodes = 1, .max_nodes = 3, .max_restarts = 2, .rdzv_id = "job", .in_place = true}};
   const NodeDescription read = parse_node(to_text(node));
   EXPECT_EQ(read.host, "b");
   EXPECT_EQ(read.nproc, 4);
@@ -180,6 +185,18 @@ TEST(GroupJson, KeepsHowAReportAndAnEndCameAbout) {
   EXPECT_TRUE(end.left_behind);
 }
 
+TEST(GroupJson, KeepsWhatARecoveryInPlaceAdds) {
+  NodeReport report{.end = NodeReport::End::kFailed, .failure = record(), .before = record(), .used_up = true};
+  report.before->rank = 6;
+  const NodeReport read = parse_report(to_text(RoundReport{.round = 0, .report = report})).report;
+  EXPECT_EQ(read.failure->rank, 5);
+  EXPECT_EQ(read.before->rank, 6);
+  EXPECT_TRUE(read.used_up);
+  EXPECT_EQ(end_of_report(read).before->rank, 6);
+  report.before->rank = -1;
+  EXPECT_THROW(parse_report(to_text(RoundReport{.round = 0, .report = report})), CorruptInputError);
+}
+
 TEST(GroupJson, TakesBytesThatAreNoText) {
   RoundReport report{.round = 0, .report = {.end = NodeReport::End::kFailed, .failure = record()}};
   report.report.failure->last_lines = {"bad \xff byte"};
@@ -196,16 +213,18 @@ TEST(GroupJson, RefusesWhatIsDeep) {
 // The largest report of a worker: endless texts of bytes that JSON writes with six. c10d's store accepts 8 MiB, which
 // is far more than the report and the host's decision.
 TEST(GroupJson, ABoundedReportHasALargestSize) {
-  constexpr size_t kLargestReport = size_t{512} << 10;
+  constexpr size_t kLargestReport = size_t{1} << 20;
   std::string endless;
   endless.resize(size_t{1} << 20, '\x01');
   NodeReport report{.end = NodeReport::End::kFailed, .failure = record(), .text = endless};
   FailureRecord& failure = *report.failure;
   failure.message = failure.log_file = endless;
   failure.last_lines.assign(100, endless);
+  report.before = failure;
   const RoundReport sent{.round = INT64_MAX, .report = bounded(report)};
   EXPECT_LE(to_text(sent).size(), kLargestReport);
   EXPECT_EQ(parse_report(to_text(sent)).report.failure->last_lines.size(), 10U);
+  EXPECT_EQ(parse_report(to_text(sent)).report.before->last_lines.size(), 10U);
   Decision decision;
   decision.end = end_of_report(sent.report);
   EXPECT_LE(to_text(decision).size(), kLargestReport);

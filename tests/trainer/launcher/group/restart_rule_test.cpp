@@ -111,6 +111,24 @@ TEST_F(RestartInPlaceTest, AllowsAsManyWithinAnyHour) {
   EXPECT_EQ(rule.restarts(), 1);
 }
 
+TEST_F(RestartInPlaceTest, CountsFailuresOfSeveralRanksTogetherAsOne) {
+  const auto allows_after = [&](std::chrono::seconds time, int64_t rank) {
+    end = {.cause = GroupEnd::Cause::kFailed, .failure = failure_of(rank, kKilled)};
+    return rule.allows(end, Clock::time_point(time));
+  };
+  using std::chrono::seconds;
+  EXPECT_TRUE(allows_after(seconds(0), 0));
+  EXPECT_TRUE(allows_after(seconds(0), 1));
+  EXPECT_TRUE(allows_after(seconds(9), 2));
+  EXPECT_EQ(rule.restarts(), 1);
+  EXPECT_TRUE(allows_after(seconds(9), 1)) << "the second time";
+  EXPECT_EQ(rule.restarts(), 2);
+  EXPECT_TRUE(allows_after(seconds(18), 0));
+  EXPECT_EQ(rule.restarts(), 2);
+  EXPECT_FALSE(allows_after(seconds(18), 0));
+  EXPECT_FALSE(allows_after(seconds(19), 3)) << "too late";
+}
+
 TEST_F(RestartInPlaceTest, ComparesAnErrorWithTheSameRanksLast) {
   using std::chrono::minutes;
   EXPECT_TRUE(allows_at(minutes(0), failure_of(0, kWrongUse)));

@@ -151,6 +151,22 @@ TEST(Verdict, EndsAJobWhoseProgramCannotBeStarted) {
   EXPECT_EQ(verdict.end.exit_code(), program::kWrongUse);
 }
 
+TEST(Verdict, EndsAJobThatHasRecoveredTooOften) {
+  std::vector<MemberResult> results = {failed(1, kSeven, 2000), done(2, NodeReport::End::kStopped)};
+  EXPECT_EQ(judge(results, rules(true)).kind, Kind::kCountedRestart);
+  results[0].report->used_up = true;
+  EXPECT_EQ(judge(results, rules(true)).kind, Kind::kOver);
+  EXPECT_EQ(judge(results, rules(true)).end.exit_code(), 7);
+}
+
+TEST(Verdict, KeepsTheFailureThatANewProcessWasToMend) {
+  std::vector<MemberResult> results = {failed(1, kBlamesPeer, 1000), failed(2, kSeven, 2000)};
+  results[1].report->before = failed(2, {.signal = SIGKILL}, 1000).report->failure;
+  const GroupEnd end = judge(results, rules(false)).end;
+  EXPECT_EQ(end.exit_code(), 128 + SIGKILL);
+  EXPECT_EQ(end.before->node, "node 1 (b)");
+}
+
 TEST(Verdict, StartsNothingBesideWhatSurvived) {
   MemberResult stuck = failed(1, kSeven, 1000);
   stuck.report->left_behind = true;
@@ -234,6 +250,21 @@ TEST(FailureReport, ShowsWhatATerminalWouldObey) {
   EXPECT_EQ(lines.at(3), R"(    \x1b]0;title\x07)");
   EXPECT_LE(lines.at(4).size(), 2 * kLongestText + 4);
   EXPECT_THAT(lines.at(4), HasSubstr(R"(\x1b\x1b)"));
+}
+
+TEST(FailureReport, TellsOfARankWhosePlaceANewProcessTakes) {
+  FailureRecord record;
+  record.rank = 2;
+  record.pid = 123;
+  record.ending = {.signal = SIGKILL};
+  EXPECT_THAT(describe_replacement(record, "1 of 3"),
+              ElementsAre("rank 2 (pid 123) was ended by SIGKILL; a new process takes its place (1 of 3)"));
+  record.ending = kSeven;
+  record.message = "no memory";
+  record.last_lines = {"line"};
+  EXPECT_THAT(describe_replacement(record, "2 of 3"),
+              ElementsAre("rank 2 (pid 123) ended with exit code 7; a new process takes its place (2 of 3)",
+                          "its error: no memory", "its last lines on standard error:", "    line"));
 }
 
 TEST(FailureReport, NamesTheSignalThatStoppedTheJob) {

@@ -16,6 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 // A group with scripted directives that records the agent's reports.
 class FakeRendezvous : public Rendezvous {
@@ -226,6 +227,44 @@ TEST_F(AgentTest, LeavesAtASignal) {
   runner.user_sends(SIGTERM, milliseconds(150));
   run(group, options(1));
   EXPECT_EQ(runner.now().time_since_epoch(), milliseconds(150));
+}
+
+TEST_F(AgentTest, ReplacesARankInPlace) {
+  Directive directive = run_directive(4);
+  directive.round.max_restarts = 1;
+  group.says(milliseconds(0), directive);
+  group.says(milliseconds(400), over(GroupEnd::Cause::kSucceeded));
+  group.announced_at = Clock::time_point(milliseconds(75));
+  runner.ends(1, milliseconds(50), {.signal = SIGKILL});
+  runner.ends(0, milliseconds(400), {});
+  runner.ends(1, milliseconds(400), {});
+  AgentOptions wanted = options(2);
+  wanted.launch.in_place = true;
+  EXPECT_EQ(run(group, wanted).exit_code(), 0);
+  EXPECT_THAT(runner.log, ElementsAre("start 0", "start 1", "clear 1 at 50", "start 1", "send SIGTERM at 400"));
+  EXPECT_THAT(runner.environments.at(2), Contains(Pair("TORCHELASTIC_RESTART_COUNT", "5")));
+  EXPECT_THAT(runner.environments.at(2), Contains(Pair("NARROWCAST_RECOVERY", "in_place")));
+  EXPECT_THAT(group.started, ElementsAre(1));
+  EXPECT_EQ(told.front(),
+            "rank 1 (pid 1001) was ended by SIGKILL; a new process takes its place (1 of --max_restarts=1 within an "
+            "hour)");
+  EXPECT_EQ(group.reports.at(0).end, NodeReport::End::kSucceeded);
+}
+
+TEST_F(AgentTest, ReportsThatItHasRecoveredTooOften) {
+  Directive directive = run_directive();
+  directive.round.max_restarts = 1;
+  group.says(milliseconds(0), directive);
+  group.says(milliseconds(100), over(GroupEnd::Cause::kAborted));
+  runner.reaction = milliseconds(20);
+  runner.ends(1, milliseconds(50), {.signal = SIGKILL});
+  runner.ends(1, milliseconds(90), {.exit_code = 7});
+  AgentOptions wanted = options(2);
+  wanted.launch.in_place = true;
+  run(group, wanted);
+  ASSERT_EQ(group.reports.size(), 1U);
+  EXPECT_EQ(group.reports[0].failure->ending.exit_code, 7);
+  EXPECT_TRUE(group.reports[0].used_up);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ pid_t FakeRunner::start(const WorkerCommand& command) {
   group_lives_ = true;
   TORCH_CHECK_VALUE(command.rank != refused_rank, "rank ", command.rank, " cannot be executed");
   log.push_back("start " + std::to_string(command.rank));
+  environments.push_back(command.environment);
   running_.insert(command.rank);
   cleared_.erase(command.rank);
   return static_cast<pid_t>(1000 + command.rank);

@@ -36,8 +36,9 @@ class FakeRunner : public WorkerRunner {
   int64_t refused_rank = -1;           // start() throws for this rank
   std::optional<Milliseconds> clears;  // when the processes that any worker leaves are gone; empty: at once
 
-  std::string last_line;         // of each rank; empty: "last line of R"
-  std::vector<std::string> log;  // "start R", "send SIGTERM at 100"
+  std::string last_line;                           // of each rank; empty: "last line of R"
+  std::vector<std::string> log;                    // "start R", "send SIGTERM at 100"
+  std::vector<EnvironmentVariables> environments;  // of all that started
 
   pid_t start(const WorkerCommand& command) override;
   Event wait(std::optional<Clock::time_point> deadline) override;

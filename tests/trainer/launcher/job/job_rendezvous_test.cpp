@@ -80,6 +80,14 @@ TEST_F(LocalRendezvousTest, DoesNotRestartBesideProcessesThatSurvived) {
   EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
 }
 
+TEST_F(LocalRendezvousTest, DoesNotRestartWhatHasRecoveredTooOften) {
+  NodeReport report = failure();
+  report.used_up = true;
+  rendezvous.report(report);
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 7);
+}
+
 TEST_F(LocalRendezvousTest, DoesNotRestartWhatCannotBeStarted) {
   rendezvous.report({.end = NodeReport::End::kRefused, .text = "cannot be executed"});
   EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
@@ -144,6 +152,31 @@ TEST(JobRendezvous, TellsRanksWhoHasEndedUntilTheNextRound) {
   EXPECT_NO_THROW(store->wait({key}, testing::kPatience));  // TCPStore::set returns before the key is set.
   job.get().report(failure());
   EXPECT_FALSE(store->check({key}));
+}
+
+TEST(JobRendezvous, AnnouncesStartsUntilTheNextRound) {
+  JobRendezvous job = open_job({.rdzv_id = "job7", .max_restarts = 1});
+  const int64_t port = job.get().directive().round.master_port;
+  const network::TcpStorePtr store = network::reach_tcp_store("127.0.0.1", port, testing::kPatience);
+  const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::kStarts;
+  job.get().announce_start(1);
+  job.get().announce_start(0);
+  EXPECT_EQ(job.get().announced_start(1), 1);
+  EXPECT_EQ(job.get().announced_start(0), 2);
+  EXPECT_EQ(store->get_to_str(key), "2");
+  job.get().report(failure());
+  EXPECT_FALSE(store->check({key}));
+}
+
+TEST(JobRendezvous, ReadsWhichRanksAreSilent) {
+  JobRendezvous job = open_job({.rdzv_id = "job7"});
+  const int64_t port = job.get().directive().round.master_port;
+  const network::TcpStorePtr store = network::reach_tcp_store("127.0.0.1", port, testing::kPatience);
+  const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::kSilentRank + "1";
+  store->set(key, std::vector<uint8_t>{'4'});
+  store->wait({key}, testing::kPatience);
+  EXPECT_EQ(job.get().silent_ranks({0, 1}), (SilentRanks{{1, 4}}));
+  EXPECT_EQ(job.get().silent_ranks({0}), SilentRanks());
 }
 
 TEST(JobRendezvous, RefusesAPortInUse) {

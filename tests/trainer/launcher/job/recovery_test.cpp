@@ -112,19 +112,20 @@ TEST_F(InPlaceRecoveryTest, ReplacesRanksThatLostTheirPeersToo) {
   EXPECT_TRUE(replaces(1, kBySigkill));
   EXPECT_TRUE(replaces(0, {.exit_code = 3}));
   EXPECT_EQ(told.at(1),
-            "rank 0 (pid 1000) ended with exit code 3; a new process takes its place (2 of --max_restarts=2 within an "
-            "hour)");
+            "rank 0 (pid 1000) ended with exit code 3; a new process takes its place (1 of --max_restarts=2 within an "
+            "hour)")
+      << "it is the same failure";
 }
 
 TEST_F(InPlaceRecoveryTest, EndsTheJobWhenTheLimitIsReached) {
   EXPECT_TRUE(replaces(1, kBySigkill));
   EXPECT_TRUE(replaces(1, kBySigkill));
-  EXPECT_FALSE(replaces(0, kBySigkill));
+  EXPECT_FALSE(replaces(1, kBySigkill));
   EXPECT_THAT(group.announced, ElementsAre(1, 1));
-  const NodeReport report = report_of(0, kBySigkill);
+  const NodeReport report = report_of(1, kBySigkill);
   EXPECT_TRUE(report.used_up);
   EXPECT_FALSE(report.before);
-  EXPECT_TRUE(report_of(1, kBySigkill).used_up) << "even if another rank is blamed then";
+  EXPECT_TRUE(report_of(0, kBySigkill).used_up) << "even if another rank is blamed then";
 }
 
 TEST_F(InPlaceRecoveryTest, CountsOnlyTheLastHourInAllRounds) {
