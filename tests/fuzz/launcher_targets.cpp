@@ -16,6 +16,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/sealed_entries.h"
+#include "trainer/launcher/group/worker_entries.h"
 #include "trainer/launcher/job/launch_plan.h"
 #include "trainer/launcher/posix/last_lines.h"
 #include "trainer/launcher/posix/process_runner.h"
@@ -111,6 +112,9 @@ void read_sealed_entry(const std::string& value) {
   TORCH_INTERNAL_ASSERT(text.value_or("text") == "text", "a proof without the secret");
 }
 
+// What a rank wrote about another one that is silent.
+void read_silent_rank(const std::string& text) { TORCH_INTERNAL_ASSERT(launcher::parse_starts(text).value_or(0) >= 0); }
+
 // Lists that a writer of checkpoints gets from the ranks.
 void read_list_of_rank(const std::string& text) {
   files::parse_list({.text = text, .rank = 1, .what = "the files that it wrote"}, [](const nlohmann::json& entry) {
@@ -125,6 +129,7 @@ std::vector<Target> launcher_targets() {
       of_text("store_node", read_node, {launcher::to_text(launcher::NodeDescription{.host = "alpha", .pid = 7})}),
       of_text("store_report", read_report, {launcher::to_text(launcher::RoundReport{.round = 1}), failed_report()}),
       of_text("store_decision", read_decision, decisions()),
+      of_text("store_silent_rank", read_silent_rank, {"0", "12"}),
       of_text("store_sealed", read_sealed_entry, {sealed_entry()}),
       {"secret_file",
        as_file("secret",

@@ -89,7 +89,8 @@ program::Description launch_description() {
       .version = NARROWCAST_VERSION,
       .summary =
           "starts the ranks of a job on this machine and shows their output. When one rank fails, it ends all of them, "
-          "or starts all of them again. For a job on several machines, start it on each. Arguments after the program's "
+          "starts all of them again, or starts that rank alone again. For a job on several machines, start it on each. "
+          "Arguments after the program's "
           "name are passed to the program.",
       .usage = "narrowcast-run [flags] PROGRAM [arguments]",
       .groups = {{"Workers",

@@ -141,14 +141,15 @@ ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, O
   return {std::move(pipe.write_end), std::move(tap)};
 }
 
-// Returns the log that all workers of the group share.
+// Returns the log that all workers of one attempt share.
 std::shared_ptr<FilteredLog> ProcessRunner::filtered_log(const LineFilter& filter) {
   if (filter.file.empty()) {
     return nullptr;
   }
-  std::shared_ptr<FilteredLog>& log = filtered_logs_[filter.file];
+  std::shared_ptr<FilteredLog> log = filtered_logs_[filter.file].lock();
   if (log == nullptr) {
     log = std::make_shared<FilteredLog>(filter, open_log(filter.file));
+    filtered_logs_[filter.file] = log;
   }
   return log;
 }

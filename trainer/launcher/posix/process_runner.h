@@ -95,7 +95,7 @@ class ProcessRunner : public WorkerRunner {
   SignalDescriptor signals_;
   Guard guard_;
   OutputRelay relay_;
-  std::map<std::filesystem::path, std::shared_ptr<FilteredLog>> filtered_logs_;
+  std::map<std::filesystem::path, std::weak_ptr<FilteredLog>> filtered_logs_;  // open while a stream is copied to them
   std::vector<Worker> workers_;
   bool group_lives_ = false;  // workers were started, and kAllGone was not returned since
   std::deque<Event> events_;
