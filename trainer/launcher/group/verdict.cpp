@@ -235,10 +235,11 @@ Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules)
   return verdict;
 }
 
-std::vector<std::string> describe_replacement(const FailureRecord& failure, const std::string& limit) {
-  const std::string end = failure.ending.signal != 0
-                              ? "was ended by " + signal_name(failure.ending.signal, "signal ")
-                              : "ended with exit code " + std::to_string(failure.ending.exit_code);
+std::vector<std::string> describe_replacement(FailureRecord failure, const std::string& limit) {
+  failure.last_lines.clear();  // They were shown, or are in the file.
+  const Ending& ending = failure.ending;
+  const std::string end = ending.signal != 0 ? "was ended by " + signal_name(ending.signal, "signal ")
+                                             : "ended with exit code " + std::to_string(ending.exit_code);
   return failure_lines(failure, "rank " + std::to_string(failure.rank) + " (pid " + std::to_string(failure.pid) + ") " +
                                     end + "; a new process takes its place (" + limit + ")");
 }

@@ -46,7 +46,7 @@ Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules)
 std::string describe(const Ending& ending);
 
 // Returns the lines to print about a rank whose place a new process takes. `limit` says how often that may happen.
-std::vector<std::string> describe_replacement(const FailureRecord& failure, const std::string& limit);
+std::vector<std::string> describe_replacement(FailureRecord failure, const std::string& limit);
 
 // Returns the lines to print about an end; the first line is the summary. Success usually has no lines.
 std::vector<std::string> describe_end(const GroupEnd& end);
