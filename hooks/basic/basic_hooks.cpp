@@ -42,7 +42,7 @@ class CastHook final : public TableHook {
       : TableHook(row), group_(options.process_group), buckets_(dtype) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    return buckets_.run(name(), bucket, [&](const at::Tensor& compressed) {
+    return buckets_.run(bucket, [&](const at::Tensor& compressed) {
       const at::Tensor buffer = bucket.getBuffer();
       compressed.div_(group_->getSize());
       count_exchange(bucket, all_reduced_bytes(compressed, group_));
@@ -88,18 +88,15 @@ at::ScalarType dtype_of(WireFormat format) {
   }
 }
 
-CastBuckets::FuturePtr CastBuckets::run(std::string_view hook, const c10d::GradBucket& bucket,
+CastBuckets::FuturePtr CastBuckets::run(const c10d::GradBucket& bucket,
                                         const std::function<FuturePtr(const at::Tensor& copy)>& exchange) {
   const at::Tensor buffer = bucket.getBuffer();
   Scratch& scratch = scratch_.get(bucket, [&] {
-    return Scratch{at::empty_like(buffer, at::TensorOptions(dtype_)),
-                   c10::weak_intrusive_ptr<c10::ivalue::Future>(FuturePtr())};
+    return Scratch{at::empty_like(buffer, at::TensorOptions(dtype_)), {}};
   });
-  check_completed(hook, bucket, scratch.last);
+  scratch.last.wait();
   scratch.copy.copy_(buffer);
-  FuturePtr future = exchange(scratch.copy);
-  scratch.last = c10::weak_intrusive_ptr<c10::ivalue::Future>(future);
-  return future;
+  return scratch.last.set(exchange(scratch.copy));
 }
 
 std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, WireFormat format) {

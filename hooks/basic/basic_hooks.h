@@ -34,15 +34,14 @@ class CastBuckets {
 
   at::ScalarType dtype() const { return dtype_; }
 
-  // Copies the bucket, and returns the future of exchange(copy), which may use the copy until it is completed.
-  // c10::ValueError naming `hook` if the last exchange of this bucket is not.
-  FuturePtr run(std::string_view hook, const c10d::GradBucket& bucket,
-                const std::function<FuturePtr(const at::Tensor& copy)>& exchange);
+  // Copies the bucket, and returns the future of exchange(copy), which may use the copy until it is completed. Waits
+  // for the last exchange of this bucket first.
+  FuturePtr run(const c10d::GradBucket& bucket, const std::function<FuturePtr(const at::Tensor& copy)>& exchange);
 
  private:
   struct Scratch {
     at::Tensor copy;
-    c10::weak_intrusive_ptr<c10::ivalue::Future> last;
+    LastExchange last;
   };
   const at::ScalarType dtype_;
   PerBucket<Scratch> scratch_;

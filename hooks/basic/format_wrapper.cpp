@@ -51,7 +51,7 @@ class FormatWrapper final : public CommHook {
     if (buffer.scalar_type() == buckets_.dtype()) {
       return run_inside(*inner_, bucket);
     }
-    return buckets_.run(name(), bucket, [&](const at::Tensor& rounded) {
+    return buckets_.run(bucket, [&](const at::Tensor& rounded) {
       const BufferInPlace in_place(bucket, rounded);
       return run_inside(*inner_, bucket)
           ->then(

@@ -205,19 +205,15 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::average(const c10d::GradBu
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c10d::GradBucket& bucket) {
   collectives::PowerSgdJobOptions job = job_options(bucket);
   const int64_t message = bytes_of_message(job);
-  Scratch& scratch = scratch_.get(bucket, [] {
-    return Scratch{nullptr, c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
-  });
-  check_completed(name(), bucket, scratch.last);
+  Scratch& scratch = scratch_.get(bucket, [] { return Scratch(); });
+  scratch.last.wait();
   const auto state = state_of(bucket, job);
   if (scratch.job == nullptr || scratch.job->state() != state) {
     scratch.job = std::make_shared<PowerSgdJob>(std::move(job), state, memory_);
   }
   scratch.job->set_bucket(bucket.getBuffer());
   count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message});
-  auto future = engine_.get().submit(scratch.job);
-  scratch.last = future;
-  return future;
+  return scratch.last.set(engine_.get().submit(scratch.job));
 }
 
 // All kept tensors are created and used on the hook's stream.

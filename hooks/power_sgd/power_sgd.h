@@ -56,7 +56,7 @@ class PowerSgdHook final : public TableHook {
   using Future = c10::ivalue::Future;
   struct Scratch {
     std::shared_ptr<collectives::PowerSgdJob> job;
-    c10::weak_intrusive_ptr<Future> last;
+    LastExchange last;
   };
   c10::intrusive_ptr<Future> average(const c10d::GradBucket& bucket);
   c10::intrusive_ptr<Future> compress_on_engine(const c10d::GradBucket& bucket);

@@ -48,12 +48,10 @@ c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::runHook(c10d::Grad
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_engine(const c10d::GradBucket& bucket,
                                                                             const ParameterSegments& parameters) {
   Scratch& scratch = scratch_of(bucket, parameters);
-  check_completed(name(), bucket, scratch.last);
+  scratch.last.wait();
   scratch.job->set_call(make_call(bucket, parameters));
   count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message_bytes(bucket, parameters)});
-  auto future = engine_.get().submit(scratch.job);
-  scratch.last = future;
-  return future;
+  return scratch.last.set(engine_.get().submit(scratch.job));
 }
 
 std::string EncodedAllReduceHook::nodes() const { return codec_ ? "" : nodes_text(*nodes_); }
@@ -126,9 +124,7 @@ EncodedAllReduceHook::Scratch& EncodedAllReduceHook::scratch_of(const c10d::Grad
                                                                 const ParameterSegments& parameters) {
   const auto exact = exact_segments(parameters);
   const auto make_job = [&] { return std::make_shared<AllReduceJob>(job_options(bucket, exact), memory_); };
-  Scratch& scratch = scratch_.get(bucket, [&] {
-    return Scratch{make_job(), c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
-  });
+  Scratch& scratch = scratch_.get(bucket, [&] { return Scratch{make_job(), {}}; });
   if (scratch.job->exact() != exact) {  // The bucket was rebuilt with the same size.
     scratch.job = make_job();
   }

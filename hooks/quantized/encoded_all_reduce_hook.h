@@ -59,7 +59,7 @@ class EncodedAllReduceHook : public TableHook {
   using Future = c10::ivalue::Future;
   struct Scratch {
     std::shared_ptr<collectives::AllReduceJob> job;
-    c10::weak_intrusive_ptr<Future> last;
+    LastExchange last;
   };
   c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
   c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const ParameterSegments& parameters);

@@ -1,6 +1,6 @@
 #include "hooks/row/bucket.h"
 
-#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -26,11 +26,11 @@ void check_bucket(std::string_view hook, const c10d::GradBucket& bucket, std::op
                     " must be dense and contiguous, but has layout ", buffer.layout());
 }
 
-void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
-                     const c10::weak_intrusive_ptr<c10::ivalue::Future>& last) {
-  const auto future = last.lock();
-  TORCH_CHECK_VALUE(!future || future->completed(), hook, ": bucket ", bucket.getIndex(),
-                    " was given again before its last future was completed");
+LastExchange::FuturePtr LastExchange::set(FuturePtr future) {
+  // A future refers weakly to storages. On their GPUs, waiting for the future makes the current stream wait.
+  done_ = future->then([](c10::ivalue::Future& exchange) { return std::make_pair(c10::IValue(), exchange.storages()); },
+                       c10::NoneType::get());
+  return future;
 }
 
 ParameterSegments layout_of(const c10d::GradBucket& bucket) {

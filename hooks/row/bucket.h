@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -23,9 +24,26 @@ namespace narrowcast::hooks {
 void check_bucket(std::string_view hook, const c10d::GradBucket& bucket,
                   std::optional<c10::DeviceType> device = std::nullopt);
 
-// A bucket may come again once the future of its last step is completed or destroyed. Else c10::ValueError.
-void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
-                     const c10::weak_intrusive_ptr<c10::ivalue::Future>& last);
+// The last exchange of a bucket. A hook waits for it when it gets the bucket again, because the exchange uses buffers
+// that the hook keeps for the bucket. It does not throw instead: whether the exchange is still in flight depends on
+// timing, so only some ranks would throw.
+class LastExchange {
+ public:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  // Blocks until the exchange is completed, with a value or an error. On GPUs the current stream waits, not the host.
+  // All ranks give buckets in the same order, so this rank has given everything that other ranks may wait for. A thread
+  // that completes futures must not call it.
+  void wait() const {
+    if (done_) done_->wait();
+  }
+
+  // Returns `future`, which is the last exchange from now on.
+  FuturePtr set(FuturePtr future);
+
+ private:
+  FuturePtr done_;  // Completed after the exchange, without a value: that would keep the bucket's buffer alive.
+};
 
 // Whether a parameter has at most one dimension, like biases and norms. WireOptions can exempt these.
 inline bool is_one_dimensional(const at::Tensor& parameter) { return parameter.dim() <= 1; }

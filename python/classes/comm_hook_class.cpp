@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,16 +119,7 @@ class CommHookClass final : public torch::CustomClassHolder {
       if (done.hasError()) std::rethrow_exception(done.exception_ptr());
       return std::make_pair(result, done.storages());
     };
-    const auto average = hook().runHook(bucket);
-    in_flight_.insert_or_assign(place.index, c10::weak_intrusive_ptr<Future>(average));
-    return average->then(give_object, c10::PyObjectType::get());
-  }
-
-  // Waits until a bucket of that index, given to run_for_reducer before, is averaged: then another model may give its
-  // bucket of that index. Does not throw if the average has failed.
-  void wait_for(int64_t index) {
-    const auto found = in_flight_.find(index);
-    if (const auto average = found == in_flight_.end() ? nullptr : found->second.lock()) average->wait();
+    return hook().runHook(bucket)->then(give_object, c10::PyObjectType::get());
   }
 
   std::string name() const { return std::string(hook().name()); }
@@ -167,7 +157,6 @@ class CommHookClass final : public torch::CustomClassHolder {
 
   const pid_t process_ = getpid();
   std::unique_ptr<hooks::CommHook> hook_;
-  std::map<int64_t, c10::weak_intrusive_ptr<Future>> in_flight_;  // Averages by index; some may be completed.
 };
 
 // torch::class_ derives schemas from C++ types, and none of those is a Python object: this schema is made by hand.
@@ -211,7 +200,6 @@ TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
   hook.def_run_for_reducer();
   hook.def(torch::init<const std::string&, const OptionDict&, const std::string&>())
       .def("run", &CommHookClass::run)
-      .def("wait_for", &CommHookClass::wait_for)
       .def("name", &CommHookClass::name)
       .def("nodes", &CommHookClass::nodes)
       .def("decision", &CommHookClass::decision)

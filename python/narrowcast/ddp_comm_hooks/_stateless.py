@@ -26,8 +26,8 @@ def stateless(name: str) -> Hook:
 
 
 class HooksOfModels:
-    """A hook for each model of a joint backward pass, because a hook may have each bucket in flight once. The function that
-    DistributedDataParallel calls does not know its model. So the first model that gives a bucket number in a pass uses the first
+    """A hook for each model of a joint backward pass, because a hook has each bucket in flight once, and makes the next model
+    wait. The function that DistributedDataParallel calls does not know its model. So the first model that gives a bucket number in a pass uses the first
     hook, the second model the second one. All ranks give buckets in the same order. Bits do not depend on the hook.
 
     The hooks of a group are closed once it is destroyed and no model uses it any more.
@@ -69,6 +69,5 @@ class _HooksOfGroup:
             self._hooks.append(make())
             close_with(self, self._hooks[-1].close)
         # A checkpoint with use_reentrant=True has a pass of its own within the pass, so the count can begin anew while buckets
-        # are in flight.
-        self._hooks[number].wait_for(index)
+        # are in flight. The hook waits for them.
         return self._hooks[number]

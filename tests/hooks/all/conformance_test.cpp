@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <future>
 #include <optional>
 #include <set>
 
@@ -145,6 +146,38 @@ TEST_P(HookConformance, KeepsTheDtypeOfTheBucket) {
     check_steps(hook_case, {make_step({0, 1, 127, 513, 5000}, world_size, dtype)}, world_size);
   }
 }
+
+class BucketInFlight : public ::testing::TestWithParam<HookCase> {};
+
+// Two models that share a hook, for example. Rank 1 begins when the first bucket of rank 0 is in flight, and the second
+// one has the same number.
+TEST_P(BucketInFlight, IsAveragedBeforeTheNextBucketOfItsNumber) {
+  constexpr int64_t kWorldSize = 2;
+  at::manual_seed(2);
+  const Step step = make_step({5000, 5000}, kWorldSize, at::kFloat);
+  std::vector<std::vector<at::Tensor>> means(step.size(),
+                                             std::vector<at::Tensor>(kWorldSize));  // By bucket, then rank.
+  std::promise<void> in_flight;
+  run_ranks(kWorldSize, [&](int64_t rank, const Group& group) {
+    const auto hook = create_comm_hook(
+        GetParam().name, {.process_group = group, .wire = GetParam().wire, .channel_size = GetParam().channel_size});
+    if (rank == 1) in_flight.get_future().wait();
+    std::vector<Future> futures;
+    for (const Gradients& gradients : step) {
+      auto bucket = make_bucket(gradients[rank].clone());
+      futures.push_back(hook->runHook(bucket));
+      if (rank == 0 && futures.size() == 1) in_flight.set_value();
+    }
+    for (size_t i = 0; i < step.size(); ++i) {
+      futures[i]->waitAndThrow();
+      means[i][rank] = hook->parseHookResult(futures[i]->value());
+    }
+  });
+  for (size_t i = 0; i < step.size(); ++i) expect_conformance(GetParam(), step[i], means[i]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, BucketInFlight, ::testing::ValuesIn(hook_cases()),
+                         [](const auto& info) { return info.param.label(); });
 
 INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
                          ::testing::Combine(::testing::ValuesIn(hook_cases()), ::testing::Values(1, 2, 3, 4, 5, 8)),

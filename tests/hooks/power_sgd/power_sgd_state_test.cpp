@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+#include <vector>
+
 #include <narrowcast/errors.h>
 #include "hooks/power_sgd/power_sgd.h"
 #include "tests/hooks/power_sgd/power_sgd_run.h"
@@ -237,6 +240,34 @@ TEST(PowerSgdState, IsAHooksOwn) {
     }
   });
   for (size_t i = 0; i < means[0].size(); ++i) EXPECT_TRUE(at::equal(means[0][i], means[1][i]));
+}
+
+// A compressed step that begins while the last one is in flight. Rank 1 begins then.
+TEST(PowerSgdState, IsOfOneStepAfterTheOther) {
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  std::promise<void> in_flight;
+  testing::run_ranks(2, [&](int64_t rank, const Group& group) {
+    const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+    const auto alone = make_hook("power_sgd_rank2", group, {.start = 0});
+    std::vector<at::Tensor> expected;
+    for (int64_t step = 0; step < 2; ++step) {
+      expected.push_back(average_step(*alone, parameters, gradients(rank, step)));
+    }
+    const auto hook = make_hook("power_sgd_rank2", group, {.start = 0});
+    if (rank == 1) in_flight.get_future().wait();
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    for (int64_t step = 0; step < 2; ++step) {
+      const at::Tensor gradient = gradients(rank, step);
+      auto bucket =
+          make_parameters_bucket(parameters, {gradient.narrow(0, 0, 2400), gradient.narrow(0, 2400, 1500)}, 0, 1);
+      futures.push_back(hook->runHook(bucket));
+      if (rank == 0 && step == 0) in_flight.set_value();
+    }
+    for (size_t step = 0; step < 2; ++step) {
+      futures[step]->waitAndThrow();
+      EXPECT_TRUE(at::equal(futures[step]->value().toTensor(), expected[step])) << "step " << step;
+    }
+  });
 }
 
 // Hooks with residuals.

@@ -21,7 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
-using testing::wait_for_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 class ReferenceHook : public ::testing::TestWithParam<std::string> {
@@ -81,21 +80,6 @@ TEST_P(ReferenceHook, RefusesWhatItCannotSend) {
     EXPECT_THAT(message(at::empty({4, 4}).t()), named("contiguous"));
     EXPECT_THAT(message(at::eye(4).to_sparse()), named("Sparse"));
     EXPECT_EQ(hook->payload_bytes_sent(), 0);
-  });
-}
-
-TEST_P(ReferenceHook, RefusesABucketThatIsStillInFlight) {
-  run_ranks(2, [](int64_t rank, const Group& group) {
-    const auto hook = create_comm_hook(GetParam(), {group});
-    auto bucket = make_bucket(at::ones({1000}));
-    if (rank == 1) wait_for_ranks(group);  // Rank 0 cannot have finished before.
-    const auto future = hook->runHook(bucket);
-    if (rank == 0) {
-      EXPECT_THROW(hook->runHook(bucket), c10::ValueError);
-      wait_for_ranks(group);
-    }
-    future->waitAndThrow();
-    hook->runHook(bucket)->waitAndThrow();
   });
 }
 

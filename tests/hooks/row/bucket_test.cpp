@@ -1,13 +1,19 @@
 #include "hooks/row/bucket.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <optional>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <narrowcast/errors.h>
@@ -77,6 +83,36 @@ TEST(NewBuckets, AreFoundUntilTheEndOfTheStep) {
   EXPECT_EQ(step({2, 3, 2}, {}), Found({false, false, false}));
 }
 
+LastExchange::FuturePtr tensor_future() { return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get()); }
+
+TEST(LastExchange, IsWaitedForUntilItIsCompleted) {
+  LastExchange last;
+  last.wait();  // There is none.
+  const auto future = tensor_future();
+  EXPECT_EQ(last.set(future), future);
+  auto waiting = std::async(std::launch::async, [&] { last.wait(); });
+  EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  future->markCompleted(at::ones({3}));
+  waiting.get();
+}
+
+TEST(LastExchange, ThatHasFailedIsOver) {
+  LastExchange last;
+  const auto future = tensor_future();
+  last.set(future);
+  future->setError(std::make_exception_ptr(std::runtime_error("on purpose")));
+  last.wait();
+}
+
+TEST(LastExchange, DoesNotKeepItsTensorAlive) {
+  LastExchange last;
+  const at::Tensor tensor = at::ones({3});
+  last.set(tensor_future())->markCompleted(tensor);
+  last.wait();
+  EXPECT_EQ(tensor.use_count(), 1);
+  EXPECT_EQ(tensor.storage().use_count(), 1);
+}
+
 TEST(PerBucket, KeepsScratchUntilTheBucketChanges) {
   PerBucket<int> scratch;
   int made = 0;
@@ -143,6 +179,23 @@ TEST_P(BufferReuse, NothingIsAllocatedAfterTheSecondStep) {
     EXPECT_EQ(counter.large(), before);
   });
   c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), 1);
+}
+
+// The thread that completes a future releases it a moment later.
+TEST_P(BufferReuse, NoBucketIsKeptOnceItsFutureIsReleased) {
+  testing::run_ranks(2, [](int64_t, const Group& group) {
+    const auto hook = create_comm_hook(GetParam(), {group});
+    auto kept = c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>());
+    {
+      const at::Tensor gradient = at::ones({1000});
+      auto bucket = make_bucket(gradient);
+      hook->runHook(bucket)->waitAndThrow();
+      kept = gradient.storage().getWeakStorageImpl();
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!kept.expired() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_TRUE(kept.expired());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Hooks, BufferReuse, ::testing::ValuesIn([] {
