@@ -68,39 +68,55 @@ Announcement announcement_of(const ReduceScatter& call) {
                       {"device of input", c10::DeviceTypeName(call.input.device().type(), /*lower_case=*/true)}}};
 }
 
-// The first call of a kind compares the ranks; later ones do not wait.
-void run_on_stream(const ReduceScatter& call, const Group& group) {
-  const Announcement announcement = announcement_of(call);
-  GroupWorkspace::of(group)->run_on_stream(
-      announcement, [&] { collectives::announce_call(announcement, group, call.input.device()); },
-      [&] { collectives::enqueue_reduce_scatter(call, group); });
+// The call with contiguous tensors, [W n] and [n]. A shard that is not contiguous becomes another tensor.
+ReduceScatter contiguous(const ReduceScatter& call) {
+  ReduceScatter flat = call;
+  flat.input = call.input.contiguous().view({-1});
+  flat.shard =
+      call.shard.is_contiguous() ? call.shard.view({-1}) : at::empty({call.shard.numel()}, call.shard.options());
+  return flat;
 }
 
-void run_on_engine(const ReduceScatter& call, const Group& group) {
+// Below, `call` has tensors of any shape and strides, and the result is the shard of contiguous(call).
+
+// The first call of a kind compares the ranks; later ones do not wait.
+at::Tensor run_on_stream(const ReduceScatter& call, const Group& group) {
+  const Announcement announcement = announcement_of(call);
+  const ReduceScatter flat = contiguous(call);
+  GroupWorkspace::of(group)->run_on_stream(
+      announcement, [&] { collectives::announce_call(announcement, group, call.input.device()); },
+      [&] { collectives::enqueue_reduce_scatter(flat, group); });
+  return flat.shard;
+}
+
+// If this rank has too little memory, all ranks throw.
+at::Tensor run_on_engine(const ReduceScatter& call, const Group& group) {
   const auto engine = engine::Engine::for_group(group);
   const auto workspace = GroupWorkspace::of(group);
   const std::lock_guard<std::mutex> lock(workspace->in_use);
-  workspace->run(
-      *engine, announcement_of(call),
-      std::make_shared<collectives::ReduceScatterJob>(call, group->getRank(), group->getSize(), workspace->messages()));
+  Announcement announcement = announcement_of(call);
+  at::Tensor shard;
+  std::shared_ptr<collectives::ReduceScatterJob> job;
+  announcement.refusal = collectives::refusal_of([&] {
+    ReduceScatter flat = contiguous(call);
+    shard = flat.shard;
+    job = std::make_shared<collectives::ReduceScatterJob>(std::move(flat), group->getRank(), group->getSize(),
+                                                          *workspace->messages());
+  });
+  workspace->run(*engine, announcement, std::move(job));
+  return shard;
 }
 
 void reduce_scatter(const ReduceScatter& call, const Group& group) {
-  call.input.is_cpu() ? run_on_engine(call, group) : run_on_stream(call, group);
-}
-
-// `call`: with tensors of any shape and strides.
-void reduce_scatter_any(ReduceScatter call, const Group& group) {
-  const at::Tensor shard = call.shard;
+  const at::Tensor& shard = call.shard;
   if (group->getSize() == 1) {
-    shard.copy_(call.input.reshape(shard.sizes()));
+    const at::Tensor sum = call.input.reshape(shard.sizes());
+    shard.copy_(sum.is_alias_of(shard) ? sum.clone() : sum);
     return;
   }
-  call.input = call.input.contiguous().view({-1});
-  call.shard = shard.is_contiguous() ? shard.view({-1}) : at::empty({shard.numel()}, shard.options());
-  reduce_scatter(call, group);
+  const at::Tensor written = call.input.is_cpu() ? run_on_engine(call, group) : run_on_stream(call, group);
   if (!shard.is_contiguous()) {
-    shard.copy_(call.shard.view(shard.sizes()));
+    shard.copy_(written.view(shard.sizes()));
   }
 }
 
@@ -108,7 +124,7 @@ void quantized_reduce_scatter_kernel_(const at::Tensor& shard, const at::Tensor&
                                       std::string_view op, std::string_view group_name) {
   const Group group = collectives::find_group(group_name);
   check_together({shard, input, [&] { return parse_wire_format(format); }, [&] { return parse_reduction(op); }, group});
-  reduce_scatter_any({shard, input, parse_wire_format(format), parse_reduction(op)}, group);
+  reduce_scatter({shard, input, parse_wire_format(format), parse_reduction(op)}, group);
 }
 
 }  // namespace
@@ -123,7 +139,7 @@ void quantized_reduce_scatter_(const at::Tensor& shard, const at::Tensor& input,
                                const Group& group) {
   check_together({shard, input, [=] { return format; }, [=] { return reduction; }, group});
   autograd::write_without_derivative("narrowcast::quantized_reduce_scatter_", {input}, {shard}, [&] {
-    reduce_scatter_any({shard, input, format, reduction}, group);
+    reduce_scatter({shard, input, format, reduction}, group);
   });
 }
 

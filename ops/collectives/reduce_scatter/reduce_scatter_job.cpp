@@ -18,13 +18,11 @@ std::vector<Segment> chunks_of(const ReduceScatter& call, int64_t ranks) {
 
 }  // namespace
 
-ReduceScatterJob::ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t world_size,
-                                   std::shared_ptr<MessageMemory> memory)
+ReduceScatterJob::ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t world_size, MessageMemory& memory)
     : call_(std::move(call)),
       rank_(rank),
       ranks_(world_size),
       codec_(wire_codec(call_.format, at::kCPU)),
-      memory_(std::move(memory)),
       chunks_(chunks_of(call_, world_size)) {
   for (const Segment& chunk : chunks_) {
     const int64_t bytes = encoded_size(chunk.numel, call_.format);
@@ -33,6 +31,7 @@ ReduceScatterJob::ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t wor
       received_.push_back(layout_.add(bytes));
     }
   }
+  placed_ = layout_.place_in(memory.take(layout_.total_bytes()));
 }
 
 void ReduceScatterJob::start(engine::Transport& transport) {
@@ -50,7 +49,6 @@ void ReduceScatterJob::start(engine::Transport& transport) {
 }
 
 void ReduceScatterJob::post_receives(engine::Transport& transport) {
-  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
   for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     for (int64_t distance = 1; distance < ranks_; ++distance) {
       const int64_t peer = transport.peer_before(distance);

@@ -40,8 +40,10 @@ struct ReduceScatter {
 //         written before all parts are encoded.
 class ReduceScatterJob final : public engine::Job {
  public:
-  // This rank and the number of ranks, at least 2, are those of the engine's group.
-  ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t world_size, std::shared_ptr<MessageMemory> memory);
+  // This rank and the number of ranks, at least 2, are those of the engine's group. Takes all memory that the job
+  // needs, so that a rank with too little throws before it sends anything. The memory is used until finish has
+  // returned.
+  ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t world_size, MessageMemory& memory);
 
   std::string name() const override { return kQuantizedReduceScatter; }
   int64_t advances() const override { return 0; }
@@ -61,7 +63,6 @@ class ReduceScatterJob final : public engine::Job {
   const int64_t rank_;
   const int64_t ranks_;
   const WireCodec& codec_;
-  const std::shared_ptr<MessageMemory> memory_;
   const std::vector<Segment> chunks_;  // The chunks of a shard.
   MessageLayout layout_;
   std::vector<size_t> sent_;      // Indices into layout_: by chunk, then by rank. The entry of this rank is empty.

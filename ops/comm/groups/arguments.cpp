@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,8 @@ std::optional<Refusal> refusal_of(const std::function<void()>& check) {
     return Refusal{true, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
     return Refusal{false, error.what_without_backtrace()};
+  } catch (const std::bad_alloc&) {
+    return Refusal{false, "there is too little memory"};
   }
   return std::nullopt;
 }

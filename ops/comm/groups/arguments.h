@@ -23,7 +23,8 @@ struct Refusal {
 };
 
 // Runs `check` of this rank's arguments and returns its c10::ValueError or c10::TypeError, if it throws. Another
-// c10::Error, which LibTorch throws for a kind of tensor that the check does not expect, counts as a c10::ValueError.
+// c10::Error counts as a c10::ValueError: LibTorch throws it for lack of memory, and for a kind of tensor that the
+// check does not expect. So does std::bad_alloc.
 NARROWCAST_EXPORT std::optional<Refusal> refusal_of(const std::function<void()>& check);
 
 // Throws the error of `rank` with the text that all ranks use: "CALL on rank R: REASON", printable and bounded. Without

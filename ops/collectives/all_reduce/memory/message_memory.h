@@ -22,7 +22,7 @@ at::Tensor allocate_message_buffer(int64_t bytes);
 
 // Buffers for the messages of all exchanges of one engine that share this object. An engine has at most
 // engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them. So that number of
-// buffers, taken in turn, suffices for any number of buckets. Used on the engine's thread.
+// buffers, taken in turn, suffices for any number of buckets. Used by one thread at a time.
 class MessageMemory {
  public:
   struct Buffer {

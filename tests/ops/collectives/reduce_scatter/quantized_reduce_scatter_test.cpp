@@ -1,12 +1,16 @@
 #include <narrowcast/quantized_reduce_scatter.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
+#include <new>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -121,6 +125,17 @@ TEST_P(QuantizedReduceScatter, MayReplaceAPartOfTheInput) {
       EXPECT_TRUE(same_bits(shard, PlainReduceScatter{WireFormat::kInt8B32, Reduction::kSum}.shard_of(rank, inputs)));
     });
   }
+}
+
+TEST_P(QuantizedReduceScatter, MayReplaceATransposedPartOfTheInput) {
+  const auto inputs = reduce_scatter_inputs(world_, 600);
+  run_ranks(world_, [&](int64_t rank, const Group& group) {
+    const at::Tensor input = inputs[rank].view({world_, 30, 20}).clone();
+    const at::Tensor shard = input[rank].t();
+    quantized_reduce_scatter_(shard, input, WireFormat::kInt8B32, Reduction::kMean, group);
+    const at::Tensor expected = PlainReduceScatter{WireFormat::kInt8B32}.shard_of(rank, inputs);
+    EXPECT_TRUE(same_bits(shard.contiguous().view({-1}), expected));
+  });
 }
 
 TEST_P(QuantizedReduceScatter, KeepsNanAndInf) {
@@ -242,6 +257,42 @@ TEST_P(ReduceScatterRanksThatDisagree, GetTheErrorOfOneRank) {
                     }
                   });
   }
+}
+
+// LibTorch's allocator, which has no more memory for large tensors of a thread.
+class ScarceMemory final : public c10::Allocator {
+ public:
+  static thread_local bool has_none;
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (has_none && bytes > kLarge) throw std::bad_alloc();
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return c10::GetDefaultCPUAllocator()->raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  static constexpr size_t kLarge = 4096;
+};
+thread_local bool ScarceMemory::has_none = false;
+
+TEST_P(ReduceScatterRanksThatDisagree, GetTheErrorOfOneRankWithoutMemory) {
+  static ScarceMemory memory;  // LibTorch keeps the pointer.
+  c10::SetCPUAllocator(&memory, 1);
+  for (const bool plain_input : {true, false}) {
+    for (const bool plain_shard : {true, false}) {
+      expect_on_all(
+          "quantized_reduce_scatter on rank 1: there is too little memory", [&](int64_t rank, const Group& group) {
+            const at::Tensor input = at::ones({GetParam(), 200, 200});
+            const at::Tensor shard = at::zeros({200, 200});
+            ScarceMemory::has_none = rank == 1;
+            const auto has_some = c10::make_scope_exit([] { ScarceMemory::has_none = false; });
+            quantized_reduce_scatter_(plain_shard ? shard : shard.t(), plain_input ? input : input.transpose(1, 2),
+                                      WireFormat::kFp32, Reduction::kMean, group);
+          });
+    }
+  }
+  c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), 1);
 }
 
 TEST(QuantizedReduceScatterAlone, RefusesArgumentsBeforeDataIsSent) {
