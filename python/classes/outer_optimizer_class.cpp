@@ -1,7 +1,7 @@
 // torch.classes.narrowcast.OuterOptimizer: narrowcast::OuterOptimizer for TorchScript and Python, whose own optimizer
 // takes the inner steps.
 //
-//   outer = torch.classes.narrowcast.OuterOptimizer(parameters, {"sync_every": 30}, group.group_name, init_sync)
+//   outer = torch.classes.narrowcast.OuterOptimizer(parameters, {"sync_every": 30}, group.group_name)
 //   ...; optimizer.step(); outer.step()
 #include <c10/util/Exception.h>
 #include <torch/custom_class.h>
@@ -15,6 +15,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <narrowcast/consensus.h>
@@ -32,34 +33,56 @@ struct NoOptions : torch::optim::OptimizerCloneableOptions<NoOptions> {};
 // Holds parameters whose steps other code takes.
 class ParametersOnly final : public torch::optim::Optimizer {
  public:
-  explicit ParametersOnly(std::vector<at::Tensor> parameters)
-      : Optimizer(std::move(parameters), std::make_unique<NoOptions>()) {}
+  ParametersOnly() : Optimizer(std::vector<torch::optim::OptimizerParamGroup>(), std::make_unique<NoOptions>()) {}
+
+  // c10::Error for parameters that no optimizer takes, such as results of operations.
+  void take(std::vector<at::Tensor> parameters) { add_param_group({std::move(parameters)}); }
+
   torch::Tensor step(LossClosure /*closure*/) override { return {}; }
 };
 
-OuterOptions to_outer_options(const OptionDict& given) {
-  OuterOptions options;
-  for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) { options.set(name, value); });
+constexpr const char* kInitSync = "init_sync";
+
+struct ClassOptions {
+  OuterOptions outer = {};
+  bool init_sync = true;  // The parameters become rank 0's first.
+};
+
+ClassOptions to_class_options(const OptionDict& given) {
+  ClassOptions options;
+  for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) {
+    if (name != kInitSync) {
+      options.outer.set(name, value);
+      return;
+    }
+    TORCH_CHECK_TYPE(std::holds_alternative<bool>(value), kInitSync, ": must be bool, but is ", hooks::text_of(value));
+    options.init_sync = std::get<bool>(value);
+  });
   return options;
 }
 
-// Broadcasts nothing unless all ranks' arguments are right.
-std::unique_ptr<OuterOptimizer> make_outer(torch::optim::Optimizer& inner, const OptionDict& given,
-                                           const ProcessGroupPtr& group, bool init_sync) {
-  const OuterOptions options = agree_on_outer_options(inner, group, [&] { return to_outer_options(given); });
-  check_equal_on_all_ranks(group, {{"init_sync", hooks::text_of(init_sync)}});
-  if (init_sync) broadcast_from_rank_0(group, outer_parameters_of(inner), "the broadcast of the first parameters");
-  return std::make_unique<OuterOptimizer>(inner, group, options);
+// `inner`: without parameters; takes them. Broadcasts nothing unless all ranks' arguments are right.
+std::unique_ptr<OuterOptimizer> make_outer(ParametersOnly& inner, std::vector<at::Tensor> parameters,
+                                           const OptionDict& given, const ProcessGroupPtr& group) {
+  ClassOptions options;
+  agree_on_outer_options(inner, group, [&] {
+    inner.take(std::move(parameters));
+    options = to_class_options(given);
+    return options.outer;
+  });
+  check_equal_on_all_ranks(group, {{kInitSync, hooks::text_of(options.init_sync)}});
+  if (options.init_sync) {
+    broadcast_from_rank_0(group, outer_parameters_of(inner), "the broadcast of the first parameters");
+  }
+  return std::make_unique<OuterOptimizer>(inner, group, options.outer);
 }
 
 class OuterOptimizerClass final : public torch::CustomClassHolder {
  public:
-  // OuterOptimizer's constructor, a collective. `options`: by the names of OuterOptions::named, and "first_exchange".
-  // `init_sync`: the parameters become rank 0's first. An error of one rank's arguments is an error on all.
-  OuterOptimizerClass(std::vector<at::Tensor> parameters, const OptionDict& options, const std::string& group_name,
-                      bool init_sync)
-      : inner_(std::move(parameters)),
-        outer_(make_outer(inner_, options, collectives::find_group(group_name), init_sync)) {}
+  // OuterOptimizer's constructor, a collective. `options`: by the names of OuterOptions::named, "first_exchange", and
+  // "init_sync" (ClassOptions). An error of one rank's arguments is an error on all.
+  OuterOptimizerClass(std::vector<at::Tensor> parameters, const OptionDict& options, const std::string& group_name)
+      : outer_(make_outer(inner_, std::move(parameters), options, collectives::find_group(group_name))) {}
 
   // A forked child has no engine's thread, see CommHookClass.
   ~OuterOptimizerClass() override {
@@ -140,7 +163,7 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
   library.class_<OuterOptimizerClass>("OuterOptimizer")
-      .def(torch::init<std::vector<at::Tensor>, const OptionDict&, const std::string&, bool>())
+      .def(torch::init<std::vector<at::Tensor>, const OptionDict&, const std::string&>())
       .def("step", &OuterOptimizerClass::step)
       .def("skip_step", &OuterOptimizerClass::skip_step)
       .def("finish", &OuterOptimizerClass::finish)

@@ -37,8 +37,8 @@ class DiLoCo:
         self.optimizer = optimizer
         self.process_group = group_or_default(process_group)
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
-        options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, **options}
-        self._own = torch.classes.narrowcast.OuterOptimizer(parameters, passable(options), self.process_group.group_name, init_sync)
+        options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, "init_sync": init_sync, **options}
+        self._own = torch.classes.narrowcast.OuterOptimizer(parameters, passable(options), self.process_group.group_name)
         self._finalizer = close_with(self, self._own.close)
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:

@@ -21,10 +21,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kOuterScript = R"(
 def make(parameters: List[Tensor], options: Dict[str, Any], group: str) -> OuterOptimizer:
-    return OuterOptimizer(parameters, options, group, False)
-
-def make_equal(parameters: List[Tensor], options: Dict[str, Any], group: str) -> OuterOptimizer:
-    return OuterOptimizer(parameters, options, group, True)
+    return OuterOptimizer(parameters, options, group)
 
 def step(outer: OuterOptimizer) -> None:
     outer.step()
@@ -78,7 +75,8 @@ const GivenOptions kOptions{{"sync_every", int64_t{4}},
                             {"outer_error_feedback", true},
                             {"node_size", int64_t{1}},
                             {"outer_warmup", int64_t{0}},
-                            {"first_exchange", int64_t{2}}};
+                            {"first_exchange", int64_t{2}},
+                            {"init_sync", false}};
 
 OuterOptions options_in_cpp() {
   return OuterOptions()
@@ -160,16 +158,30 @@ TEST(OuterOptimizerClass, BeginsWithParametersOfRank0) {
     const auto first = make_parameters();
     move(first, 0, 0);
     const auto before = parameters[0].detach().clone();
-    const auto make = [&](const GivenOptions& given) {
-      outer_script().run_method("make_equal", parameters, to_option_dict(given), registered.name());
-    };
+    const auto make = [&](const GivenOptions& given) { make_outer(parameters, given, registered.name()); };
     EXPECT_THAT(script_error([&] {
                   make({{"sync_every", int64_t{rank == 1 ? 0 : 4}}});
                 }),
                 HasSubstr("OuterOptimizer on rank 1: sync_every: must be at least 1, but is 0"));
     EXPECT_TRUE(at::equal(parameters[0], before)) << "nothing is broadcast";
-    make(kOptions);
+    GivenOptions options = kOptions;
+    options.erase("init_sync");
+    make(options);
     expect_equal_parameters(parameters, first, 0);
+  });
+}
+
+// Rank 1 has a parameter that no optimizer takes. Afterwards all ranks make the right call.
+TEST(OuterOptimizerClass, GivesTheErrorOfOneRanksParametersToAll) {
+  testing::run_ranks(3, [](int64_t rank, const Group& group) {
+    const RegisteredGroup registered(group);
+    const auto parameters = make_parameters();
+    EXPECT_THAT(
+        script_error([&] {
+          make_outer({rank == 1 ? parameters[0] * 2 : parameters[0]}, {{"sync_every", int64_t{4}}}, registered.name());
+        }),
+        HasSubstr("OuterOptimizer on rank 1: can't optimize a non-leaf Tensor"));
+    make_outer(parameters, kOptions, registered.name());
   });
 }
 
@@ -184,6 +196,7 @@ TEST(OuterOptimizerClass, NamesOptionsThatAreWrong) {
     EXPECT_THAT(error({{"exempt_one_dimensional", true}}), HasSubstr("unknown option 'exempt_one_dimensional'"));
     EXPECT_THAT(error({{"outer_optimizer", std::string("adam")}}), HasSubstr("outer_optimizer"));
     EXPECT_THAT(error({{"sync_every", int64_t{0}}}), HasSubstr("sync_every: must be at least 1, but is 0"));
+    EXPECT_THAT(error({{"init_sync", int64_t{1}}}), HasSubstr("init_sync: must be bool, but is 1"));
     EXPECT_THAT(error({{"wrong value", std::string("Python's text")}}), HasSubstr("Python's text"));
     EXPECT_THAT(error({{"wrong type", std::string("Python's text")}}), HasSubstr("Python's text"));
   });
