@@ -2,7 +2,9 @@
 none itself: the classes raise it, once the ranks have compared their options."""
 from typing import Any, Union
 
-Option = Union[None, bool, int, float, str]
+import torch
+
+Option = Union[None, bool, int, float, str, torch.device]
 
 
 def wrong(error: Exception) -> dict[str, Option]:

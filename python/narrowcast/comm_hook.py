@@ -24,8 +24,8 @@ class CommHook:
     name: one of hook_names(), except "none".
     process_group: its ranks average their gradients. None is the default group at the time of the first bucket.
     options: as flags of narrowcast-train have them, e.g. error_feedback=True, levels="one", hook_format="int6_b32",
-        stochastic_rounding=7 (the seed), power_sgd_rank=4. device="cpu" or "cuda": where the gradients are, if no bucket
-        should decide it.
+        stochastic_rounding=7 (the seed), power_sgd_rank=4. device="cpu" or "cuda", or a torch.device: where the gradients are, if
+        no bucket should decide it.
 
     The hook is made by open(), or with the first bucket. That is a collective: ranks compare names and options, find the nodes,
     and may measure the network. All ranks must use the same names and options. It raises ValueError or TypeError, naming the
@@ -134,8 +134,9 @@ class CommHook:
 
 def make_hook(name: str, options: dict[str, Option], group: dist.ProcessGroup, device: Union[None, str, torch.device]) -> Any:
     """The hook in C++, which must be closed (close_with). A collective; see CommHook for the errors."""
-    if device is not None:
-        options = {"device": str(device).partition(":")[0], **options}
+    device = options.get("device", device)
+    if isinstance(device, (str, torch.device)):
+        options = {**options, "device": str(device).partition(":")[0]}
     return torch.classes.narrowcast.CommHook(str(name), passable(options), group.group_name)
 
 

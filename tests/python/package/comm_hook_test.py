@@ -1,5 +1,6 @@
 """narrowcast.register and CommHook: means, options of DistributedDataParallel, state, and errors when ranks fail."""
 import copy
+import ctypes
 import datetime
 import faulthandler
 import gc
@@ -7,6 +8,8 @@ import io
 import os
 import pickle
 import signal
+import sys
+import time
 import unittest
 
 import torch
@@ -248,7 +251,9 @@ class OnEachRank(RankTestCase):
             narrowcast.CommHook("int8").open("gpu" if wrong else "cpu")
         with self.assertRaisesRegex(ValueError, 'device: must be "cpu" or "cuda", because group ".*" moves tensors on both'):
             narrowcast.CommHook("int8").open()
-        narrowcast.register(ddp, "fp32")
+        with self.assertRaisesRegex(TypeError, "levels: must be a bool, int, float or str, but is device"):
+            narrowcast.CommHook("int8", levels=torch.device("cpu")).open("cpu")
+        narrowcast.register(ddp, "fp32", device=torch.device("cpu"))
         trained(ddp, 1)
 
     def collected(self):
@@ -274,6 +279,22 @@ class OnEachRank(RankTestCase):
         gc.collect()
         faulthandler.cancel_dump_traceback_later()
 
+    def held_interpreter(self):
+        """The engine's thread averages while this thread keeps the GIL: reading memory through ctypes does not release it, and no
+        thread gets it by asking. Afterwards that thread waits for the GIL, to release a tensor, and the future is completed."""
+        hook = narrowcast.CommHook("fp32", levels="one").open("cpu")
+        buffer = torch.full((1000,), 1. + dist.get_rank())
+        last = ctypes.c_float.from_address(buffer[-1:].data_ptr())
+        before, end = sys.getswitchinterval(), time.monotonic() + 30
+        sys.setswitchinterval(1000)
+        future = hook._made.run_for_reducer(buffer, buffer, 0, True, [])
+        while last.value != 1.5 and time.monotonic() < end:
+            pass
+        value = last.value
+        sys.setswitchinterval(before)
+        self.assertEqual(value, 1.5)
+        self.assertIs(future.wait(), buffer)
+
     def a_rank_dies(self):
         """Rank 1 dies in the second step's second bucket. The others' backward passes raise the error, with the rank."""
         ddp = wrapped()
@@ -288,7 +309,7 @@ class OnEachRank(RankTestCase):
         ddp.register_comm_hook(hook, mortal)
         loss_of(ddp, 0).backward()
         steps.append(0)
-        with self.assertRaisesRegex(dist.DistBackendError, "int8 of bucket"):
+        with self.assertRaisesRegex(dist.DistBackendError, "int8 of bucket.*rank 1"):
             loss_of(ddp, 1).backward()
 
     def a_rank_hangs(self):
@@ -357,7 +378,7 @@ class CommHooks(unittest.TestCase):
     def test_two_ranks(self):
         checks = ("means", "means_of_bfloat16", "own_way", "properties", "accumulated", "unused_parameters", "static_graph",
                   "uneven_inputs", "two_models", "loss_scaling", "resumes", "other_world_size", "wrong_options",
-                  "collected", "exception_in_a_pass")
+                  "collected", "held_interpreter", "exception_in_a_pass")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
