@@ -47,8 +47,14 @@ class DiLoCo:
         self._own.step()
         return result
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The optimizer's, so that torch.amp.GradScaler takes this object in its place."""
+        return self.optimizer.param_groups
+
     def skip_step(self) -> None:
-        """Instead of step() on a rank that skips the optimizer's step, e.g. for a gradient that is not finite."""
+        """Instead of step() on a rank that skips the optimizer's step, e.g. for a gradient that is not finite. A GradScaler skips
+        such a step by itself, and this must be called after it."""
         self._own.skip_step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:

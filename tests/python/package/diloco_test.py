@@ -158,6 +158,29 @@ class OnEachRank(RankTestCase):
         with self.assertRaisesRegex(ValueError, "the outer optimizer is closed"):
             outer.step()
 
+    def loss_scaling(self):
+        """With a scaler, steps are those without one: scales are powers of 2. Rank 1's gradients of a step are not finite."""
+        models = [Network(), Network()]
+        models[1].load_state_dict(models[0].state_dict())
+        plain, scaled = (narrowcast.DiLoCo(sgd(each), sync_every=2) for each in models)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.)
+        for step in range(6):
+            skips = step == 3 and dist.get_rank() == 1
+            plain.zero_grad()
+            loss_of(models[0], step).backward()
+            plain.skip_step() if skips else plain.step()
+            scaled.zero_grad()
+            scaler.scale(loss_of(models[1], step) * (torch.inf if skips else 1)).backward()
+            scaler.unscale_(scaled)
+            scaler.step(scaled)
+            scale = scaler.get_scale()
+            scaler.update()
+            self.assertEqual(scaler.get_scale() < scale, skips)
+            if scaler.get_scale() < scale:
+                scaled.skip_step()
+            self.assert_same(flat(models[1]), flat(models[0]))
+        self.assertEqual(scaled.exchanges, 3)
+
     def wrong_options(self):
         model = Network()
 
@@ -219,8 +242,8 @@ class OnEachRank(RankTestCase):
 
 class DiLoCo(unittest.TestCase):
     def test_two_ranks(self):
-        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure", "wrong_options",
-                  "one_wrong_rank")
+        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure", "loss_scaling",
+                  "wrong_options", "one_wrong_rank")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
