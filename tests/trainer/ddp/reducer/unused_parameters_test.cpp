@@ -100,6 +100,9 @@ DdpOptions options_of_unused(const std::string& hook, bool with_feedback) {
   if (hooks::takes_wire_options(hook)) {
     options.wire({.error_feedback = with_feedback, .node_size = 1});  // On one machine nothing would be sent.
   }
+  if (hooks::hook_row(hook).chooses) {  // A measured choice could differ between two models.
+    options.wire({.node_size = 1, .link_gbit = 1, .link_us = 50, .auto_bits = hooks::kFewestAutoBits});
+  }
   if (hooks::hook_row(hook).approximates()) {
     options.power_sgd({.rank = 1, .start = 2});
   }
@@ -111,24 +114,23 @@ struct UnusedHookCase {
   bool feedback;
 };
 
-// The choice of `auto` depends on measurements: two models can differ in it.
 std::vector<UnusedHookCase> unused_hook_cases() {
   std::vector<UnusedHookCase> cases;
   for (const std::string& hook : hooks::comm_hook_names()) {
-    if (hook == "auto") continue;
     cases.push_back({hook, false});
     if (hooks::takes_wire_options(hook) && hooks::wire_format_of(hook).has_value()) cases.push_back({hook, true});
   }
   return cases;
 }
 
-class ChangingPathHookTest : public ::testing::TestWithParam<UnusedHookCase> {};
+class ChangingPathHookTest : public ::testing::TestWithParam<std::tuple<int64_t, UnusedHookCase>> {};
 
 TEST_P(ChangingPathHookTest, GradientsAreThoseOfZerosForUnusedParameters) {
+  const auto& [world_size, hook_case] = GetParam();
   for (const bool as_view : {false, true}) {
-    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    run_ranks(world_size, [as_view, &options_case = hook_case](int64_t rank, const ProcessGroupPtr& group) {
       const DdpOptions options =
-          options_of_unused(GetParam().hook, GetParam().feedback).gradient_as_bucket_view(as_view);
+          options_of_unused(options_case.hook, options_case.feedback).gradient_as_bucket_view(as_view);
       DistributedDataParallel changing(SmallNet(), group, options);
       DistributedDataParallel zeroing(ZeroingNet(), group, options);
       const at::NoGradGuard no_grad;
@@ -156,9 +158,13 @@ TEST_P(ChangingPathHookTest, GradientsAreThoseOfZerosForUnusedParameters) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Hooks, ChangingPathHookTest, ::testing::ValuesIn(unused_hook_cases()), [](const auto& info) {
-  return info.param.hook + (info.param.feedback ? "_with_feedback" : "");
-});
+INSTANTIATE_TEST_SUITE_P(Hooks, ChangingPathHookTest,
+                         ::testing::Combine(::testing::Values(1, 2, 4), ::testing::ValuesIn(unused_hook_cases())),
+                         [](const auto& info) {
+                           const UnusedHookCase& hook_case = std::get<1>(info.param);
+                           return "world_" + std::to_string(std::get<0>(info.param)) + "_" + hook_case.hook +
+                                  (hook_case.feedback ? "_with_feedback" : "");
+                         });
 
 // More than 2 MiB, so that there is a size to choose.
 struct WideBranchingNetImpl : torch::nn::Module {
