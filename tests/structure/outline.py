@@ -102,12 +102,9 @@ class Outline:
             declaration = declaration.follows
         return declaration is not None
 
-    def exemption(self, function):
-        """The reason why a function's signature is not ours to choose, or None. An override has the signature of the
-        virtual function, which counts itself if it is ours."""
-        if re.search(rf'\b(impl|def)\("[^"]*", &(\w+::)*{re.escape(function.name)}\b', self.text):
-            return "registered schemas"
-        return "overrides" if function.is_override else None
+    def is_registered(self, function):
+        """Whether the file registers the function as an operator or method, whose schema is its signature."""
+        return bool(re.search(rf'\b(impl|def)\("[^"]*", &(\w+::)*{re.escape(function.name)}\b', self.text))
 
 
 def read(paths):

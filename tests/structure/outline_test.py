@@ -35,7 +35,7 @@ class Functions(unittest.TestCase):
         self.assertEqual(len(function.parameters), 7)
         self.assertEqual([text[:6] for text in function.positional_bools], ["bool a", "const ", "bool"])
 
-    def test_registered_functions_and_overrides_have_signatures_that_others_chose(self):
+    def test_registered_functions_and_overrides_are_told_apart(self):
         found = outline_of("""
             class Reader : public json_sax<Json> { bool boolean(bool) override { return fail(); } };
             class OurStore : public Store {
@@ -50,9 +50,9 @@ class Functions(unittest.TestCase):
             TORCH_LIBRARY_IMPL(a, CPU, m) { m.impl("b", &registered); }
             TORCH_LIBRARY_FRAGMENT(a, m) { m.class_<OurClass>("C").def("run", &OurClass::run); }
             """)
-        self.assertEqual([(function.name, found.exemption(function)) for function in found.functions],
-                         [("boolean", "overrides"), ("pop", "overrides"), ("pop", None),
-                          ("registered", "registered schemas"), ("our_own", None), ("run", "registered schemas")])
+        self.assertEqual([(f.scoped, f.is_override, found.is_registered(f)) for f in found.functions],
+                         [("Reader::boolean", True, False), ("OurStore::pop", True, False), ("OurStore::pop", False, False),
+                          ("registered", False, True), ("our_own", False, False), ("OurClass::run", False, True)])
 
 
 class Declarations(unittest.TestCase):
