@@ -90,13 +90,12 @@ hooks::HookOptions draw_hook_options(Draws& draws, const HookRow& row, int64_t w
 }
 
 // Buckets have one parameter each, a few, or all.
-void draw_reducer(Draws& draws, DdpOptions& ddp) {
+void draw_reducer(Draws& draws, DrawnMode mode, DdpOptions& ddp) {
   const double cap = draws.one_of<double>({1e-5, 1e-3, 4e-3, 25});
   ddp.bucket_cap_mb(cap);
   if (draws.once_in(3)) ddp.first_bucket_mb(cap / 2);
-  const int64_t mode = draws.in(0, 2);
-  ddp.static_graph(mode == 1);
-  ddp.find_unused_parameters(mode == 2);
+  ddp.static_graph(mode == DrawnMode::kStaticGraph);
+  ddp.find_unused_parameters(mode == DrawnMode::kUnusedParameters);
   ddp.gradient_as_bucket_view(draws.once_in(3));
   ddp.broadcast_buffers(!draws.once_in(4));
   ddp.init_sync(!draws.once_in(4));
@@ -133,14 +132,18 @@ std::vector<at::ScalarType> dtypes_of(const HookRow& row, const DrawnTraining& t
 
 }  // namespace
 
+uint64_t drawn_pairs() { return hooks::comm_hook_names().size() * kDrawnModes; }
+
 DrawnTraining draw_training(uint64_t seed) {
   Draws draws(seed);
   DrawnTraining training;
   training.seed = seed;
-  training.world_size = draws.in(1, 4);
-  const HookRow& row = hooks::hook_row(draws.one_of(hooks::comm_hook_names()));
+  training.world_size = draws.in(seed < drawn_pairs() ? 2 : 1, 4);
+  const std::vector<std::string> names = hooks::comm_hook_names();
+  const HookRow& row = hooks::hook_row(names[seed % names.size()]);
+  training.mode = static_cast<DrawnMode>(seed / names.size() % kDrawnModes);
   training.ddp.hook(row.name).hook_options(draw_hook_options(draws, row, training.world_size));
-  draw_reducer(draws, training.ddp);
+  draw_reducer(draws, training.mode, training.ddp);
   if (row.averages_in_groups && draws.once_in(2)) training.outer = draw_outer(draws, training.ddp.local().start);
   training.net = draw_net(draws, {.optional = training.ddp.find_unused_parameters(),
                                   .unused = training.ddp.find_unused_parameters() || training.ddp.static_graph(),

@@ -11,9 +11,14 @@
 
 namespace narrowcast::testing {
 
+// The modes of the Reducer in which passes differ.
+enum class DrawnMode { kUsual, kStaticGraph, kUnusedParameters };
+inline constexpr uint64_t kDrawnModes = 3;
+
 struct DrawnTraining {
   uint64_t seed = 0;
   int64_t world_size = 1;
+  DrawnMode mode = DrawnMode::kUsual;
   DdpOptions ddp = {};
   std::optional<OuterOptions> outer = std::nullopt;
   DrawnNetOptions net = {};
@@ -25,6 +30,10 @@ struct DrawnTraining {
   int64_t steps_after = 1;
 };
 
+// The number of pairs of a hook and a mode.
+uint64_t drawn_pairs();
+
+// The seed determines the hook and the mode directly: the first drawn_pairs() seeds give every pair, with 2 to 4 ranks.
 DrawnTraining draw_training(uint64_t seed);
 std::string text_of(const DrawnTraining& training);
 

@@ -13,12 +13,14 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <narrowcast/ddp.h>
+#include <narrowcast/hooks.h>
 #include <narrowcast/outer_optimizer.h>
 #include "tests/support/ranks.h"
 #include "tests/support/sanitized.h"
@@ -340,12 +342,30 @@ uint64_t number_in(const char* variable, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::stoull(text);
 }
 
+// Every pair of a hook and a mode, and a third of the pairs once more with other options.
+uint64_t usual_trials() { return test::kSanitized ? 30 : drawn_pairs() * 4 / 3; }
+
 std::vector<uint64_t> seeds() {
   const uint64_t first = number_in("NARROWCAST_FIRST_TRIAL", 0);
-  const uint64_t count = number_in("NARROWCAST_TRIALS", test::kSanitized ? 30 : 80);
+  const uint64_t count = number_in("NARROWCAST_TRIALS", usual_trials());
   std::vector<uint64_t> seeds;
   for (uint64_t seed = first; seed < first + count; ++seed) seeds.push_back(seed);
   return seeds;
+}
+
+TEST(UsualResumeTrials, HaveEveryHookInEveryModeWithSeveralRanks) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitized trials are slow, so they are fewer";
+  std::set<std::pair<std::string, DrawnMode>> missing;
+  for (const std::string& hook : hooks::comm_hook_names()) {
+    for (uint64_t mode = 0; mode < kDrawnModes; ++mode) missing.emplace(hook, static_cast<DrawnMode>(mode));
+  }
+  for (uint64_t seed = 0; seed < usual_trials(); ++seed) {
+    const DrawnTraining drawn = draw_training(seed);
+    EXPECT_EQ(drawn.ddp.static_graph(), drawn.mode == DrawnMode::kStaticGraph) << seed;
+    EXPECT_EQ(drawn.ddp.find_unused_parameters(), drawn.mode == DrawnMode::kUnusedParameters) << seed;
+    if (drawn.world_size > 1) missing.erase({drawn.ddp.hook(), drawn.mode});
+  }
+  for (const auto& [hook, mode] : missing) ADD_FAILURE() << hook << " in mode " << static_cast<int>(mode);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ResumeTrialsTest, ::testing::ValuesIn(seeds()),
