@@ -9,12 +9,9 @@
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/files/file_io.h"
-#include "trainer/train/flags/train_flags.h"
+#include "trainer/train/flags/train_program.h"
 #include "trainer/train/flags/worker_flags.h"
-#include "trainer/train/job/train_job.h"
 #include "trainer/train/options/arguments.h"
-#include "trainer/train/reporting/report.h"
 
 namespace {
 
@@ -25,17 +22,6 @@ bool is_terminal(const narrowcast::SessionEnv& session) { return isatty(STDERR_F
 void keep_libtorch_quiet() {
   FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   c10::initLogging();
-}
-
-// A page of trainings that others have left.
-int compare(const narrowcast::Comparison& comparison, const narrowcast::WorkerEnv& env) {
-  narrowcast::reporting::check_page_name(comparison.report);
-  if (env.rank == 0) {
-    narrowcast::files::check_replaceable("report", comparison.report);
-    narrowcast::reporting::write_report(comparison.report,
-                                        narrowcast::reporting::trainings_document(comparison.trainings));
-  }
-  return narrowcast::program::kSuccess;
 }
 
 // Beside waits that nothing ends.
@@ -58,13 +44,7 @@ int run(const narrowcast::Given& given) {
                                                .progress_is_terminal = is_terminal(session),
                                                .on_silence = end_for_silence,
                                                .end_for_signal = end_for_signal};
-  if (const auto comparison = narrowcast::read_comparison(given)) {
-    return compare(*comparison, context.env);
-  }
-  if (const auto evaluation = narrowcast::read_evaluation_job(given)) {
-    return narrowcast::inference::run_evaluation_job(*evaluation, context);
-  }
-  return narrowcast::job::run_job(narrowcast::read_train_job(given, context.env), context);
+  return narrowcast::run_train(given, context);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include <narrowcast/models.h>
+#include <narrowcast/version.h>
 #include "models/model_table.h"
 #include "models/script_model.h"
 #include "trainer/train/data/dataset.h"
@@ -149,7 +150,7 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const Given& given) 
   options::check_ranges(options::all_options(arguments));
   const job::TrainJob& asked = given.arguments.job;
   inference::EvaluationJob job;
-  job.version = NARROWCAST_VERSION;
+  job.version = version();
   job.file = file;
   job.model = evaluated_model(given, file);
   refuse_context_of_images(given, job.model);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include <narrowcast/version.h>
 #include "hooks/table/hook_table.h"
 #include "models/model_table.h"
 #include "trainer/train/flags/worker_flags.h"
@@ -158,7 +159,7 @@ void refuse(const Given& given, const std::vector<std::string>& flags, const std
 
 program::Description train_description(options::Arguments& arguments) {
   return {.name = "narrowcast-train",
-          .version = NARROWCAST_VERSION,
+          .version = version(),
           .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
           .usage = "[narrowcast-run --nproc_per_node=N] narrowcast-train [flags]",
           .flags = options::all_flags(arguments),
@@ -191,7 +192,7 @@ job::TrainJob read_train_job(const Given& given, const WorkerEnv& env) {
   const std::string hook = hook_of(given, env);
   refuse_useless_job_flags(given, hook);
   job::TrainJob job = given.arguments.job;
-  job.version = NARROWCAST_VERSION;
+  job.version = version();
   job.model_options = read_model_options(given);
   check_patience(given.line, job.group);
   job.ddp = read_ddp(given, hook);
