@@ -74,7 +74,7 @@ class AutoHook final : public TableHook {
   // Number of detected changes of the link.
   int64_t changes() const { return changes_; }
   // The name of the hook for a bucket of `numel` elements.
-  const std::string& taken_for(int64_t numel) const { return candidates_[choose_candidate(candidates_, numel)].name; }
+  const std::string& hook_for(int64_t numel) const { return candidates_[choose_candidate(candidates_, numel)].name; }
 
  private:
   struct Agreement {

@@ -82,14 +82,14 @@ TEST(AutoHookOnALink, DecidesAgainWhenTheLinkHasChanged) {
   run_ranks(3, [](int64_t rank, const Group& group) {
     const ExchangeClock clock;
     AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = on_fast_link, .now = clock, .window = kWindow});
-    EXPECT_EQ(hook.taken_for(kLargeNumel), "allreduce");
+    EXPECT_EQ(hook.hook_for(kLargeNumel), "allreduce");
     take_steps(hook, clock, 4 * kWindow, 1.3, "allreduce");
     EXPECT_EQ(hook.changes(), 0) << "less than a third away";
     take_steps(hook, clock, 4 * kWindow, rank == 1 ? 1 : 50, "allreduce");
     EXPECT_EQ(hook.changes(), 0) << "rank 1 was not waiting: the others waited for it";
     take_steps(hook, clock, 3 * kWindow, 50, "allreduce");
     EXPECT_GE(hook.changes(), 1);
-    EXPECT_EQ(hook.taken_for(kLargeNumel), "int8");
+    EXPECT_EQ(hook.hook_for(kLargeNumel), "int8");
     EXPECT_THAT(hook.decision(), HasSubstr("decided again"));
     const at::Tensor mean = run_on(hook, make_bucket(gradients_of(rank)));
     std::vector<at::Tensor> sum{mean.clone()};
@@ -126,10 +126,10 @@ TEST(AutoHookOnALink, DecidesAgainOnAFasterLink) {
   run_ranks(3, [=](int64_t, const Group& group) {
     const ExchangeClock clock;
     AutoHook hook(hook_row("auto"), {group, slow}, {.cost = on_slow_link, .now = clock, .window = kWindow});
-    ASSERT_EQ(hook.taken_for(kLargeNumel), "int8");
+    ASSERT_EQ(hook.hook_for(kLargeNumel), "int8");
     const auto steps_on_link = [&](double link) {
       for (int64_t step = 0; step < 4 * kWindow; ++step) {
-        const std::string name = hook.taken_for(kLargeNumel);
+        const std::string name = hook.hook_for(kLargeNumel);
         *clock.seconds_of_exchange = rest_of(name) + link * on_link(name, slow);
         run_on(hook, make_bucket(gradients_of(step)));
       }
@@ -140,7 +140,7 @@ TEST(AutoHookOnALink, DecidesAgainOnAFasterLink) {
     EXPECT_EQ(hook.changes(), 1) << "the whole exchange is less than a third away";
     steps_on_link(0.02);
     EXPECT_GE(hook.changes(), 2);
-    EXPECT_EQ(hook.taken_for(kLargeNumel), "allreduce");
+    EXPECT_EQ(hook.hook_for(kLargeNumel), "allreduce");
     EXPECT_THAT(hook.decision(), HasSubstr("decided again "));
   });
 }

@@ -69,7 +69,7 @@ TEST_P(AutoHookOver, AveragesWhicheverHookItTakes) {
     std::vector<at::Tensor> means(world_size);
     run_ranks(world_size, [&](int64_t rank, const Group& group) {
       AutoHook hook(hook_row("auto"), {group, wire}, favouring(candidate.name));
-      EXPECT_EQ(hook.taken_for(kAutoNumel), candidate.name);
+      EXPECT_EQ(hook.hook_for(kAutoNumel), candidate.name);
       means[rank] = run_on(hook, make_bucket(auto_gradients(rank)));
       const auto alone = create_comm_hook(candidate.name, candidate_options(candidate.name, {group, wire}));
       EXPECT_TRUE(at::equal(run_on(*alone, make_bucket(auto_gradients(rank))), means[rank]));
@@ -89,8 +89,8 @@ TEST(AutoHook, GivesEachBucketToTheHookForItsSize) {
   }};
   run_ranks(2, [&](int64_t rank, const Group& group) {
     AutoHook hook(hook_row("auto"), {group, wire_of(1)}, measures);
-    EXPECT_EQ(hook.taken_for(100), "allreduce");
-    EXPECT_EQ(hook.taken_for(kAutoNumel), "int8");
+    EXPECT_EQ(hook.hook_for(100), "allreduce");
+    EXPECT_EQ(hook.hook_for(kAutoNumel), "int8");
     EXPECT_EQ(hook.predicted_seconds(100), measures.cost("allreduce").of(100));
     EXPECT_EQ(hook.predicted_seconds(kAutoNumel), measures.cost("int8").of(kAutoNumel));
     EXPECT_THAT(hook.decision(), HasSubstr("int8 from"));
@@ -195,8 +195,8 @@ TEST(AutoHook, GoesOnWithTheSameBitsAndDecisions) {
   wire.stochastic_rounding_seed = 3;
   run_ranks(3, [&](int64_t rank, const Group& group) {
     AutoHook hook(hook_row("auto"), {group, wire}, before);
-    EXPECT_EQ(hook.taken_for(kAutoNumel), "int8");
-    EXPECT_EQ(hook.taken_for(kAutoNumel / 2), "allreduce");
+    EXPECT_EQ(hook.hook_for(kAutoNumel), "int8");
+    EXPECT_EQ(hook.hook_for(kAutoNumel / 2), "allreduce");
     Training training(hook, rank);
     training.steps(1, 2);
     HookState state = hook.state(training.parameters());
@@ -205,9 +205,9 @@ TEST(AutoHook, GoesOnWithTheSameBitsAndDecisions) {
 
     AutoHook resumed(hook_row("auto"), {group, wire}, favouring("bf16_compress"));
     Training resumed_training(resumed, rank);
-    EXPECT_EQ(resumed.taken_for(kAutoNumel), "bf16_compress");
+    EXPECT_EQ(resumed.hook_for(kAutoNumel), "bf16_compress");
     resumed.load_state({.world_size = 3, .states = {state}, .first = state}, resumed_training.parameters());
-    EXPECT_EQ(resumed.taken_for(kAutoNumel), "int8");
+    EXPECT_EQ(resumed.hook_for(kAutoNumel), "int8");
     const auto means = resumed_training.steps(3, 4);
     for (size_t i = 0; i < means.size(); ++i) EXPECT_TRUE(at::equal(means[i], expected[i])) << i;
     EXPECT_EQ(resumed.payload_bytes_sent(), hook.payload_bytes_sent());
@@ -220,12 +220,12 @@ TEST(AutoHook, DecidesAnewInAnotherWorldOrWithAnotherLink) {
     const HookState state = former.state({});
     AutoHook hook(hook_row("auto"), {group, wire_of(1)}, favouring("allreduce"));
     hook.load_state({.world_size = 3, .states = {state}, .first = state}, {});
-    EXPECT_EQ(hook.taken_for(kAutoNumel), "allreduce");
+    EXPECT_EQ(hook.hook_for(kAutoNumel), "allreduce");
     WireOptions other = wire_of(1);
     other.link_gbit = 20;
     AutoHook elsewhere(hook_row("auto"), {group, other}, favouring("allreduce"));
     elsewhere.load_state({.world_size = 2, .states = {state}, .first = state}, {});
-    EXPECT_EQ(elsewhere.taken_for(kAutoNumel), "allreduce");
+    EXPECT_EQ(elsewhere.hook_for(kAutoNumel), "allreduce");
     HookState bad = state;
     bad["int8.cost"] = at::tensor({1.0, -1.0, 0.0, 0.0}, at::kDouble);
     EXPECT_THAT(testing::error_message<CorruptInputError>(

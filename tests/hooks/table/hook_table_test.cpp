@@ -59,8 +59,8 @@ TEST(HookRow, HasTheTolerancesOfPyTorchsTest) {
     EXPECT_EQ(hook_row(hook).reference_tolerance->relative, 1e-5) << hook;
     EXPECT_EQ(hook_row(hook).reference_tolerance->absolute, 1e-4) << hook;
   }
-  for (const char* hook : {"quantized_allreduce", "int8", "int6", "int4", "fp8", "var6", "var5", "var4", "var3"}) {
-    EXPECT_FALSE(hook_row(hook).reference_tolerance.has_value()) << hook;
+  for (const HookRow& row : hook_rows()) {  // PyTorch has no wire formats.
+    EXPECT_FALSE(row.takes(OptionKind::kRounding) && row.reference_tolerance.has_value()) << row.name;
   }
 }
 
@@ -124,32 +124,6 @@ TEST(HookRow, SaysItsNature) {
               ElementsAre("power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2"));
   EXPECT_THAT(names_where([](const HookRow& row) { return row.compresses_buckets(); }),
               ElementsAre("batched_power_sgd", "batched_power_sgd_rank2"));
-}
-
-TEST(TakenWireOptions, AreThoseOfTheKindsThatTheRowTakes) {
-  const WireOptions all{.format = WireFormat::kBf16,
-                        .stochastic_rounding_seed = 7,
-                        .error_feedback = true,
-                        .exempt_one_dimensional = true,
-                        .levels = Levels::kTwo,
-                        .node_size = 2,
-                        .link_gbit = 10,
-                        .link_us = 50,
-                        .auto_bits = 4};
-  EXPECT_EQ(supported_wire_options(hook_row("allreduce"), all), WireOptions{});
-  EXPECT_EQ(supported_wire_options(hook_row("power_sgd"), all),
-            (WireOptions{.levels = Levels::kTwo, .node_size = 2, .link_gbit = 10, .link_us = 50}));
-  WireOptions expected = all;
-  expected.format.reset();
-  EXPECT_EQ(supported_wire_options(hook_row("auto"), all), expected);
-  expected.auto_bits.reset();
-  EXPECT_EQ(supported_wire_options(hook_row("int8"), all), expected);
-  for (const NamedOption& option : named_options({nullptr, all})) {
-    const bool is_of_wire = option.kind != OptionKind::kChannels && option.kind != OptionKind::kLocal &&
-                            option.kind != OptionKind::kPowerSgd && option.kind != OptionKind::kPowerSgdOfMatrices;
-    EXPECT_EQ(is_set(all, option.kind), is_of_wire) << option.name;
-    EXPECT_FALSE(is_set({}, option.kind)) << option.name;
-  }
 }
 
 TEST(AddedHookRow, IsGivenWhatItsOptionsLeaveOpen) {
