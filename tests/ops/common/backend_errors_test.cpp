@@ -13,7 +13,7 @@ namespace narrowcast {
 namespace {
 
 template <class Error>
-std::string told_as(const Error& thrown) {
+std::string message_of(const Error& thrown) {
   return testing::error_message<c10::DistBackendError>(
       [&] { with_backend_errors(3, "all-reduce of hook int8", [&] { throw thrown; }); });
 }
@@ -24,11 +24,11 @@ TEST(BackendErrors, ReturnWhatTheBodyReturns) {
 }
 
 TEST(BackendErrors, NameTheRankAndTheStep) {
-  EXPECT_EQ(told_as(std::runtime_error("a peer is gone")), "rank 3: all-reduce of hook int8 failed: a peer is gone");
+  EXPECT_EQ(message_of(std::runtime_error("a peer is gone")), "rank 3: all-reduce of hook int8 failed: a peer is gone");
 }
 
 TEST(BackendErrors, LeaveOutTheBacktrace) {
-  EXPECT_EQ(told_as(c10::ValueError({__func__, __FILE__, __LINE__}, "a peer\nis gone")),
+  EXPECT_EQ(message_of(c10::ValueError({__func__, __FILE__, __LINE__}, "a peer\nis gone")),
             "rank 3: all-reduce of hook int8 failed: a peer\nis gone");
 }
 
