@@ -283,10 +283,13 @@ class CpuCodec final : public WireCodec {
   Messages messages() const { return Messages(format()); }
 };
 
+using FixedCodec = CpuCodec<cpu::FixedMessages>;
+using VariableCodec = CpuCodec<cpu::VariableMessages>;
+
 }  // namespace
 
 const WireCodec& wire_codec(WireFormat format, at::DeviceType device) {
-  static const WireCodecs codecs = WireCodecs::make<CpuCodec<cpu::FixedMessages>, CpuCodec<cpu::VariableMessages>>();
+  static const WireCodecs codecs = WireCodecs::make<FixedCodec, VariableCodec>();
   return device == at::kCUDA ? gpu::wire_codec(format) : codecs.at(format);
 }
 
