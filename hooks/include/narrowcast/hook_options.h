@@ -16,7 +16,8 @@
 #include <narrowcast/levels.h>
 #include <narrowcast/wire_formats.h>
 
-namespace narrowcast::hooks {
+namespace narrowcast {
+namespace NARROWCAST_EXPORT hooks {
 
 // The option and its names are the operators' as well.
 using narrowcast::Levels;
@@ -91,10 +92,10 @@ enum class PowerSgdMemory {
 };
 
 // "local", "averaged". c10::ValueError for an invalid value.
-NARROWCAST_EXPORT std::string_view to_string(PowerSgdMemory memory);
+std::string_view to_string(PowerSgdMemory memory);
 
 // The inverse of to_string. c10::ValueError for other names.
-NARROWCAST_EXPORT PowerSgdMemory parse_power_sgd_memory(std::string_view name);
+PowerSgdMemory parse_power_sgd_memory(std::string_view name);
 
 // Options of the power_sgd hooks, with PyTorch's names and defaults where they exist. docs/reference/hooks.md describes
 // them.
@@ -151,7 +152,7 @@ enum class OptionKind {
 using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
 
 // "none" for no value, "true", "false", or the value.
-NARROWCAST_EXPORT std::string text_of(const OptionValue& value);
+std::string text_of(const OptionValue& value);
 
 // An option as in command lines and errors.
 struct NamedOption {
@@ -162,13 +163,14 @@ struct NamedOption {
 };
 
 // All options except the process group and the device, in the order of the structs.
-NARROWCAST_EXPORT std::vector<NamedOption> named_options(const HookOptions& options);
+std::vector<NamedOption> named_options(const HookOptions& options);
 
 // Sets the option of that name, one of those of named_options. The value has the type of the member: an
 // integer also for a double, a text for an enumerator; stochastic_rounding takes the seed or false, local_group a
 // number or text. No value (std::monostate) sets the default. c10::ValueError for an unknown name, which lists the
 // known ones, and for an unknown text; c10::TypeError for a value of a wrong type. Ranges are checked when the hook is
 // made.
-NARROWCAST_EXPORT void set_option(HookOptions& options, const std::string& name, const OptionValue& value);
+void set_option(HookOptions& options, const std::string& name, const OptionValue& value);
 
-}  // namespace narrowcast::hooks
+}  // namespace hooks
+}  // namespace narrowcast
