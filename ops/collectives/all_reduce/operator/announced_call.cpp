@@ -17,7 +17,7 @@ namespace narrowcast::collectives {
 using c10d::ProcessGroup;
 using node::FoundNodes;
 
-Announcement announcement_of(const at::Tensor& array, const MeanOptions& options) {
+Announcement announcement_of(const at::Tensor& array, const AllReduceCallOptions& options) {
   return {.call = kQuantizedAllReduce,
           .entries = {{"numel of x", std::to_string(array.numel())},
                       {"format", std::string(to_string(options.format))},
@@ -178,7 +178,8 @@ std::shared_ptr<const FoundNodes> nodes_of(const c10::intrusive_ptr<ProcessGroup
 
 }  // namespace
 
-void average_on_engine(const at::Tensor& x, const MeanOptions& options, const c10::intrusive_ptr<ProcessGroup>& group) {
+void average_on_engine(const at::Tensor& x, const AllReduceCallOptions& options,
+                       const c10::intrusive_ptr<ProcessGroup>& group) {
   const auto engine = engine::Engine::for_group(group);
   const auto workspace = GroupWorkspace::of(group);
   const std::lock_guard<std::mutex> lock(workspace->in_use);
@@ -195,7 +196,8 @@ void average_on_engine(const at::Tensor& x, const MeanOptions& options, const c1
   workspace->run(*engine, call, call.refusal ? nullptr : std::move(mean));
 }
 
-void average_on_stream(const at::Tensor& x, const MeanOptions& options, const c10::intrusive_ptr<ProcessGroup>& group) {
+void average_on_stream(const at::Tensor& x, const AllReduceCallOptions& options,
+                       const c10::intrusive_ptr<ProcessGroup>& group) {
   const Announcement call = announcement_of(x, options);
   const AllReduceJobOptions job{.name = kQuantizedAllReduce,
                                 .rank = group->getRank(),

@@ -27,12 +27,12 @@ namespace narrowcast::collectives {
 inline constexpr const char* kQuantizedAllReduce = "quantized_all_reduce";
 
 // The operator's arguments besides the array and the group.
-struct MeanOptions {
+struct AllReduceCallOptions {
   WireFormat format = WireFormat::kFp32;
   Levels levels = Levels::kAuto;
 };
 
-Announcement announcement_of(const at::Tensor& array, const MeanOptions& options);
+Announcement announcement_of(const at::Tensor& array, const AllReduceCallOptions& options);
 
 // The exchange of a call on the engine.
 // start:   sends the announcement of this rank's call to every other rank.
@@ -138,14 +138,14 @@ void check_device(const std::string& name, const at::Tensor& tensor,
 
 // Replaces x, on the CPU, contiguous, by its mean. Throws like announce_call before data is sent. The group's first
 // call that may have two levels finds the nodes of the group, once all ranks have announced the same call.
-void average_on_engine(const at::Tensor& x, const MeanOptions& options,
+void average_on_engine(const at::Tensor& x, const AllReduceCallOptions& options,
                        const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 // Replaces x, [numel], contiguous, by its mean in one level, for work that is enqueued on the current stream of its
 // device afterwards. The ranks announce a group's first call of each size and options. Later calls do not wait, and a
 // CUDA graph may record them. Messages have memory for the time of the call: the graph's memory if there is a graph,
 // else memory that the allocator has for that stream.
-void average_on_stream(const at::Tensor& x, const MeanOptions& options,
+void average_on_stream(const at::Tensor& x, const AllReduceCallOptions& options,
                        const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 }  // namespace narrowcast::collectives

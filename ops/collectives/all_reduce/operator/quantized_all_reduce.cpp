@@ -19,7 +19,7 @@
 namespace narrowcast {
 namespace {
 
-using collectives::MeanOptions;
+using collectives::AllReduceCallOptions;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 enum class Written { kX, kNewTensor };
@@ -27,14 +27,14 @@ enum class Written { kX, kNewTensor };
 // A call whose arguments may still be wrong.
 struct Call {
   const at::Tensor& x;
-  std::function<MeanOptions()> options;
+  std::function<AllReduceCallOptions()> options;
   const Group& group;
   Written written;
 };
 
 void check_alone(const Call& call) {
   check_defined(call.x, "x");
-  const MeanOptions options = call.options();
+  const AllReduceCallOptions options = call.options();
   meta::check_quantized_all_reduce(call.x, to_string(options.format), to_string(options.levels));
   collectives::check_device("x", call.x, call.group);
   TORCH_CHECK_VALUE(options.levels != Levels::kTwo || call.x.is_cpu(),
@@ -46,18 +46,18 @@ void check_alone(const Call& call) {
 }
 
 // Returns the call's options. If the arguments of a rank are wrong, throws on all ranks.
-MeanOptions check_together(const Call& call) {
+AllReduceCallOptions check_together(const Call& call) {
   collectives::check_together(collectives::kQuantizedAllReduce, call.group, [&] { check_alone(call); });
   return call.options();
 }
 
 // Averages x, contiguous, in place.
-void average(const at::Tensor& x, const MeanOptions& options, const Group& group) {
+void average(const at::Tensor& x, const AllReduceCallOptions& options, const Group& group) {
   return x.is_cpu() ? collectives::average_on_engine(x, options, group)
                     : collectives::average_on_stream(x.view({-1}), options, group);
 }
 
-void average_in_place(const at::Tensor& x, const MeanOptions& options, const Group& group) {
+void average_in_place(const at::Tensor& x, const AllReduceCallOptions& options, const Group& group) {
   if (x.is_contiguous()) {
     average(x, options, group);
   } else {
@@ -67,17 +67,18 @@ void average_in_place(const at::Tensor& x, const MeanOptions& options, const Gro
   }
 }
 
-void average_into(const at::Tensor& mean, const at::Tensor& x, const MeanOptions& options, const Group& group) {
+void average_into(const at::Tensor& mean, const at::Tensor& x, const AllReduceCallOptions& options,
+                  const Group& group) {
   mean.copy_(x);
   average(mean, options, group);
 }
 
-std::function<MeanOptions()> parsed(std::string_view format, std::string_view levels) {
-  return [=] { return MeanOptions{parse_wire_format(format), parse_levels(levels)}; };
+std::function<AllReduceCallOptions()> parsed(std::string_view format, std::string_view levels) {
+  return [=] { return AllReduceCallOptions{parse_wire_format(format), parse_levels(levels)}; };
 }
 
-std::function<MeanOptions()> always(WireFormat format, Levels levels) {
-  return [=] { return MeanOptions{format, levels}; };
+std::function<AllReduceCallOptions()> always(WireFormat format, Levels levels) {
+  return [=] { return AllReduceCallOptions{format, levels}; };
 }
 
 void quantized_all_reduce_kernel_(const at::Tensor& x, std::string_view format, std::string_view group_name,
@@ -89,7 +90,7 @@ void quantized_all_reduce_kernel_(const at::Tensor& x, std::string_view format, 
 at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view group_name,
                                        std::string_view levels) {
   const Group group = collectives::find_group(group_name);
-  const MeanOptions options = check_together({x, parsed(format, levels), group, Written::kNewTensor});
+  const AllReduceCallOptions options = check_together({x, parsed(format, levels), group, Written::kNewTensor});
   const at::Tensor mean = meta::quantized_all_reduce(x, format, levels);
   average_into(mean, x, options, group);
   return mean;
@@ -98,12 +99,12 @@ at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view for
 }  // namespace
 
 void quantized_all_reduce_(const at::Tensor& x, WireFormat format, const Group& group, Levels levels) {
-  const MeanOptions options = check_together({x, always(format, levels), group, Written::kX});
+  const AllReduceCallOptions options = check_together({x, always(format, levels), group, Written::kX});
   autograd::write_without_derivative("quantized_all_reduce_", {x}, {x}, [&] { average_in_place(x, options, group); });
 }
 
 at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format, const Group& group, Levels levels) {
-  const MeanOptions options = check_together({x, always(format, levels), group, Written::kNewTensor});
+  const AllReduceCallOptions options = check_together({x, always(format, levels), group, Written::kNewTensor});
   const at::Tensor mean = meta::quantized_all_reduce(x, to_string(format), to_string(levels));
   autograd::write_without_derivative(collectives::kQuantizedAllReduce, {x}, {mean},
                                      [&] { average_into(mean, x, options, group); });
