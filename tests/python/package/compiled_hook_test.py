@@ -1,4 +1,4 @@
-"""torch.compile of a DistributedDataParallel with a hook."""
+"""torch.compile of a DistributedDataParallel with a hook, on the ranks of both launchers."""
 import os
 import shutil
 import tempfile
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast
 from support.gradients import RankTestCase, gathered, loss_of, own_gradients, tolerance
-from support.ranks import run_on_ranks
+from support.launchers import UnderLauncher, narrowcast_run, torchrun
 
 
 class OnEachRank(RankTestCase):
@@ -46,18 +46,26 @@ class OnEachRank(RankTestCase):
                 yield each.grad.flatten(), gathered(own[name])
 
 
-class CompiledHooks(unittest.TestCase):
+class Checks(UnderLauncher):
     def test_without_code(self):
-        self.assertEqual(run_on_ranks(2, OnEachRank("aot_eager")), [0] * 2)
+        self.check("aot_eager")
 
     @unittest.skipUnless(shutil.which("g++"), "the usual backend of torch.compile needs g++")
     def test_usual_backend(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder):
-            self.assertEqual(run_on_ranks(2, OnEachRank("inductor")), [0] * 2)
+            self.check("inductor")
+
+
+class UnderNarrowcastRun(Checks, unittest.TestCase):
+    launcher = staticmethod(narrowcast_run)
+
+
+class UnderTorchrun(Checks, unittest.TestCase):
+    launcher = staticmethod(torchrun)
 
 
 def load_tests(loader, _tests, _pattern):
-    return loader.loadTestsFromTestCase(CompiledHooks)
+    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (UnderNarrowcastRun, UnderTorchrun)))
 
 
 if __name__ == "__main__":

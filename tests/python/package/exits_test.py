@@ -9,44 +9,49 @@ import threading
 import time
 import unittest
 
+from support import ending_rank
+from support.launchers import narrowcast_run, torchrun
+
 RANK = pathlib.Path(__file__).resolve().parents[1] / "support/ending_rank.py"
 WORLD = 2
 LIMIT = 60  # Seconds of a case, of which most start Python.
-# torchrun waits for a stopped process before it kills it.
-PATIENCE_OF_TORCHRUN = 30
+# Seconds in which the end of a process ends the others and the launcher, on a machine with other work. Less than the 60 s of
+# the group's time-out, which a killed rank's peers must not wait for.
+LATE = 10
+TIMEOUT = ending_rank.TIMEOUT.total_seconds()
 ABORTS = ("terminate called", "Fatal Python error", "Aborted", "core dumped", "Segmentation fault")
 
 
 class Exits:
     """The cases, for a launcher; not a test by itself."""
 
-    def run_case(self, case, number=None, limit=LIMIT):
-        """Runs it on two ranks, whose processes must all end in time and without an abort. Returns exit code and output.
-        number: a signal for rank 1, once it is ready. limit: in seconds."""
-        process = subprocess.Popen([*self.launcher(), sys.executable, "-W", "ignore", str(RANK), case], text=True,
+    def run_case(self, case, number=None, world_size=WORLD):
+        """Runs it. The ranks' processes must all end in time and without an abort. Returns exit code, output, and the seconds
+        since rank 1 printed that it is ready, if it does. number: a signal for rank 1, once it is ready."""
+        process = subprocess.Popen([*self.launcher(world_size), sys.executable, "-W", "ignore", str(RANK), case], text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        begin = time.monotonic()
-        timer = threading.Timer(limit, process.terminate)
+        timer = threading.Timer(LIMIT + TIMEOUT + self.grace, process.terminate)
         timer.start()
-        output = ""
-        if number is not None:
-            for line in process.stdout:
-                output += line
-                if "ready" in line:
+        output, ready = "", None
+        for line in process.stdout:
+            output += line
+            if ready is None and "ready" in line:
+                ready = time.monotonic()
+                if number is not None:
                     os.kill(self.pids(output)["1"], number)
-                    break
-        output += process.communicate()[0]
+        process.wait()
+        seconds = None if ready is None else time.monotonic() - ready
+        self.assertTrue(timer.is_alive(), output)
         timer.cancel()
-        self.assertLess(time.monotonic() - begin, limit, output)
-        self.check_that_all_ended(output)
-        return process.returncode, output
+        self.check_that_all_ended(output, world_size)
+        return process.returncode, output, seconds
 
     def pids(self, output):
         return {rank: int(pid) for rank, pid in re.findall(r"pid of rank (\d): (\d+)", output)}
 
-    def check_that_all_ended(self, output):
+    def check_that_all_ended(self, output, world_size):
         pids = self.pids(output)
-        self.assertEqual(len(pids), WORLD, output)
+        self.assertEqual(len(pids), world_size, output)
         for rank, pid in pids.items():
             with self.assertRaises(ProcessLookupError, msg=f"rank {rank} remains"):
                 os.kill(pid, 0)
@@ -54,14 +59,21 @@ class Exits:
             self.assertNotIn(text, output)
 
     def check_success(self, case, expected=""):
-        code, output = self.run_case(case)
+        code, output, _ = self.run_case(case)
         self.assertEqual(code, 0, output)
         self.assertIn(expected, output)
 
-    def check_failure(self, case, code, expected, number=None, limit=LIMIT):
-        actual, output = self.run_case(case, number, limit)
+    def check_failure(self, case, code, expected, number=None):
+        actual, output, _ = self.run_case(case, number)
         self.assertEqual(actual, code, output)
         self.assertRegex(output, expected)
+
+    def check_lost_rank(self, case, code, expected, limit):
+        """Three ranks, of which rank 1 stops. `limit`: of the seconds until all have ended."""
+        actual, output, seconds = self.run_case(case, world_size=3)
+        self.assertEqual(actual, code, output)
+        self.assertRegex(output, expected)
+        self.assertLess(seconds, limit, output)
 
     def test_destroyed_group(self):
         self.check_success("destroy")
@@ -85,7 +97,7 @@ class Exits:
         self.check_success("worker_processes")
 
     def test_forked_child(self):
-        code, output = self.run_case("forked_child")
+        code, output, _ = self.run_case("forked_child")
         self.assertEqual(code, 0, output)
         self.assertEqual(output.count("child: 3"), WORLD, output)
         closed = sorted(int(pid) for pid in re.findall(r"closed by (\d+)", output))
@@ -101,16 +113,18 @@ class Exits:
         self.check_failure("interrupted", self.code_of(-signal.SIGINT), "KeyboardInterrupt", number=signal.SIGINT)
 
     def test_hung_rank(self):
-        """The group's time-out ends the other rank, whose error names the stopped one. The launcher ends the stopped one."""
-        self.check_failure("hung", 1, r"DistBackendError: rank 0: int8 of bucket 0: .*rank 1", limit=LIMIT + PATIENCE_OF_TORCHRUN)
+        """The group's time-out ends another rank, whose error names the stopped one. The launcher ends the rest."""
+        for case in ("hung", "hung_in_its_node"):
+            with self.subTest(case=case):
+                self.check_lost_rank(case, 1, r"DistBackendError: rank [02]: int8 of bucket 0: .*rank 1", TIMEOUT + self.grace + LATE)
 
     def test_killed_rank(self):
-        self.check_failure("killed", self.code_of(-signal.SIGKILL), self.exit_text(-signal.SIGKILL))
+        self.check_lost_rank("killed", self.code_of(-signal.SIGKILL), self.exit_text(-signal.SIGKILL), LATE)
 
 
 class UnderNarrowcastRun(Exits, unittest.TestCase):
-    def launcher(self):
-        return [os.environ["NARROWCAST_RUN"], f"--nproc_per_node={WORLD}"]
+    launcher = staticmethod(narrowcast_run)
+    grace = 3  # Its default for --shutdown_timeout: seconds before it kills a stopped process.
 
     def code_of(self, code):
         return code if code >= 0 else 128 - code
@@ -120,9 +134,8 @@ class UnderNarrowcastRun(Exits, unittest.TestCase):
 
 
 class UnderTorchrun(Exits, unittest.TestCase):
-    def launcher(self):
-        return [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", f"--nproc_per_node={WORLD}", "--standalone",
-                "--no_python"]
+    launcher = staticmethod(torchrun)
+    grace = 30  # Seconds before it kills a stopped process.
 
     def code_of(self, _code):
         return 1

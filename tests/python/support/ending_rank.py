@@ -13,13 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 import narrowcast
 from narrowcast.ddp_comm_hooks.default_hooks import allreduce_hook
 
-TIMEOUT = datetime.timedelta(seconds=5)  # Of the hung and the killed rank's group.
+TIMEOUT = datetime.timedelta(seconds=5)  # Of the group of a rank that hangs.
+PATIENCE = datetime.timedelta(seconds=60)  # Of all other groups.
 
 
-def make_ddp(register=True, group=None):
+def make_ddp(register=True, group=None, levels="one"):
     torch.manual_seed(0)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(30, 50), nn.Tanh(), nn.Linear(50, 8)), process_group=group)
-    return ddp, narrowcast.register(ddp, "int8", levels="one") if register else None
+    return ddp, narrowcast.register(ddp, "int8", levels=levels) if register else None
 
 
 def take_step(ddp):
@@ -144,7 +145,7 @@ def forked_child():
 
 def interrupted():
     """Trains until a signal ends it. Rank 1 prints when it begins."""
-    ddp = trained_ddp_with_short_timeout()
+    ddp = trained_ddp(TIMEOUT)
     if dist.get_rank() == 1:
         print("ready", flush=True)
     while True:
@@ -153,24 +154,30 @@ def interrupted():
 
 def killed():
     """Rank 1 kills itself between two steps."""
-    stopped_by(signal.SIGKILL)
+    stopped_by(signal.SIGKILL, trained_ddp(PATIENCE))
 
 
 def hung():
     """Rank 1 stops itself between two steps."""
-    stopped_by(signal.SIGSTOP)
+    stopped_by(signal.SIGSTOP, trained_ddp(TIMEOUT))
 
 
-def trained_ddp_with_short_timeout():
-    ddp, _ = make_ddp(group=dist.new_group(timeout=TIMEOUT))
+def hung_in_its_node():
+    """The same, with ranks that share memory, as they do by default on one machine."""
+    stopped_by(signal.SIGSTOP, trained_ddp(TIMEOUT, levels="auto"))
+
+
+def trained_ddp(timeout, levels="one"):
+    ddp, _ = make_ddp(group=dist.new_group(timeout=timeout), levels=levels)
     for _ in range(2):  # DistributedDataParallel itself communicates before its second step.
         take_step(ddp)
     return ddp
 
 
-def stopped_by(number):
-    ddp = trained_ddp_with_short_timeout()
+def stopped_by(number, ddp):
+    dist.barrier()
     if dist.get_rank() == 1:
+        print("ready", flush=True)
         os.kill(os.getpid(), number)
     take_step(ddp)
 
@@ -178,5 +185,5 @@ def stopped_by(number):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print(f"pid of rank {os.environ['RANK']}: {os.getpid()}", flush=True)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=PATIENCE)
     globals()[sys.argv[1]]()

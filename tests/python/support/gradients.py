@@ -162,3 +162,4 @@ class RankTestCase(ExactTestCase):
             with self.subTest(check=check):
                 torch.manual_seed(0)
                 getattr(self, check)()
+                print(f"passed: {check}\n", end="", flush=True)  # One write, because ranks share the output.

@@ -8,8 +8,8 @@ import unittest
 import torch.distributed as dist
 
 
-def _run_rank(rank, world_size, store, case):
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+def end_with_result_of(case):
+    """Runs the test case and ends the process: with code 0 if it passed, else 1."""
     result = unittest.TextTestRunner().run(case)
     dist.destroy_process_group()
     sys.stdout.flush()
@@ -18,6 +18,11 @@ def _run_rank(rank, world_size, store, case):
     # one of a group's threads releases a tensor then, the process ends with "terminate called without an active
     # exception".
     os._exit(0 if result.wasSuccessful() else 1)
+
+
+def _run_rank(rank, world_size, store, case):
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    end_with_result_of(case)
 
 
 def run_on_ranks(world_size, case):
