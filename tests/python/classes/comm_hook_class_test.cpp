@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "tests/python/classes/hook_script.h"
 #include "tests/python/classes/script.h"
 #include "tests/support/ranks.h"
 #include "tests/support/registered_group.h"
@@ -21,38 +22,6 @@ using testing::RegisteredGroup;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kSteps = 3;
-
-constexpr const char* kHookScript = R"(
-def make(name: str, options: Dict[str, Any], group: str) -> CommHook:
-    return CommHook(name, options, group)
-
-def average(hook: CommHook, buffer: Tensor, index: int, is_last: bool,
-            parameters: List[Tensor]):
-    return hook.run(buffer, index, is_last, parameters)
-
-def sent(hook: CommHook) -> int:
-    return hook.payload_bytes_sent()
-
-def state(hook: CommHook, names: List[str], parameters: List[Tensor]) -> Dict[str, Tensor]:
-    return hook.state(names, parameters)
-
-def load(hook: CommHook, states: List[Dict[str, Tensor]], names: List[str],
-         parameters: List[Tensor]) -> None:
-    hook.load_state(len(states), states, states[0], names, parameters)
-
-def close(hook: CommHook) -> str:
-    hook.close()
-    return hook.name()
-)";
-
-torch::jit::CompilationUnit& hook_script() {
-  static const std::shared_ptr<torch::jit::CompilationUnit> unit = compile(kHookScript);
-  return *unit;
-}
-
-c10::IValue make_hook(const std::string& name, const GivenOptions& given, const std::string& group) {
-  return hook_script().run_method("make", name, to_option_dict(given), group);
-}
 
 // The parameters of a model with two buckets: a matrix and a bias in each.
 struct Model {
