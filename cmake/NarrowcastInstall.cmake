@@ -42,12 +42,16 @@ install(FILES README.md LICENSE CHANGELOG.md COMPATIBILITY.md SECURITY.md DESTIN
 # The default text of narrowcast-train.
 install(FILES data/README.md data/tinyshakespeare.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/data)
 
-# The installation as one file: an archive that can be unpacked anywhere, or with `cpack -G DEB` a Debian package for
-# /usr, which depends on the packages of the libraries that it links.
+# The installation as one file: an archive that can be unpacked anywhere and needs no packages, or with `cpack -G DEB` a
+# Debian package for /usr, which depends on the packages of the libraries that it links.
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_VENDOR "the narrowcast developers")
 set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "the narrowcast developers")
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
+set(CPACK_PROJECT_CONFIG_FILE "${PROJECT_SOURCE_DIR}/cmake/NarrowcastPackage.cmake")
+set(CPACK_PRE_BUILD_SCRIPTS "${PROJECT_SOURCE_DIR}/cmake/NarrowcastArchive.cmake")
+set(CPACK_NARROWCAST_BUILD "${PROJECT_BINARY_DIR}")
+set(CPACK_NARROWCAST_LIBTORCH "${LibTorch_PREFIX}")
 include(CPack)

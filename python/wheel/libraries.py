@@ -1,4 +1,4 @@
-"""Programs and libraries (ELF files): what they link, what a wheel must contain of it, and which systems can load them."""
+"""Programs and libraries (ELF files): what they link, what a package must contain of it, and which systems can load them."""
 import pathlib
 import re
 import subprocess
@@ -31,6 +31,11 @@ def needed(file: pathlib.Path) -> list[str]:
 
 def soname(file: pathlib.Path) -> str:
     return re.search(r"^\s+SONAME\s+(\S+)$", _headers(file), re.MULTILINE)[1]
+
+
+def given_run_path(file: pathlib.Path) -> str:
+    """The file's RUNPATH."""
+    return re.search(r"^\s+RUNPATH\s+(\S+)$", _headers(file), re.MULTILINE)[1]
 
 
 def folder_of_torch(name: str, site: pathlib.Path) -> str | None:
