@@ -134,9 +134,9 @@ class CommHook:
 
 def make_hook(name: str, options: dict[str, Option], group: dist.ProcessGroup, device: Union[None, str, torch.device]) -> Any:
     """The hook in C++, which must be closed (close_with). A collective; see CommHook for the errors."""
-    device = options.get("device", device)
-    if isinstance(device, (str, torch.device)):
-        options = {**options, "device": str(device).partition(":")[0]}
+    given_device = options.get("device", device)
+    if isinstance(given_device, (str, torch.device)):
+        options = {**options, "device": str(given_device).partition(":")[0]}
     return torch.classes.narrowcast.CommHook(str(name), passable(options), group.group_name)
 
 

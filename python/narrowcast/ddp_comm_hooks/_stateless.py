@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast._closing import close_with
+from narrowcast._group import group_or_default
 from narrowcast._options import Option
 from narrowcast.comm_hook import make_hook, run_hook
 
@@ -43,7 +44,7 @@ class HooksOfModels:
     def run(self, process_group: Optional[dist.ProcessGroup],
             bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """CommHook.run."""
-        group = dist.group.WORLD if process_group is None else process_group
+        group = group_or_default(process_group)
         if group not in self._of_group:
             self._of_group[group] = _HooksOfGroup()
         hook = self._of_group[group].next(bucket.index(),
