@@ -38,6 +38,23 @@ class RequirementTest(unittest.TestCase):
             make_wheel.requirement([(2, 15), (3, 0)])
 
 
+class BuildTest(unittest.TestCase):
+    def build(self, name, code=0):
+        with mock.patch.object(make_wheel.subprocess, "run", return_value=mock.Mock(returncode=code)) as run:
+            folder = make_wheel.build(name)
+        return folder.name, [" ".join(map(str, call.args[0])).rpartition("third_party/")[2] for call in run.call_args_list]
+
+    def test_commands(self):
+        self.assertEqual(self.build("2.15"), ("release-2.15", [
+            "setup --wheel --cpu --libtorch=2.15", "cmake --preset release-2.15",
+            "cmake --build --preset release-2.15 --target narrowcast"]))
+        self.assertEqual(self.build("cuda")[1][0], "setup --wheel --cuda")
+
+    def test_a_failed_command_is_an_error(self):
+        with self.assertRaisesRegex(SystemExit, "setup --wheel: failed"):
+            self.build("2.11", code=1)
+
+
 class ManylinuxTest(unittest.TestCase):
     def tag(self, *versions):
         with mock.patch.object(libraries, "_headers", lambda file: headers(versions=file)):
