@@ -41,7 +41,7 @@ class RequirementTest(unittest.TestCase):
 class BuildTest(unittest.TestCase):
     def build(self, name, code=0):
         with mock.patch.object(make_wheel.subprocess, "run", return_value=mock.Mock(returncode=code)) as run:
-            folder = make_wheel.build(name)
+            folder = make_wheel.make_build(name)
         return folder.name, [" ".join(map(str, call.args[0])).rpartition("third_party/")[2] for call in run.call_args_list]
 
     def test_commands(self):
@@ -53,6 +53,17 @@ class BuildTest(unittest.TestCase):
     def test_a_failed_command_is_an_error(self):
         with self.assertRaisesRegex(SystemExit, "setup --wheel: failed"):
             self.build("2.11", code=1)
+
+    def test_the_wheel_is_made_of_the_new_builds(self):
+        def read_build(folder):
+            return make_wheel.Build(folder, folder, tuple(map(int, folder.name.split("."))))
+
+        with mock.patch.multiple(make_wheel, make_build=pathlib.Path, read_build=read_build, make_wheel=mock.DEFAULT) as mocks, \
+             mock.patch.object(make_wheel.packing, "tools"), mock.patch("builtins.print"):
+            mocks["make_wheel"].return_value = pathlib.Path(__file__)
+            with mock.patch.object(sys, "argv", ["make_wheel", "--build", "2.15", "2.11"]):
+                make_wheel.main()
+            self.assertEqual([build.name for build in mocks["make_wheel"].call_args.args[0]], ["torch2.11", "torch2.15"])
 
 
 class ManylinuxTest(unittest.TestCase):
