@@ -21,7 +21,8 @@ std::string describe_kind(const at::TensorOptions& options, at::IntArrayRef size
 ParameterWatch::ParameterWatch(const ModuleState& state) : parameters_now_(state.parameters_now) {
   for (const NamedTensor& parameter : state.parameters) {
     const at::Tensor& tensor = parameter.tensor;
-    watched_.push_back({parameter, tensor.requires_grad() ? torch::autograd::impl::grad_accumulator(tensor) : nullptr,
+    watched_.push_back({parameter,
+                        tensor.requires_grad() ? torch::autograd::impl::grad_accumulator(tensor) : Accumulator(),
                         tensor.options(), tensor.sizes().vec()});
   }
 }

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,9 +24,11 @@ class ParameterWatch {
   std::string difference() const;
 
  private:
+  // The kind of pointer depends on LibTorch's version.
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
   struct Watched {
     NamedTensor parameter;
-    std::shared_ptr<torch::autograd::Node> accumulator;  // Null for a parameter that gets no gradient.
+    Accumulator accumulator;  // Null for a parameter that gets no gradient.
     at::TensorOptions options;
     std::vector<int64_t> sizes;
   };
