@@ -211,7 +211,9 @@ void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<Name
     }
   }
   for (auto& [index, bucket] : by_bucket_) {
-    if (saved.world_size != options_.world_size) bucket.padding.reset();  // It belongs to the former ranks.
+    if (saved.states.empty() || saved.world_size != options_.world_size) {
+      bucket.padding.reset();  // It belongs to other ranks.
+    }
   }
   check_buckets();
 }

@@ -290,7 +290,7 @@ void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<Named
   entries_.clear();
   by_parameter_.clear();
   has_begun_pass_ = false;
-  if (saved_nodes(saved) == layout_) {
+  if (!saved.states.empty() && saved_nodes(saved) == layout_) {
     load_own(saved.own(), parameters);
   } else {
     share_out(saved, parameters);

@@ -64,7 +64,8 @@ class ErrorFeedback {
   HookState state(const std::vector<NamedParameter>& parameters) const;
 
   // Resumes from the saved states. In a world of the same size and layout the next steps give the same bits. Else all
-  // residuals are shared out anew, so that they have the same effect on later means as before.
+  // residuals are shared out anew, so that they have the same effect on later means as before. Without a state of its
+  // own, a rank begins without residuals.
   // Throws CorruptInputError naming what is missing or does not fit.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 

@@ -1,10 +1,14 @@
 // narrowcast-train: one rank of a training.
 #include <c10/util/Logging.h>
+#include <execinfo.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
@@ -31,6 +35,24 @@ void end_for_silence(const std::string& why) {
                                           narrowcast::program::error_file_writer(narrowcast::worker_error_file())));
 }
 
+// A launcher sends SIGQUIT to a rank that hangs, before it kills it: the stack shows where. Not all of it is safe in a
+// signal handler, but this process ends anyway.
+void end_with_stack(int signal) {
+  constexpr std::string_view kIntroduction = "narrowcast-train: SIGQUIT, the stack of this rank:\n";
+  std::array<void*, 64> frames{};
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kIntroduction.data(), kIntroduction.size());
+  backtrace_symbols_fd(frames.data(), backtrace(frames.data(), static_cast<int>(frames.size())), STDERR_FILENO);
+  std::_Exit(128 + signal);
+}
+
+void show_stack_when_hung(const narrowcast::WorkerEnv& env) {
+  if (env.recovers_in_place) {
+    std::array<void*, 1> frame{};
+    backtrace(frame.data(), static_cast<int>(frame.size()));  // Loads its library now.
+    std::signal(SIGQUIT, end_with_stack);
+  }
+}
+
 // In a signal handler.
 void end_for_signal(int signal) { std::_Exit(128 + signal); }
 
@@ -44,6 +66,7 @@ int run(const narrowcast::Given& given) {
                                                .progress_is_terminal = is_terminal(session),
                                                .on_silence = end_for_silence,
                                                .end_for_signal = end_for_signal};
+  show_stack_when_hung(context.env);
   return narrowcast::run_train(given, context);
 }
 

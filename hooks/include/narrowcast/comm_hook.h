@@ -31,11 +31,11 @@ using HookState = std::map<std::string, at::Tensor>;
 // The state of an earlier run, as one rank of the resumed run gets it. The two worlds may differ in size. Rank r of W
 // gets the states of former ranks r, r + W, r + 2 W, ..., so each former state has exactly one new rank. With the same
 // world size every rank gets its own state. In a smaller world some ranks get several; in a larger one the last ranks
-// get none.
+// get none. A rank whose process was lost and replaced gets none either, in a world of the same size.
 struct FormerRanks {
   int64_t world_size = 1;         // number of former ranks
   std::vector<HookState> states;  // of this rank's former ranks, in ascending order
-  HookState first;                // of former rank 0, if `states` is empty
+  HookState first;                // of former rank 0, or of another one that lives, if `states` is empty
 
   // The state of the former rank with this rank's number; of former rank 0 if there was no such rank.
   const HookState& own() const { return states.empty() ? first : states[0]; }

@@ -222,6 +222,20 @@ TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
   }
 }
 
+// A process that takes the place of a lost rank gets another rank's state, whose residuals are not its own.
+TEST_P(ErrorFeedbackStateTest, BeginsWithZerosInThePlaceOfALostRank) {
+  ErrorFeedback other = of_rank(0, 3);
+  fill(other, 0, 3);
+  ErrorFeedback own = of_rank(1, 3);
+  own.load_state({.world_size = 3, .states = {}, .first = copy_of(other.state(parameters_))}, parameters_);
+  for (const size_t index : {0, 1}) {
+    const Residuals found = residuals_of(own, index);
+    const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
+    EXPECT_EQ(at::from_blob(found.own, {numel}).abs().max().item<float>(), 0);
+    EXPECT_EQ(at::from_blob(found.mean, {shard_of(1, 3, numel).numel}).abs().max().item<float>(), 0);
+  }
+}
+
 // With two levels this rank has residuals only for its segment, and for the mean of its shard of that segment.
 TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitOnTheSameNodes) {
   const NodeLayout layout = NodeLayout::of_size(4, 2);

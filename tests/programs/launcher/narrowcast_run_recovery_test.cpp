@@ -72,7 +72,7 @@ TEST_F(NarrowcastRunRecoveryTest, ReplacesTheRankThatDiedAndNoOther) {
 TEST_F(NarrowcastRunRecoveryTest, ReplacesSeveralThatFailAtOnce) {
   const std::string all =
       "echo rank $RANK count $TORCHELASTIC_RESTART_COUNT; test $TORCHELASTIC_RESTART_COUNT = 0 "
-      "&& exit 3; while ! test -e " +
+      "&& exit 5; while ! test -e " +
       folder / "end" + "; do sleep 0.02; done";
   RunningProgram launcher(command(3, all, {"--recovery=in_place", "--max_restarts=3"}));
   for (const char* const count : {"count 1", "count 2", "count 3"}) {

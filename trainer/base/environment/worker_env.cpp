@@ -10,6 +10,7 @@
 
 #include "trainer/base/environment/launchers.h"
 #include "trainer/base/network/addresses.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast {
 namespace {
@@ -121,6 +122,12 @@ void read_elastic(const EnvironmentVariables& variables, WorkerEnv& env) {
     env.restart_count = parse_integer(*count, {});
   }
   env.run_id = text_or_empty(variables, "TORCHELASTIC_RUN_ID");
+  const std::string recovery = text_or_empty(variables, rendezvous::kRecoveryVariable);
+  TORCH_CHECK_VALUE(recovery.empty() || recovery == rendezvous::kRecoveryInPlace, rendezvous::kRecoveryVariable, "='",
+                    recovery, "' must be ", rendezvous::kRecoveryInPlace, " or not set");
+  TORCH_CHECK_VALUE(recovery.empty() || env.use_agent_store, rendezvous::kRecoveryVariable, "=", recovery,
+                    " needs a launcher that serves the store, TORCHELASTIC_USE_AGENT_STORE=True");
+  env.recovers_in_place = !recovery.empty();
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ using Keys = std::vector<std::string>;
 namespace {
 
 constexpr milliseconds kNotAtAll{0};
+constexpr milliseconds kSlice{100};  // of a wait that can be interrupted
 
 }  // namespace
 
@@ -23,6 +24,16 @@ AnsweringStore::AnsweringStore(c10::intrusive_ptr<Store> store, std::string plac
 void AnsweringStore::set_patience(milliseconds patience) {
   const std::lock_guard<std::mutex> lock(mutex_);
   patience_ = patience;
+}
+
+void AnsweringStore::set_interruption(std::function<std::string()> why) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  interruption_ = std::move(why);
+}
+
+std::function<std::string()> AnsweringStore::interruption() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return interruption_;
 }
 
 // The operation must own copies of all that it uses: its thread may outlive this call.
@@ -57,6 +68,9 @@ Bytes AnsweringStore::compareSet(const std::string& key, const Bytes& expected, 
 }
 
 Bytes AnsweringStore::get(const std::string& key) {
+  if (interruption()) {
+    wait({key}, timeout_);
+  }
   return ask(timeout_, [=](Store& store) { return store.get(key); });
 }
 
@@ -76,12 +90,31 @@ int64_t AnsweringStore::getNumKeys() {
   return ask(kNotAtAll, [](Store& store) { return store.getNumKeys(); });
 }
 
-void AnsweringStore::wait(const Keys& keys) {
-  tell(timeout_, [=](Store& store) { store.wait(keys); });
-}
+void AnsweringStore::wait(const Keys& keys) { wait(keys, timeout_); }
 
 void AnsweringStore::wait(const Keys& keys, const milliseconds& timeout) {
-  tell(timeout, [=](Store& store) { store.wait(keys, timeout); });
+  const std::function<std::string()> interrupted = interruption();
+  if (!interrupted) {
+    tell(timeout, [=](Store& store) { store.wait(keys, timeout); });
+    return;
+  }
+  for (milliseconds left = timeout; !wait_for_slice(keys, std::min(left, kSlice), left <= kSlice); left -= kSlice) {
+    const std::string why = interrupted();
+    TORCH_CHECK_WITH(DistNetworkError, why.empty(), why);
+  }
+}
+
+// Returns whether the keys exist. The last slice throws as the whole wait does.
+bool AnsweringStore::wait_for_slice(const Keys& keys, milliseconds slice, bool is_last) {
+  try {
+    tell(slice, [=](Store& store) { store.wait(keys, slice); });
+    return true;
+  } catch (const c10::DistStoreError&) {
+    if (is_last) {
+      throw;
+    }
+    return false;
+  }
 }
 
 void AnsweringStore::setTimeout(const milliseconds& timeout) {
@@ -95,6 +128,9 @@ void AnsweringStore::append(const std::string& key, const Bytes& value) {
 }
 
 std::vector<Bytes> AnsweringStore::multiGet(const Keys& keys) {
+  if (interruption()) {
+    wait(keys, timeout_);
+  }
   return ask(timeout_, [=](Store& store) { return store.multiGet(keys); });
 }
 

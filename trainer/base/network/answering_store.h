@@ -46,6 +46,10 @@ class AnsweringStore : public c10d::Store {
 
   void set_patience(std::chrono::milliseconds patience);
 
+  // From now on, waits for keys also end when `why` returns a text: they throw c10::DistNetworkError with it. `why` is
+  // called about every 100 ms of a wait, on the thread that waits, and may use this store. Null: waits end as before.
+  void set_interruption(std::function<std::string()> why);
+
   // Another connection to the store; its operations have no such limit.
   c10::intrusive_ptr<c10d::Store> clone() override;
 
@@ -72,6 +76,8 @@ class AnsweringStore : public c10d::Store {
   std::vector<std::string> listKeys() override;
 
  private:
+  std::function<std::string()> interruption();
+  bool wait_for_slice(const std::vector<std::string>& keys, std::chrono::milliseconds slice, bool is_last);
   template <class Operation>
   auto ask(std::chrono::milliseconds waiting, Operation operation);
   template <class Operation>
@@ -81,6 +87,7 @@ class AnsweringStore : public c10d::Store {
   const std::string place_;
   std::mutex mutex_;  // Held during an operation, so that `patience` excludes waiting for another one.
   std::chrono::milliseconds patience_;
+  std::function<std::string()> interruption_;
 };
 
 }  // namespace narrowcast::network

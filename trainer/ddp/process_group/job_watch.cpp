@@ -28,6 +28,14 @@ bool may_follow_from_a_loss(const std::exception& error) {
   return is_of_network || is_of_gpu || is_plain || is_of_gloo;
 }
 
+bool is_replaced(const JobWatch::Options& options, int64_t lost) {
+  try {
+    return options.replaces_silent && options.replaces_silent(lost);
+  } catch (const std::exception&) {
+    return false;  // The launcher's store is gone.
+  }
+}
+
 std::string loss_by_silence(int64_t rank, int64_t lost, std::chrono::milliseconds silence) {
   return c10::str("rank ", rank, ": rank ", lost, " is lost: it has sent no heartbeat for ", silence.count() / 1000,
                   " s");
@@ -53,8 +61,10 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
     of_ranks.silence = options.silence;
     of_ranks.tells_all = true;
     of_ranks.rank_0_serves = options.rank_0_serves;
-    of_ranks.on_silence = [rank, silence = options.silence, end = options.on_silence](int64_t lost) {
-      end(loss_by_silence(rank, lost, silence));
+    of_ranks.on_silence = [rank, options](int64_t lost) {
+      if (!is_replaced(options, lost)) {
+        options.on_silence(loss_by_silence(rank, lost, options.silence));
+      }
     };
   }
   ranks_ = std::make_unique<RankWatch>(group_->getStore(), of_ranks);

@@ -1,9 +1,13 @@
 #include <narrowcast/process_group.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -11,6 +15,7 @@
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/broken_groups.h"
 #include "trainer/base/network/addresses.h"
+#include "trainer/base/network/answering_store.h"
 #include "trainer/base/process/process_limits.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/process_group/job_watch.h"
@@ -18,6 +23,12 @@
 
 namespace narrowcast {
 namespace {
+
+// A group, and the store in which its ranks met.
+struct JoinedGroup {
+  ProcessGroupPtr group;
+  std::shared_ptr<rendezvous::JobStore> job;
+};
 
 constexpr std::chrono::seconds kLeastSilence{3};  // Ranks send a heartbeat each second.
 
@@ -78,6 +89,67 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
   group->setDefaultBackend(created.type);
 }
 
+// How long a rank that could not join waits for the news that a process was replaced, which the launcher writes when it
+// has seen the end of the former process.
+constexpr std::chrono::milliseconds kUntilReplaced{5000};
+constexpr std::chrono::milliseconds kBetweenLooks{50};
+
+// The same for a rank that was found silent: its launcher first asks it for its stack.
+constexpr std::chrono::milliseconds kUntilSilentIsReplaced{10000};
+
+ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options, rendezvous::JobStore& job) {
+  const auto store = job.join();
+  compare_backends(store, env, options.backend);
+  auto group =
+      c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
+  add_backend(group, create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options));
+  if (options.backend == kNcclBackend) {
+    add_backend(group, create_nccl_backend(group, c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
+  }
+  return group;
+}
+
+// As connect, but gives up when a process is replaced: Gloo tries for a long time to reach one that is gone. Then the
+// attempt ends by itself, on a thread that is left behind.
+ProcessGroupPtr connect_unless_replaced(const WorkerEnv& env, const ProcessGroupOptions& options,
+                                        const std::shared_ptr<rendezvous::JobStore>& job) {
+  auto task = std::make_shared<std::packaged_task<ProcessGroupPtr()>>(
+      [env, options, job] { return connect(env, options, *job); });
+  std::future<ProcessGroupPtr> connected = task->get_future();
+  std::thread([task] { (*task)(); }).detach();
+  while (connected.wait_for(kBetweenLooks) != std::future_status::ready) {
+    TORCH_CHECK_WITH(DistBackendError, !job->is_replaced(std::chrono::milliseconds(0)), "rank ", env.rank,
+                     ": the process of a rank was replaced meanwhile");
+  }
+  return connected.get();
+}
+
+// Returns nothing if this failed because a process was replaced meanwhile.
+std::optional<JoinedGroup> try_to_join(const WorkerEnv& env, const ProcessGroupOptions& options,
+                                       const std::shared_ptr<rendezvous::JobStore>& job) {
+  try {
+    const bool recovers = env.recovers_in_place && env.world_size > 1;
+    const JoinedGroup joined = {recovers ? connect_unless_replaced(env, options, job) : connect(env, options, *job),
+                                job};
+    job->end_joining();
+    return joined;
+  } catch (const c10::DistError& error) {
+    if (!job->is_replaced(is_time_out(error) ? std::chrono::milliseconds(0) : kUntilReplaced)) {
+      throw;
+    }
+    return std::nullopt;
+  }
+}
+
+// Asks the launcher to replace the process of a silent rank. Returns whether it did. The launcher's store may hang.
+bool replace_silent(const std::shared_ptr<rendezvous::JobStore>& job, int64_t rank) {
+  const std::function<bool()> ask = [job, rank] {
+    job->report_silent(rank);
+    return job->is_replaced(kUntilSilentIsReplaced);
+  };
+  return network::within(2 * kUntilSilentIsReplaced, ask).value_or(false);
+}
+
 // Null for a group whose last reference is gone. c10d's registry holds groups weakly, and then contains only the name.
 ProcessGroupPtr registered_group(const std::string& name) {
   try {
@@ -103,7 +175,9 @@ std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& op
   return options.interface.empty() ? env.socket_interface : options.interface;
 }
 
-ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
+namespace {
+
+JoinedGroup join_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
   check_gloo_backend();
   check_open_files(env);
@@ -114,17 +188,21 @@ ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptio
   if (!interface.empty()) {
     network::addresses_of_interface(interface);  // Throws if there is no such interface.
   }
-  const auto store = rendezvous::join_job_store(env, {.timeout = options.timeout, .interface = interface});
-  compare_backends(store, env, options.backend);
-  auto group =
-      c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
-  add_backend(group, create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options));
-  if (options.backend == kNcclBackend) {
-    add_backend(group, create_nccl_backend(group, c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
+  std::optional<JoinedGroup> joined;
+  while (!joined.has_value()) {
+    joined = try_to_join(
+        env, options,
+        std::make_shared<rendezvous::JobStore>(env, rendezvous::JobStoreOptions{options.timeout, interface}));
   }
-  group->setGroupName(options.group_name);
-  c10d::register_process_group(options.group_name, group);
-  return group;
+  joined->group->setGroupName(options.group_name);
+  c10d::register_process_group(options.group_name, joined->group);
+  return *joined;
+}
+
+}  // namespace
+
+ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  return join_process_group(env, options).group;
 }
 
 void shutdown_process_group(const std::string& group_name) {
@@ -135,13 +213,20 @@ void shutdown_process_group(const std::string& group_name) {
   }
 }
 
-ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options)
-    : group_(init_process_group(env, options)) {
+ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  const JoinedGroup joined = join_process_group(env, options);
+  group_ = joined.group;
   if (env.world_size > 1) {
-    watch_ = std::make_unique<JobWatch>(group_, JobWatch::Options{.breaks_off = options.backend == kNcclBackend,
-                                                                  .silence = silence_of(options),
-                                                                  .on_silence = options.on_silence,
-                                                                  .rank_0_serves = !env.use_agent_store});
+    JobWatch::Options watch = {.breaks_off = options.backend == kNcclBackend,
+                               .silence = silence_of(options),
+                               .on_silence = options.on_silence,
+                               .rank_0_serves = !env.use_agent_store};
+    if (env.recovers_in_place) {
+      watch.replaces_silent = [job = joined.job](int64_t rank) { return replace_silent(job, rank); };
+    }
+    auto unregister = c10::make_scope_exit([&] { c10d::unregister_process_group(options.group_name); });
+    watch_ = std::make_unique<JobWatch>(group_, watch);
+    unregister.release();
   }
 }
 

@@ -246,31 +246,79 @@ StorePtr call_roll(const StorePtr& store, const RollCall& call) {
   return c10::make_intrusive<c10d::PrefixStore>(attempt, store);
 }
 
-StorePtr join_job_store(const WorkerEnv& env, const JobStoreOptions& options) {
+JobStore::JobStore(const WorkerEnv& env, const JobStoreOptions& options)
+    : env_(env), options_(options), deadline_(Clock::now() + options.timeout) {
   if (env.world_size == 1) {
-    return c10::make_intrusive<c10d::HashStore>();
+    keys_ = c10::make_intrusive<c10d::HashStore>();
+    return;
   }
-  const auto deadline = Clock::now() + options.timeout;
   const bool serves = env.rank == 0 && !env.use_agent_store;
   const std::string place = network::host_and_port(env.master_addr, env.master_port);
-  AnsweringStorePtr reached;  // This rank's own store answers as long as this process lives.
   const StorePtr everything = with_network_errors(
       env.rank, c10::str(serves ? "serving the store at " : "reaching the store at ", place), [&]() -> StorePtr {
         if (serves) {
-          return serve(env, options, deadline);
+          return serve(env, options, deadline_);
         }
-        reached = reach(env, options, deadline);
-        return reached;
+        answering_ = reach(env, options, deadline_);
+        return answering_;
       });
-  const auto of_run = c10::make_intrusive<c10d::PrefixStore>(job_prefix(env.run_id), everything);
-  const auto store = with_network_errors(env.rank, c10::str("joining the job at ", place), [&] {
-    return call_roll(of_run, {.rank = env.rank, .world_size = env.world_size, .deadline = deadline});
+  keys_ = c10::make_intrusive<c10d::PrefixStore>(job_prefix(env.run_id), everything);
+  if (env.recovers_in_place) {
+    starts_ = read_starts();
+  }
+}
+
+StorePtr JobStore::join() {
+  if (env_.world_size == 1) {
+    return keys_;
+  }
+  if (env_.recovers_in_place && answering_.defined()) {
+    // The store owns the function, and this object the store, which another thread may still use.
+    answering_->set_interruption([this]() -> std::string {
+      return read_starts() == starts_ ? "" : "the process of a rank was replaced meanwhile";
+    });
+  }
+  const std::string place = network::host_and_port(env_.master_addr, env_.master_port);
+  const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", place), [&] {
+    return call_roll(keys_, {.rank = env_.rank, .world_size = env_.world_size, .deadline = deadline_});
   });
-  store->setTimeout(options.timeout);
-  if (reached.defined()) {
-    reached->set_patience(options.timeout);
+  store->setTimeout(options_.timeout);
+  if (answering_.defined()) {
+    answering_->set_patience(options_.timeout);
   }
   return store;
+}
+
+void JobStore::end_joining() {
+  if (answering_.defined()) {
+    answering_->set_interruption(nullptr);
+  }
+}
+
+bool JobStore::is_replaced(milliseconds within) {
+  if (!env_.recovers_in_place || env_.world_size == 1) {
+    return false;
+  }
+  const auto last = Clock::now() + within;
+  while (read_starts() == starts_) {
+    if (Clock::now() >= last) {
+      return false;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+void JobStore::report_silent(int64_t rank) {
+  const std::string starts = std::to_string(starts_);
+  keys_->set(c10::str(kSilentRank, rank), std::vector<uint8_t>(starts.begin(), starts.end()));
+}
+
+int64_t JobStore::read_starts() const {
+  const std::string text = keys_->check({kStarts}) ? keys_->get_to_str(kStarts) : "0";
+  int64_t starts = -1;
+  std::from_chars(text.data(), text.data() + text.size(), starts);
+  return starts;
 }
 
 }  // namespace narrowcast::rendezvous

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <narrowcast/worker_env.h>
+#include "trainer/base/network/answering_store.h"
 
 namespace narrowcast::rendezvous {
 
@@ -30,20 +31,46 @@ struct RollCall {
 // Throws c10::DistStoreError naming the ranks that have not called it by the deadline.
 c10::intrusive_ptr<c10d::Store> call_roll(const c10::intrusive_ptr<c10d::Store>& store, const RollCall& call);
 
-// Options of join_job_store.
+// Options of a JobStore.
 struct JobStoreOptions {
   std::chrono::milliseconds timeout;  // of joining as a whole, and of waiting for a key later
   std::string interface;              // where rank 0 serves if MASTER_ADDR is not an address of its machine; or empty
 };
 
-// Joins the job's other ranks and returns a store for their keys only: keys of earlier attempts, in a store that
-// outlived them, are not visible. Rank 0 serves, or the launcher if use_agent_store is set. Rank 0 serves at 127.0.0.1
-// if all ranks are on its node, else at MASTER_ADDR, and only at that address. The store of a world of one is in
-// memory.
+// The store through which the ranks of a job meet. Rank 0 serves it, or the launcher if use_agent_store is set. Rank 0
+// serves at 127.0.0.1 if all ranks are on its node, else at MASTER_ADDR, and only at that address. The store of a world
+// of one is in memory.
 //
-// Throws c10::DistBackendError "rank R: ..." naming address and port if rank 0 cannot serve there or the store cannot
-// be reached, or naming the ranks that do not come in time. Throws c10::ValueError for an interface that does not
-// exist.
-c10::intrusive_ptr<c10d::Store> join_job_store(const WorkerEnv& env, const JobStoreOptions& options);
+// With WorkerEnv::recovers_in_place, a process for which this rank waits may be gone, and another one may have taken
+// its place. Until end_joining(), each wait for a key then ends with an error, and is_replaced() tells why.
+class JobStore {
+ public:
+  // Serves or reaches the store. Throws c10::DistBackendError "rank R: ..." naming address and port if rank 0 cannot
+  // serve there or the store cannot be reached. Throws c10::ValueError for an interface that does not exist.
+  JobStore(const WorkerEnv& env, const JobStoreOptions& options);
+
+  // Joins the job's other ranks, and returns a store for their keys only: keys of earlier attempts, in a store that
+  // outlived them, are not visible. Throws c10::DistBackendError naming the ranks that do not come in time.
+  c10::intrusive_ptr<c10d::Store> join();
+
+  // The ranks are connected: from now on, waits for keys last as long as they are asked to.
+  void end_joining();
+
+  // Whether a process was replaced since this object was made, or is within that time. False without recovers_in_place.
+  bool is_replaced(std::chrono::milliseconds within);
+
+  // With recovers_in_place: asks the launcher to end the process of a rank that was found silent.
+  void report_silent(int64_t rank);
+
+ private:
+  int64_t read_starts() const;
+
+  const WorkerEnv env_;
+  const JobStoreOptions options_;
+  const std::chrono::steady_clock::time_point deadline_;
+  c10::intrusive_ptr<c10d::Store> keys_;                   // of the launcher's job
+  c10::intrusive_ptr<network::AnsweringStore> answering_;  // null in a world of one and on the rank that serves
+  int64_t starts_ = 0;                                     // of processes that replaced others, when this was made
+};
 
 }  // namespace narrowcast::rendezvous

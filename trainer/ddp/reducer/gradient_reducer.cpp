@@ -123,7 +123,11 @@ void GradientReducer::before_forward() {
     prepare_for_forward();
     with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild(); });
   }
-  if (buffers_due_) {
+  sync_buffers();
+}
+
+void GradientReducer::sync_buffers() {
+  if (std::exchange(buffers_due_, false)) {
     broadcast(state_.buffers);
   }
 }
@@ -241,9 +245,11 @@ bool GradientReducer::settle_buckets() {
       choose_buckets();
     }
   });
-  if (std::exchange(buffers_due_, false)) {
-    broadcast(state_.buffers);
-  }
+  sync_buffers();
+  return buckets_are_settled();
+}
+
+bool GradientReducer::buckets_are_settled() const {
   return chooser_ == nullptr && (buckets_to_keep_.has_value() || !reducer_->should_rebuild_buckets());
 }
 
@@ -356,8 +362,6 @@ std::string GradientReducer::hook_name() const {
   return hook_ == nullptr ? hooks::kNoHook : std::string(hook_->name());
 }
 
-std::string GradientReducer::hook_decision() const { return hook_ == nullptr ? "" : hook_->decision(); }
-
 void GradientReducer::rescale_hook_state(double factor) {
   if (hook_ != nullptr) {
     hook_->rescale_state(factor);
@@ -376,15 +380,10 @@ std::optional<double> GradientReducer::compression() const {
   if (hook_ != nullptr) {
     return hook_->compression();
   }
-  if (payload_bytes_without_hook() == 0) {
-    return std::nullopt;
-  }
-  int64_t numel = 0;
-  for (const NamedTensor& parameter : trainable_) {
-    numel += parameter.tensor.numel();
-  }
-  return static_cast<double>(numel * static_cast<int64_t>(sizeof(float))) /
-         static_cast<double>(gradient_bytes(trainable_));
+  if (payload_bytes_without_hook() == 0) return std::nullopt;
+  int64_t float32_bytes = 0;
+  for (const NamedTensor& parameter : trainable_) float32_bytes += 4 * parameter.tensor.numel();
+  return static_cast<double>(float32_bytes) / static_cast<double>(gradient_bytes(trainable_));
 }
 
 double GradientReducer::take_waited_seconds() { return passes_->take_waited_seconds(); }

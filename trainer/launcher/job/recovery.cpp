@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/verdict.h"
 
 namespace narrowcast::launcher {
@@ -37,8 +38,11 @@ void InPlaceRecovery::begin_round() {
   ended_.clear();
 }
 
+// A rank ends with kPeerFailed if it cannot recover, for example after a time-out, when another one hangs. A new
+// process would wait for that rank in vain.
 bool InPlaceRecovery::replaces(const WorkerFailure& failure) {
-  if (any_succeeded_ || rendezvous_.directive().kind != Directive::Kind::kRun) {
+  const bool cannot_recover = failure.ending.signal == 0 && failure.ending.exit_code == program::kPeerFailed;
+  if (cannot_recover || any_succeeded_ || rendezvous_.directive().kind != Directive::Kind::kRun) {
     return false;
   }
   GroupEnd end{.cause = GroupEnd::Cause::kFailed, .failure = options_.record(failure)};

@@ -58,8 +58,8 @@ class InPlaceRecovery : public Replacer {
   // Records that a rank of this node ended successfully. Ranks cannot meet again without it.
   void rank_succeeded() { any_succeeded_ = true; }
 
-  // Returns true unless the failure would occur again, happened too often or after a rank's success, or the group stops
-  // the round.
+  // Returns true unless the failure would occur again, happened too often or after a rank's success, is that of a rank
+  // that cannot recover, or the group stops the round.
   bool replaces(const WorkerFailure& failure) override;
   std::optional<WorkerCommand> replacement(int64_t rank) override;
   std::vector<int64_t> hanging(const std::set<int64_t>& running) override;

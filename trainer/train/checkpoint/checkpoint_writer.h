@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ namespace narrowcast::checkpoint {
 struct WriterOptions {
   std::string folder;
   int64_t keep = 2;  // number of newest checkpoints to keep, >= 1; 0: all
+  // The step of a checkpoint that this training has written before it recovered in place, the same on all ranks. It is
+  // not written again.
+  std::optional<int64_t> written = {};
 };
 
 // The parts of every manifest that stay the same.

@@ -14,6 +14,8 @@
 #include <narrowcast/errors.h>
 #include "models/model_table.h"
 #include "ops/common/text.h"
+#include "trainer/base/files/json.h"
+#include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/job/early_end.h"
@@ -168,6 +170,20 @@ std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::
                                      : std::optional(checkpoint::read_checkpoint(options.resume_from, 0, 1));
 }
 
+// A collective: the step of the newest checkpoint of a training that has recovered in place.
+std::optional<int64_t> written_before(const AgreedJob& agreed) {
+  if (!has_recovered(agreed)) {
+    return std::nullopt;
+  }
+  std::string newest;
+  if (agreed.context.env.rank == 0) {
+    const std::vector<int64_t> steps = checkpoint::checkpoint_steps(agreed.job.checkpoints.folder);
+    newest = steps.empty() ? "" : std::to_string(steps[0]);
+  }
+  newest = from_rank_0(agreed.group, newest);
+  return newest.empty() ? std::nullopt : std::optional(files::parse_json(newest, "newest step").get<int64_t>());
+}
+
 }  // namespace
 
 checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
@@ -228,7 +244,10 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   checkpoint::Description description = describe_job(agreed.job, agreed.plan);
   description.run_id = run_of(agreed.context.env);
   std::vector<int64_t> invalid_steps;
-  if (auto read = find(agreed, checkpoints, invalid_steps)) {
+  if (has_recovered(agreed)) {
+    checkpoints.restored = std::move(agreed.recovery->recovered->restored);
+    checkpoints.same_training = true;
+  } else if (auto read = find(agreed, checkpoints, invalid_steps)) {
     check_fits(agreed.job, *read, description);
     checkpoints.changes = checkpoint::describe_changes(read->manifest.circumstances, description.circumstances);
     checkpoints.restored = std::move(read->restored);
@@ -238,10 +257,13 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   }
   if (!options.folder.empty()) {
     checkpoints.writer = std::make_unique<checkpoint::CheckpointWriter>(
-        agreed.group, checkpoint::WriterOptions{.folder = options.folder, .keep = options.keep}, description,
-        invalid_steps, std::move(owner));
+        agreed.group,
+        checkpoint::WriterOptions{.folder = options.folder, .keep = options.keep, .written = written_before(agreed)},
+        description, invalid_steps, std::move(owner));
   }
-  report(agreed, checkpoints);
+  if (!has_recovered(agreed)) {
+    report(agreed, checkpoints);
+  }
   return checkpoints;
 }
 

@@ -1,6 +1,7 @@
-// Support for a launcher that restarts a job.
+// Support for a launcher that restarts a job, or replaces the process of a lost rank alone.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <narrowcast/worker_env.h>
@@ -14,5 +15,24 @@ std::string run_of(const WorkerEnv& env);
 // The job as a launcher's restart runs it: it resumes from checkpoints that the same run has written, even without
 // --resume, and may replace the metrics of the job's former start. Other jobs are returned unchanged.
 TrainJob as_restarted(TrainJob job, const WorkerEnv& env);
+
+// A collective: as_restarted with the same result on all ranks, as rank 0 sees the folder of checkpoints. Throws
+// c10::DistBackendError if a peer fails.
+TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const ProcessGroupPtr& group);
+
+// Whether this process recovers in place: its launcher does its part, and the job is a training on several ranks whose
+// exchanges end by themselves when a rank is lost, on the CPU.
+bool recovers_in_place(const TrainJob& job, const WorkerEnv& env, at::Device device);
+
+// Whether the training goes on from the memory of the ranks.
+bool has_recovered(const AgreedJob& agreed);
+
+// Calls `attempt`, which joins the other ranks and trains, and calls it again while it fails because another rank was
+// lost after they had joined. Each call gets what survived the failure before, and the environment with the next
+// restart_count. Throws what the last attempt throws: another error, a time-out, any error after a signal for
+// preemption, or the last of kMostFruitless losses in a row with neither a step nor a minute in between.
+inline constexpr int64_t kMostFruitless = 10;
+using Attempt = std::function<int(InPlaceRecovery& recovery, const WorkerEnv& env)>;
+int run_until_nothing_is_lost(const WorkerEnv& env, const Attempt& attempt);
 
 }  // namespace narrowcast::job

@@ -262,11 +262,31 @@ int64_t ranks_of_a_node(const WorkerEnv& env) {
   return network::is_simulated(process_environment()) ? 1 : env.local_world_size;
 }
 
-// Each rank draws separate random numbers for dropout.
-void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
-  if (inputs.script != nullptr || job.regularization.dropout > 0) {
-    at::manual_seed(static_cast<uint64_t>(job.seed) + static_cast<uint64_t>(rank));
+JobInputs make_inputs_on(const TrainJob& job, at::Device device) {
+  JobInputs inputs = make_inputs(job);
+  inputs.device = device;
+  check_targets(inputs);
+  return inputs;
+}
+
+// The work of the job's ranks in their group. `begun.plan` is this rank's own plan.
+int run_in_group(const AgreedJob& begun) {
+  prove_to_peers(begun.group, process_environment());
+  check_equal_on_all_ranks(begun.group, options::compared_values(begun.plan));
+  if (begun.recovery != nullptr) {
+    begun.recovery->recovered = training::share_states(begun.group, begun.recovery->surviving);
   }
+  nlohmann::json plan = begun.plan;
+  add_nodes(plan, begun.job, begun.inputs, begun.group);
+  if (!has_recovered(begun)) {
+    print_nodes(plan, begun.context);
+  }
+  // It was initialised on the CPU, so that every device begins with the same bits.
+  begun.inputs.model->to(begun.inputs.device);
+  training::seed_draws(begun.inputs.device,
+                       {.seed = static_cast<uint64_t>(begun.job.seed), .rank = begun.context.env.rank});
+  const AgreedJob agreed = {begun.job, begun.inputs, plan, begun.group, begun.context, begun.recovery};
+  return begun.job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
 }
 
 }  // namespace
@@ -318,14 +338,14 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
   check_alone(job, context.env);
   const at::Device device = training::choose_device(job.device, context.env);
   const ProcessGroupOptions group = group_options_on(device, job.group, context);
-  JobInputs inputs = make_inputs(job);
-  inputs.device = device;
+  JobInputs inputs = make_inputs_on(job, device);
   print_warnings(inputs, context);
-  check_targets(inputs);
   try_module(job, inputs, context.env);
   const std::optional<int64_t> ranks_per_node =
       job.dry_run ? std::optional(ranks_of_a_node(context.env)) : std::nullopt;
-  const nlohmann::json plan = make_plan(job, inputs, context.env.world_size, ranks_per_node);
+  // A process that replaces another one resumes, which the ranks that live on were not asked to.
+  const bool recovers = recovers_in_place(job, context.env, device);
+  const nlohmann::json plan = make_plan(recovers ? wanted : job, inputs, context.env.world_size, ranks_per_node);
   if (job.dry_run) {
     if (context.env.rank == 0) {
       print_plan(job, plan, context);
@@ -333,17 +353,22 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
     return program::kSuccess;
   }
   training::use_device(device);
-  const ProcessGroupScope scope(context.env, group);
-  return scope.run([&] {
-    prove_to_peers(scope.group(), process_environment());
-    check_equal_on_all_ranks(scope.group(), options::compared_values(plan));
-    nlohmann::json agreed_plan = plan;
-    add_nodes(agreed_plan, job, inputs, scope.group());
-    print_nodes(agreed_plan, context);
-    inputs.model->to(device);  // It was initialised on the CPU, so that every device begins with the same bits.
-    seed_draws(job, inputs, context.env.rank);
-    const AgreedJob agreed = {job, inputs, agreed_plan, scope.group(), context};
-    return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
+  if (!recovers) {
+    const ProcessGroupScope scope(context.env, group);
+    return scope.run([&] { return run_in_group({job, inputs, plan, scope.group(), context}); });
+  }
+  return run_until_nothing_is_lost(context.env, [&](InPlaceRecovery& recovery, const WorkerEnv& env) {
+    if (env.restart_count != context.env.restart_count && !recovery.surviving.has_value()) {
+      inputs = make_inputs_on(job, device);  // The training has changed the model, and nobody may have its state.
+    }
+    JobContext again = context;
+    again.env = env;
+    const ProcessGroupScope scope(env, group);
+    recovery.has_joined = true;
+    return scope.run([&] {
+      const TrainJob restarted = restarted_alike(wanted, again, scope.group());
+      return run_in_group({restarted, inputs, plan, scope.group(), again, &recovery});
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 // checkpoints are in job_checkpoints.h. The two kinds of jobs are in training_job.h and verification_job.h.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,8 +16,10 @@
 #include <narrowcast/process_group.h>
 #include <narrowcast/worker_env.h>
 #include "models/script_model.h"
+#include "trainer/base/process/signals.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/options/job_options.h"
+#include "trainer/train/training/recovery.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::files {
@@ -66,6 +69,16 @@ struct JobContext {
   void (*end_for_signal)(int first) = nullptr;
 };
 
+// How this process recovers in place (training/recovery.h).
+struct InPlaceRecovery {
+  std::optional<training::SurvivingState> surviving = {};  // of this rank, from the last training that failed
+  std::optional<training::RecoveredState> recovered = {};  // from which the training goes on; empty at its start
+  // When this process failed last. Empty in a process that has taken the place of another one.
+  std::optional<std::chrono::steady_clock::time_point> failed_at = {};
+  bool has_joined = false;                          // whether this rank is, or was, in a group with the others
+  std::unique_ptr<CaughtSignals> caught = nullptr;  // the signals for preemption, which must not be forgotten meanwhile
+};
+
 // A job that all ranks have agreed on.
 struct AgreedJob {
   const TrainJob& job;
@@ -73,6 +86,7 @@ struct AgreedJob {
   const nlohmann::json& plan;
   const ProcessGroupPtr& group;
   const JobContext& context;
+  InPlaceRecovery* recovery = nullptr;  // null: this process does not recover in place
 };
 
 // The options of a job's group for tensors on `device`. Replaces a backend "auto" (choose_backend), and sets the GPU
@@ -84,7 +98,8 @@ ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions opti
 void set_threads(int64_t threads, const JobContext& context);
 
 // Makes all checks that one rank can make alone, reads the inputs, joins the other ranks, compares the plans, and
-// trains or verifies. Returns:
+// trains or verifies. With WorkerEnv::recovers_in_place, it joins them again when a rank was lost, and goes on.
+// Returns:
 //   - kSuccess,
 //   - kCheckFailed if gradients fail their verification, the loss is not finite or the replicas differ at the end,
 //   - 128 plus the signal that ended the training with a checkpoint.

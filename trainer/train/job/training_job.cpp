@@ -85,6 +85,41 @@ void check_replaceable_after_creation(const OutputOptions& output, const std::st
   }
 }
 
+// The last step whose reports are complete, in a training that goes on.
+int64_t last_reported_step(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+  const bool is_reported = !has_recovered(agreed) || agreed.recovery->recovered->is_reported;
+  return checkpoints.restored->step - (is_reported ? 0 : 1);
+}
+
+reporting::RecoveryReport recovery_report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+  const InPlaceRecovery& recovery = *agreed.recovery;
+  reporting::RecoveryReport report = {.step = checkpoints.restored->step, .lost_ranks = recovery.recovered->lost_ranks};
+  if (recovery.failed_at.has_value()) {
+    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - *recovery.failed_at).count();
+  }
+  return report;
+}
+
+// For people, on rank 0.
+void tell_recovery(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+  if (!has_recovered(agreed) || agreed.context.env.rank != 0) {
+    return;
+  }
+  const reporting::RecoveryReport report = recovery_report(agreed, checkpoints);
+  std::ostream& out = agreed.context.progress;
+  out << "recovered: ";
+  if (report.lost_ranks.empty()) {
+    out << "connections were lost";
+  } else {
+    out << describe_ranks(report.lost_ranks) << (report.lost_ranks.size() == 1 ? " was lost" : " were lost");
+  }
+  out << "; goes on after step " << report.step;
+  if (report.seconds.has_value()) {
+    out << ", " << reporting::format_duration(*report.seconds) << " after the loss";
+  }
+  out << std::endl;
+}
+
 // On rank 0. Null if the job writes none.
 std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const OutputOptions& output = agreed.job.output;
@@ -95,7 +130,8 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
     check_unfinished(agreed.job);
   }
   const std::string path = metrics_path(output);
-  const bool resumes = checkpoints.same_training && reporting::truncate_metrics(path, checkpoints.restored->step);
+  const bool resumes =
+      checkpoints.same_training && reporting::truncate_metrics(path, last_reported_step(agreed, checkpoints));
   auto metrics =
       std::make_unique<Metrics>(path, resumes ? files::JsonLinesMode::kAppend : files::JsonLinesMode::kReplace);
   if (!resumes) {
@@ -105,7 +141,9 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
     }
     metrics->on_start(start);
   }
-  if (checkpoints.restored.has_value()) {
+  if (has_recovered(agreed)) {
+    metrics->on_recovery(recovery_report(agreed, checkpoints));
+  } else if (checkpoints.restored.has_value()) {
     metrics->on_resume(
         {.step = checkpoints.restored->step, .path = checkpoints.restored->path, .changes = checkpoints.changes});
   }
@@ -131,7 +169,7 @@ void add_observers(reporting::Observers& observers, const AgreedJob& agreed, con
                                                                                  .unit = agreed.inputs.unit}));
   }
   if (!output.tensorboard_dir.empty()) {
-    const int64_t steps_done = checkpoints.restored ? checkpoints.restored->step : 0;
+    const int64_t steps_done = checkpoints.restored ? last_reported_step(agreed, checkpoints) : 0;
     observers.own(std::make_unique<reporting::TensorBoardEvents>(
         reporting::TensorBoardOptions{.folder = output.tensorboard_dir, .steps_done = steps_done}));
   }
@@ -152,18 +190,21 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
   }
   training::TrainingOptions options = agreed.job.training;
   options.seed = static_cast<uint64_t>(agreed.job.seed);
-  return training::train({.model = agreed.inputs.model,
-                          .dataset = *agreed.inputs.dataset,
-                          .group = agreed.group,
-                          .ddp = agreed.job.ddp,
-                          .outer = agreed.job.outer,
-                          .units_per_sample = agreed.inputs.units_per_sample,
-                          .observer = is_rank_0 ? &observers : nullptr,
-                          .checkpoints = {.writer = checkpoints.writer.get(),
-                                          .every = agreed.job.checkpoints.every,
-                                          .restored = checkpoints.restored ? &*checkpoints.restored : nullptr,
-                                          .asked_to_stop = asked_by(caught)}},
-                         options);
+  return training::train(
+      {.model = agreed.inputs.model,
+       .dataset = *agreed.inputs.dataset,
+       .group = agreed.group,
+       .ddp = agreed.job.ddp,
+       .outer = agreed.job.outer,
+       .units_per_sample = agreed.inputs.units_per_sample,
+       .observer = is_rank_0 ? &observers : nullptr,
+       .checkpoints = {.writer = checkpoints.writer.get(),
+                       .every = agreed.job.checkpoints.every,
+                       .restored = checkpoints.restored ? &*checkpoints.restored : nullptr,
+                       .is_reported = !has_recovered(agreed) || agreed.recovery->recovered->is_reported,
+                       .surviving = agreed.recovery != nullptr ? &agreed.recovery->surviving : nullptr,
+                       .asked_to_stop = asked_by(caught)}},
+      options);
 }
 
 // In evaluation mode, with the module's own extra files.
@@ -289,7 +330,12 @@ int run_training_job(const AgreedJob& agreed) {
   prepare_places(agreed);
   JobCheckpoints checkpoints = open_checkpoints(agreed);
   const std::unique_ptr<Metrics> metrics = prepare_output(agreed, checkpoints);
-  std::unique_ptr<CaughtSignals> caught = catch_preemption_signals(agreed);
+  tell_recovery(agreed, checkpoints);
+  std::unique_ptr<CaughtSignals> own_signals;
+  std::unique_ptr<CaughtSignals>& caught = agreed.recovery != nullptr ? agreed.recovery->caught : own_signals;
+  if (caught == nullptr) {
+    caught = catch_preemption_signals(agreed);
+  }
   const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get(), caught.get());
   if (result.preempted.has_value()) {
     write_page(agreed);

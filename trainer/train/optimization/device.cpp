@@ -9,11 +9,13 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <mutex>
 #include <string_view>
 #include <utility>
 
+#include "trainer/base/files/hash.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/train/optimization/saved_buffers.h"
 
@@ -37,6 +39,15 @@ int64_t index_of(const std::string& name) {
   const bool is_number = absl::SimpleAtoi(absl::StripPrefix(name, "cuda:"), &index) && index >= 0;
   TORCH_CHECK_VALUE(is_number, "device: ", name, " is not a GPU; example: cuda:0");
   return index;
+}
+
+// LibTorch's generators from which a model on `device` draws.
+std::vector<at::Generator> generators_for(at::Device device) {
+  std::vector<at::Generator> generators = {at::detail::getDefaultCPUGenerator()};
+  if (!device.is_cpu()) {
+    generators.push_back(at::globalContext().defaultGenerator(device));
+  }
+  return generators;
 }
 
 // Pinned memory returns to its pool only when the copy is done.
@@ -85,34 +96,30 @@ models::Batch on_device(const models::Batch& batch, at::Device device) {
   return {.inputs = batch.inputs.to(device), .targets = batch.targets.to(device)};
 }
 
-std::map<std::string, at::Generator> generators_for(at::Device device) {
-  std::map<std::string, at::Generator> generators = {{"generator.cpu", at::detail::getDefaultCPUGenerator()}};
-  if (!device.is_cpu()) {
-    generators.emplace("generator.cuda", at::globalContext().defaultGenerator(device));
-  }
-  return generators;
-}
-
-checkpoint::TensorMap states_of_generators(at::Device device) {
-  checkpoint::TensorMap states;
-  for (auto& [name, generator] : generators_for(device)) {
+void seed_draws(at::Device device, const DrawSeed& seed) {
+  const uint64_t mixed = fnv1a(c10::str("draws of seed ", seed.seed, " rank ", seed.rank, " step ", seed.step));
+  for (at::Generator& generator : generators_for(device)) {
     const std::lock_guard<std::mutex> lock(generator.mutex());
-    states.emplace(name, generator.get_state());
+    generator.set_current_seed(mixed);
   }
-  return states;
 }
 
 void on_trial(const torch::nn::Module& model, const std::function<void()>& run) {
   const std::vector<at::Tensor> parameters = model.parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
-  const checkpoint::TensorMap drawn = states_of_generators(device);
+  std::vector<at::Generator> generators = generators_for(device);
+  std::vector<at::Tensor> drawn;
+  for (at::Generator& generator : generators) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    drawn.push_back(generator.get_state());
+  }
   SavedBuffers buffers(model);
   buffers.save();
   run();
   buffers.restore();
-  for (auto& [name, generator] : generators_for(device)) {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_state(drawn.at(name));
+  for (size_t i = 0; i < generators.size(); ++i) {
+    const std::lock_guard<std::mutex> lock(generators[i].mutex());
+    generators[i].set_state(drawn[i]);
   }
 }
 

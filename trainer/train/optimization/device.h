@@ -10,14 +10,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <narrowcast/model.h>
 #include <narrowcast/worker_env.h>
-#include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 
 namespace narrowcast::training {
@@ -47,10 +45,17 @@ void use_device(at::Device device);
 // The batch with its tensors on `device`; the batch itself if they are already there.
 models::Batch on_device(const models::Batch& batch, at::Device device);
 
-// LibTorch's generators from which a model on `device` draws, and their states, by their names in a checkpoint:
-// "generator.cpu", with a GPU also "generator.cuda".
-std::map<std::string, at::Generator> generators_for(at::Device device);
-checkpoint::TensorMap states_of_generators(at::Device device);
+// The place of a rank's random draws in a training.
+struct DrawSeed {
+  uint64_t seed = 0;  // of the training
+  int64_t rank = 0;
+  int64_t step = 0;  // optimizer step, from 1; 0: passes outside a training
+};
+
+// Seeds LibTorch's generators, from which a model on `device` draws, for the forward passes of one optimizer step, e.g.
+// for dropout. Ranks and steps have different draws, which follow from these numbers alone: whoever takes the place of
+// `rank` draws the same in this step.
+void seed_draws(at::Device device, const DrawSeed& seed);
 
 // Calls `run`, which may let the model compute as in training, and then restores the model's buffers and LibTorch's
 // generators. So trial passes have no lasting effect, and consecutive ones compute the same.

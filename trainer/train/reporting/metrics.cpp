@@ -128,7 +128,7 @@ bool truncate_metrics(const std::string& path, int64_t step) {
   }
   files::AtomicFile file(path);
   for_each_line(path, [&](const json& line) {
-    if (!is_after(line, step) && !is_event(line, "end")) {
+    if (is_event(line, "recovery") || (!is_after(line, step) && !is_event(line, "end"))) {
       file.write(line.dump() + "\n");
     }
   });
@@ -192,6 +192,14 @@ void Metrics::on_resume(const ResumeReport& report) {
   json line = {{"event", "resume"}, {"step", report.step}, {"path", report.path}};
   if (!report.changes.empty()) {
     line["changes"] = report.changes;
+  }
+  file_.append(line);
+}
+
+void Metrics::on_recovery(const RecoveryReport& report) {
+  json line = {{"event", "recovery"}, {"step", report.step}, {"lost_ranks", report.lost_ranks}};
+  if (report.seconds.has_value()) {
+    line["seconds"] = *report.seconds;
   }
   file_.append(line);
 }

@@ -32,6 +32,8 @@ class Metrics : public TrainingObserver {
   void on_hook(const HookReport& report) override;
   // {"event": "resume"} with the report's values.
   void on_resume(const ResumeReport& report);
+  // {"event": "recovery"} with the report's values.
+  void on_recovery(const RecoveryReport& report);
   // {"event": "end"} with the keys of `results`.
   void on_end(const nlohmann::json& results);
 
@@ -51,10 +53,10 @@ nlohmann::json evaluation_json(const EvaluationReport& report);
 // truncate_metrics does, and c10::ValueError if there is no such file.
 std::vector<nlohmann::json> read_metrics(const std::string& path);
 
-// Removes from the file all lines written after optimizer step `step`, ends of trainings, and lines that are not JSON
-// objects within the limits of parse_json, which a crash may have left. Returns false if there is no such file. The
-// file changes as a whole or not at all. Throws c10::ValueError naming the path if it cannot be read or written, or is
-// a link or not a regular file, and CorruptInputError if a line is longer than parse_json accepts.
+// Removes from the file all lines written after optimizer step `step` except recoveries, ends of trainings, and lines
+// that are not JSON objects within the limits of parse_json, which a crash may have left. Returns false if there is no
+// such file. The file changes as a whole or not at all. Throws c10::ValueError naming the path if it cannot be read or
+// written, or is a link or not a regular file, and CorruptInputError if a line is longer than parse_json accepts.
 bool truncate_metrics(const std::string& path, int64_t step);
 
 // Whether the launcher's job `run_id` began the training, according to the "run_id" of the file's first start; false if

@@ -102,6 +102,13 @@ struct ResumeReport {
   std::string changes;  // changes since it was written; empty: no changes
 };
 
+// A recovery in place: processes of lost ranks were replaced, and the training goes on.
+struct RecoveryReport {
+  int64_t step = 0;                      // optimizer steps done
+  std::vector<int64_t> lost_ranks = {};  // in order; empty if only connections were lost
+  std::optional<double> seconds = {};    // from the loss, as rank 0 noticed it, to here; empty if rank 0 was lost
+};
+
 // Called on one rank only.
 class TrainingObserver {
  public:

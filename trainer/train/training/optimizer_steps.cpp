@@ -45,7 +45,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }
-  if (options.skip_nonfinite_steps) {
+  if (options.skip_nonfinite_steps || setup.checkpoints.surviving != nullptr) {
     before_.emplace(*setup.model);
   }
 }
@@ -72,6 +72,7 @@ std::optional<double> OptimizerSteps::take_exchange_seconds() {
 
 void OptimizerSteps::take_next(Counters& counters) {
   const int64_t step = ++counters.step;
+  seed_draws(parameters_.at(0).device(), {.seed = options_.seed, .rank = rank_, .step = step});
   at::Tensor loss = zero();
   ddp_.zero_grad();
   if (own_gradients_) {
@@ -85,6 +86,7 @@ void OptimizerSteps::take_next(Counters& counters) {
     loss += backward(step, micro_step);
   }
   loss += backward(step, options_.accumulation_steps - 1);
+  ddp_.sync_buffers();  // Now, and not in the next forward pass: replicas are equal between steps.
   ++counters.window_batches;
   if (!gradients_can_be_used()) {
     skip(counters);
@@ -94,8 +96,7 @@ void OptimizerSteps::take_next(Counters& counters) {
   update(counters);
 }
 
-// The forward passes have written the buffers. Each rank restores its own buffers, so ranks with equal buffers before
-// the step still have equal ones.
+// The forward passes have written the buffers.
 void OptimizerSteps::skip(Counters& counters) {
   before_->restore();
   ++counters.skipped_steps;
@@ -114,9 +115,9 @@ at::Tensor OptimizerSteps::zero() const {
 
 // Returns the loss, a scalar on the device. Does not wait for a GPU, which computes while the next batch is made.
 at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
+  const bool is_last = micro_step + 1 == options_.accumulation_steps;
   const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
   ddp_.backward(scaler_ ? scaler_->scale(loss) : loss);
-  const bool is_last = micro_step + 1 == options_.accumulation_steps;
   if (is_last && exchange_clock_) {
     exchange_clock_->end_pass();
   }

@@ -78,6 +78,11 @@ class OptimizerSteps {
   // Counters::window_loss, kept on the device: reading it waits for a GPU.
   double window_loss() const { return window_loss_.item<double>(); }
   void set_window_loss(double sum) { window_loss_.fill_(sum); }
+  at::Tensor copy_of_window_loss() const { return window_loss_.clone(); }
+
+  // After take_next has thrown, which leaves parameters and the optimizer as they were: makes the buffers what they
+  // were before the step. Requires setup.checkpoints.surviving or options.skip_nonfinite_steps.
+  void restore_buffers() { before_->restore(); }
 
  private:
   at::Tensor zero() const;
@@ -108,7 +113,7 @@ class OptimizerSteps {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<OuterOptimizer> outer_;  // after ddp_, which makes the parameters equal
   std::optional<GradScaler> scaler_;     // with Precision::kFp16
-  std::optional<SavedBuffers> before_;   // this rank's buffers from before the step; empty if no step is ever skipped
+  std::optional<SavedBuffers> before_;   // buffers from before the step; empty if they are never restored
 };
 
 }  // namespace narrowcast::training

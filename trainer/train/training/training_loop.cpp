@@ -14,6 +14,7 @@
 #include <narrowcast/errors.h>
 #include "hooks/table/hook_table.h"
 #include "trainer/train/training/evaluation.h"
+#include "trainer/train/training/last_point.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/replicas.h"
 #include "trainer/train/training/stop_agreement.h"
@@ -30,16 +31,30 @@ class TrainingRun {
       : setup_(setup),
         options_(options),
         steps_(setup, options),
+        last_point_(steps_, setup.checkpoints.surviving),
         stop_agreement_(setup.group, setup.checkpoints.asked_to_stop) {}
 
   TrainingResult run() {
+    try {
+      TrainingResult result = train();
+      last_point_.leave(is_in_step_);
+      return result;
+    } catch (const c10::DistError&) {
+      last_point_.leave(is_in_step_);
+      throw;
+    }
+  }
+
+ private:
+  TrainingResult train() {
     if (setup_.checkpoints.restored != nullptr) {
       resume(*setup_.checkpoints.restored);
+      last_point_.remember(counters_, setup_.checkpoints.is_reported);  // The window has not begun to run.
     }
     report_decision();
     window_began_ = Clock::now();
     stop_signal_ = stop_agreement_.before_first_step();
-    if (stop_signal_ != 0 && !is_over()) {
+    if (stop_signal_ != 0 && !is_over() && setup_.checkpoints.is_reported) {
       preempted_ = {.signal = stop_signal_, .step = counters_.step};
       return result();
     }
@@ -48,31 +63,40 @@ class TrainingRun {
     return result();
   }
 
- private:
   void take_steps() {
+    if (!setup_.checkpoints.is_reported) {
+      finish_step();
+    }
     steps_.begin_at(counters_.step + 1);
     while (!is_over() && !diverged_at_.has_value() && !preempted_.has_value()) {
-      const int64_t done = counters_.step;
+      is_in_step_ = true;
       steps_.take_next(counters_);
-      report_buckets(done);
-      if (is_due(options_.log_every)) {
-        report();
-        report_decision();
-      }
-      if (is_due(options_.eval_every)) {
-        evaluate();
-        if (is_over() && counters_.window_batches > 0) {
-          report();  // Reports the rest of the steps if the training ended early.
-        }
-      }
-      if (!diverged_at_.has_value() && options_.check_replicas_every > 0 && is_due(options_.check_replicas_every)) {
-        check_replicas();
-      }
-      if (is_due(setup_.checkpoints.every)) {
-        save();
-      }
-      stop_if_asked();
+      is_in_step_ = false;
+      last_point_.remember(counters_now(), /*is_reported=*/false);
+      finish_step();
     }
+  }
+
+  // Does what is due after a step.
+  void finish_step() {
+    report_buckets(counters_.step - 1);
+    if (is_due(options_.log_every)) {
+      report();
+      report_decision();
+    }
+    if (is_due(options_.eval_every)) {
+      evaluate();
+      if (is_over() && counters_.window_batches > 0) {
+        report();  // Reports the rest of the steps if the training ended early.
+      }
+    }
+    if (!diverged_at_.has_value() && options_.check_replicas_every > 0 && is_due(options_.check_replicas_every)) {
+      check_replicas();
+    }
+    if (is_due(setup_.checkpoints.every)) {
+      save();
+    }
+    stop_if_asked();
   }
 
   // A collective: all ranks resume, or none does. Frees the memory of the checkpoint.
@@ -257,6 +281,12 @@ class TrainingRun {
     return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - window_began_).count();
   }
 
+  Counters counters_now() const {
+    Counters counters = counters_;
+    counters.window_seconds = window_seconds();
+    return counters;
+  }
+
   void evaluate() {
     if (options_.eval_batches == 0 || diverged_at_.has_value()) {
       return;
@@ -275,22 +305,13 @@ class TrainingRun {
     if (!std::isfinite(held_out.loss)) {
       diverged_at_ = counters_.step;
     } else if (options_.early_stop > 0) {
-      compare_with_best(*counters_.validation_loss);
+      compare_with_best(counters_, *counters_.validation_loss);
     }
     if (setup_.observer != nullptr) {
       setup_.observer->on_evaluation(
           {.step = counters_.step, .loss = held_out.loss, .seconds = counters_.seconds, .accuracy = held_out.accuracy});
     }
     window_began_ += Clock::now() - began;  // Evaluation is not training time.
-  }
-
-  void compare_with_best(double loss) {
-    if (loss < counters_.best_validation_loss.value_or(std::numeric_limits<double>::infinity())) {
-      counters_.best_validation_loss = loss;
-      counters_.evaluations_since_best = 0;
-    } else {
-      ++counters_.evaluations_since_best;
-    }
   }
 
   // Reports the bucket size once it is chosen, after `step` steps.
@@ -336,9 +357,8 @@ class TrainingRun {
       return;
     }
     check_replicas();
-    Counters counters = counters_;
+    Counters counters = counters_now();
     counters.window_loss = steps_.window_loss();
-    counters.window_seconds = window_seconds();
     const auto began = Clock::now();
     const checkpoint::WriteReport written = setup_.checkpoints.writer->write(save_training(steps_.parts(), counters));
     saved_step_ = counters_.step;
@@ -353,9 +373,11 @@ class TrainingRun {
   const TrainingSetup& setup_;
   const TrainingOptions& options_;
   OptimizerSteps steps_;
+  LastPoint last_point_;
   StopAgreement stop_agreement_;
 
   Counters counters_;
+  bool is_in_step_ = false;   // Whether take_next runs, or has thrown.
   int64_t checked_step_ = 0;  // At which the replicas were last compared.
   bool buckets_reported_ = false;
   std::optional<int64_t> saved_step_;  // of the last checkpoint

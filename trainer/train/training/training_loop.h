@@ -24,6 +24,7 @@
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/reporting/progress.h"
+#include "trainer/train/training/recovery.h"
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::training {
@@ -59,6 +60,10 @@ struct Checkpoints {
   checkpoint::CheckpointWriter* writer = nullptr;  // null: no checkpoints are written
   int64_t every = 100;                             // steps between checkpoints; one more is written after the last step
   checkpoint::Restored* restored = nullptr;        // to resume from it, empty afterwards; null: a new training
+  bool is_reported = true;                         // RecoveredState::is_reported of `restored`; true for a checkpoint
+  // To recover in place (recovery.h): when the training ends or throws c10::DistError, this rank's state is written
+  // here, if it can be told (LastPoint::leave). Null: the training cannot recover in place.
+  std::optional<SurvivingState>* surviving = nullptr;
   // The signal that asks this process to stop, else 0 (CaughtSignals::first). Once a rank is asked, all ranks write a
   // checkpoint after the same step, and stop. Must be given on all ranks or on none, and only with a writer.
   std::function<int()> asked_to_stop = {};

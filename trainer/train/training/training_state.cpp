@@ -5,8 +5,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +14,6 @@
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
 #include "trainer/train/files/model_file.h"
-#include "trainer/train/optimization/device.h"
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::training {
@@ -134,34 +133,6 @@ json data_position(const TrainingParts& parts, int64_t step) {
           {"offset", position % parts.order.size()}};
 }
 
-void load_generators(const TensorMap& own, at::Device device) {
-  for (auto& [name, generator] : generators_for(device)) {
-    const auto found = own.find(name);
-    if (found == own.end() && name != "generator.cpu") {
-      continue;  // A checkpoint of another device is reported elsewhere.
-    }
-    NARROWCAST_CHECK_INPUT(found != own.end(), "'", name, "' is missing");
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    try {
-      generator.set_state(found->second);
-    } catch (const c10::Error& error) {
-      NARROWCAST_CHECK_INPUT(false, "'", name, "' is not the state of a generator: ", error.what_without_backtrace());
-    }
-  }
-}
-
-// For a rank without a former rank, whose generators are rank 0's. Rank 0 began with the training's seed, and each
-// other rank with that seed plus its rank. The new seed is greater than all of these, and than the seeds of ranks that
-// came at earlier steps.
-void draw_alone(int64_t rank, int64_t step, at::Device device) {
-  for (auto& [name, generator] : generators_for(device)) {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(generator.current_seed() + static_cast<uint64_t>(rank + step));
-  }
-}
-
-at::Device device_of(const torch::nn::Module& module) { return module.parameters().at(0).device(); }
-
 void load_scaler(const TensorMap& saved, GradScaler* scaler) {
   if (scaler != nullptr) {
     scaler->load_state(saved);
@@ -228,19 +199,26 @@ Counters load_parts(const Restored& all, const TrainingParts& parts) {
                              .groups_differ = !same_places});
   }
   load_scaler(replica_part(restored, kScaler), parts.scaler);
-  load_generators(restored.former.own(), device_of(module));
-  if (restored.former.states.empty()) {
-    draw_alone(parts.model.process_group()->getRank(), restored.step, device_of(module));
-  }
   return counters;
 }
 
 }  // namespace
 
+void compare_with_best(Counters& counters, double loss) {
+  if (loss < counters.best_validation_loss.value_or(std::numeric_limits<double>::infinity())) {
+    counters.best_validation_loss = loss;
+    counters.evaluations_since_best = 0;
+  } else {
+    ++counters.evaluations_since_best;
+  }
+}
+
 void save_counters(const Counters& counters, Content& content) {
   each_shared(counters, [&](const char* name, const auto& value) { put(content.replica, name, value); });
   content.rank[kWindowLoss] = at::full({}, counters.window_loss, at::kDouble);
 }
+
+bool is_counter(const std::string& name) { return name.starts_with(kCounters); }
 
 Counters load_counters(const Restored& restored, int64_t world_size) {
   Counters counters;
@@ -253,15 +231,20 @@ Counters load_counters(const Restored& restored, int64_t world_size) {
   for (const TensorMap& former : restored.former.states) {
     counters.window_loss += number_of<double>(former, kWindowLoss);
   }
-  if (restored.former.world_size != world_size) {
+  if (restored.former.world_size == world_size) {
+    counters.window_loss = number_of<double>(restored.former.own(), kWindowLoss);
+  } else {
     counters.window_loss *= static_cast<double>(world_size) / static_cast<double>(restored.former.world_size);
   }
   return counters;
 }
 
 Content save_training(const TrainingParts& parts, const Counters& counters) {
+  return save_training(parts, counters, parts.model.state());
+}
+
+Content save_training(const TrainingParts& parts, const Counters& counters, const ReducerState& reducer) {
   Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};
-  const ReducerState reducer = parts.model.state();
   content.training = {
       {"data", data_position(parts, counters.step)}, {"buckets", reducer.buckets}, {"reductions", reducer.reductions}};
   if (const std::vector<int64_t> groups = parts.model.hook_groups(); !groups.empty()) {
@@ -286,7 +269,6 @@ Content save_training(const TrainingParts& parts, const Counters& counters) {
     add_prefixed(content.rank, kCounters, hooks::part_of(content.replica, kCounters));
   }
   add_prefixed(content.rank, kHook, reducer.hook.own());
-  content.rank.merge(states_of_generators(device_of(module)));
   return content;
 }
 

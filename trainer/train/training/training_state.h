@@ -36,12 +36,16 @@ struct Counters {
   double window_seconds = 0;   // of training, before the interruption
 };
 
+// Counts an evaluation with that validation loss for a training that may end early.
+void compare_with_best(Counters& counters, double loss);
+
 // Writes all counters except the step into tensors: counters that all ranks agree on, or rank 0's if they need not
 // agree, and this rank's own.
 void save_counters(const Counters& counters, checkpoint::Content& content);
 
-// In a world of another size, the mean over ranks of window_loss stays the same. Throws CorruptInputError naming a
-// value that is missing or not a number.
+// In a world of another size, the mean over ranks of window_loss stays the same. A rank without a
+// former rank in a world of the same size takes that of FormerRanks::first. Throws CorruptInputError
+// naming a value that is missing or not a number.
 Counters load_counters(const checkpoint::Restored& restored, int64_t world_size);
 
 using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
@@ -56,15 +60,20 @@ struct TrainingParts {
   int64_t batch_size = 1;  // samples per optimizer step
 };
 
+// Whether this is the name of a counter in checkpoint::Content::replica.
+bool is_counter(const std::string& name);
+
 // Must be called between steps, on every rank. The state:
 //   - Parameters, buffers and the optimizer's state belong to the replica. With a hook that lets replicas differ, each
 //     rank's own are saved as well.
 //   - An outer optimizer's state belongs to the replica and to each rank (OuterState).
-//   - The state of the hook and of LibTorch's generators belongs to each rank.
-//   - Learning rate and data follow from the step; the manifest also contains the position in the data.
+//   - The state of the hook belongs to each rank.
+//   - Learning rate, data and random draws follow from the step; the manifest also contains the position in the data.
 //
 // The tensors are the training's own, not copies.
 checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);
+// The same with an earlier parts.model.state().
+checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters, const ReducerState& reducer);
 
 // The part of that state that must have the same bits on all ranks between steps, if the hook keeps replicas equal: the
 // parameters, and the state of optimizer and scaler. Buffers may differ: each rank's batch norm buffers follow its own
@@ -74,7 +83,6 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 // Restores a new training to the checkpoint's step, and returns its counters. The number of ranks may differ from the
 // number that wrote the checkpoint, the former ranks (hooks::FormerRanks). Sources of this rank's state:
 //   - The hook's state: the states of all former ranks that this rank gets.
-//   - Generators: the former rank with this rank's number. Without such a rank they start anew, with a separate seed.
 //   - Parameters and optimizer, if replicas differ: the former rank with this rank's number, else former rank 0.
 //   - With an outer optimizer, if the number of ranks or the groups changed: the outer parameters; optimizer, gradient
 //     scaler and counters of former rank 0.

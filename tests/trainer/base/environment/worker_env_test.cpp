@@ -61,6 +61,15 @@ EnvironmentVariables torchrun_variables() {
           {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"}};
 }
 
+TEST(WorkerEnvTest, RecoversInPlaceWhereTheLauncherDoesItsPart) {
+  EXPECT_FALSE(WorkerEnv::from_variables(torchrun_variables()).recovers_in_place);
+  EnvironmentVariables variables = torchrun_variables() + EnvironmentVariables{{"NARROWCAST_RECOVERY", "in_place"}};
+  EXPECT_TRUE(WorkerEnv::from_variables(variables).recovers_in_place);
+  variables.erase("TORCHELASTIC_USE_AGENT_STORE");
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { WorkerEnv::from_variables(variables); }),
+            "NARROWCAST_RECOVERY=in_place needs a launcher that serves the store, TORCHELASTIC_USE_AGENT_STORE=True");
+}
+
 TEST(WorkerEnvTest, AnIPv6AddressMayStandInBracketsAndHaveAPort) {
   const EnvironmentVariables job = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
   for (const auto& [address, port] : {std::pair("[::1]", "29500"), std::pair("::1", "29500"),
@@ -159,6 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"MASTER_PORT", "65536", "not between 1 and 65535"}, BadValue{"MASTER_PORT", "http", "not an integer"},
         BadValue{"MASTER_ADDR", "localhost", "other nodes must reach it"},
         BadValue{"TORCHELASTIC_USE_AGENT_STORE", "maybe", "must be True or False"},
+        BadValue{"NARROWCAST_RECOVERY", "restart", "must be in_place or not set"},
         BadValue{"TORCHELASTIC_RESTART_COUNT", "-2", "not between 0"}));
 
 TEST(WorkerEnvTest, ReadsTheInterfaceAlsoWithoutALauncher) {

@@ -110,5 +110,23 @@ TEST(AnsweringStore, WaitsForKeysAsLongAsAskedFor) {
   writer.join();
 }
 
+// A wait ends at the first look after the interruption, long before its own limit.
+TEST(AnsweringStore, WaitsCanBeInterrupted) {
+  AnsweringStore store(c10::make_intrusive<c10d::HashStore>(), "here", testing::kPatience);
+  store.setTimeout(testing::kPatience);
+  int looks = 0;
+  store.set_interruption([&]() -> std::string { return ++looks < 2 ? "" : "rank 1 was replaced"; });
+  EXPECT_EQ(error_message<c10::DistNetworkError>([&] { store.wait({"key"}); }), "rank 1 was replaced");
+  EXPECT_EQ(looks, 2);
+  EXPECT_EQ(error_message<c10::DistNetworkError>([&] { store.get("key"); }), "rank 1 was replaced");
+  EXPECT_EQ(error_message<c10::DistNetworkError>([&] { store.multiGet({"key"}); }), "rank 1 was replaced");
+  store.set("key", std::vector<uint8_t>{7});
+  EXPECT_EQ(store.get("key"), std::vector<uint8_t>{7}) << "what is there needs no wait";
+  store.set_interruption([] { return std::string(); });
+  EXPECT_THROW(store.wait({"other"}, 150ms), c10::DistStoreError) << "its own limit counts";
+  store.set_interruption(nullptr);
+  EXPECT_THROW(store.wait({"other"}, 10ms), c10::DistStoreError);
+}
+
 }  // namespace
 }  // namespace narrowcast::network

@@ -192,5 +192,38 @@ TEST(JobWatchTest, SilenceIsToldWhereNothingIsBrokenOff) {
   });
 }
 
+// Another process takes the place of the silent rank, or nobody does: only then this process ends.
+TEST(JobWatchTest, ASilentRankIsReplacedBeforeAProcessEndsForIt) {
+  for (const bool is_replaced : {true, false}) {
+    run_ranks(2, [&](int64_t rank, const auto& group) {
+      if (rank == 1) {
+        group->getStore()->add("watch/sign/1", 1);
+        return testing::wait_for_ranks(group);
+      }
+      std::promise<std::string> told;
+      std::promise<int64_t> asked;
+      {
+        const JobWatch watch(group, {.silence = 1s,
+                                     .on_silence = [&](const std::string& why) { told.set_value(why); },
+                                     .replaces_silent =
+                                         [&](int64_t lost) {
+                                           asked.set_value(lost);
+                                           TORCH_CHECK(is_replaced, "the launcher's store is gone");
+                                           return true;
+                                         },
+                                     .look_every = 5ms});
+        EXPECT_EQ(asked.get_future().get(), 1);
+        if (!is_replaced) {
+          EXPECT_EQ(told.get_future().get(), "rank 0: rank 1 is lost: it has sent no heartbeat for 1 s");
+        }
+      }
+      if (is_replaced) {
+        EXPECT_EQ(told.get_future().wait_for(0s), std::future_status::timeout) << "the watch's thread has ended";
+      }
+      testing::wait_for_ranks(group);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace narrowcast

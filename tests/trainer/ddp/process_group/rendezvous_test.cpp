@@ -163,20 +163,20 @@ JobStoreOptions options(std::chrono::milliseconds timeout = testing::kPatience) 
 }
 
 std::string error_of(const WorkerEnv& env, const JobStoreOptions& job_store) {
-  return testing::error_message<c10::DistBackendError>([&] { join_job_store(env, job_store); });
+  return testing::error_message<c10::DistBackendError>([&] { JobStore(env, job_store).join(); });
 }
 
 // Joins two ranks. Returns the addresses at which this process listens while they are joined.
 std::vector<std::string> listens_while_joined(WorkerEnv rank0, WorkerEnv rank1, const JobStoreOptions& job_store) {
-  auto client = std::async(std::launch::async, [&] { return join_job_store(rank1, job_store); });
-  const auto server = join_job_store(rank0, job_store);
+  auto client = std::async(std::launch::async, [&] { return JobStore(rank1, job_store).join(); });
+  const auto server = JobStore(rank0, job_store).join();
   server->set("key", std::vector<uint8_t>{7});
   EXPECT_THAT(client.get()->get("key"), ElementsAre(7));
   return listening_addresses();
 }
 
 TEST(JobStoreTest, AWorldOfOneListensNowhere) {
-  join_job_store(WorkerEnv{}, options())->set("key", std::vector<uint8_t>{1});
+  JobStore(WorkerEnv{}, options()).join()->set("key", std::vector<uint8_t>{1});
   EXPECT_THAT(listening_addresses(), IsEmpty());
 }
 
@@ -264,6 +264,58 @@ TEST(JobStoreErrorTest, SaysThatTheStoreCannotBeReached) {
   const int64_t port = free_port();
   EXPECT_THAT(error_of(env_of(1, port), options(200ms)),
               HasSubstr("rank 1: reaching the store at 127.0.0.1:" + std::to_string(port) + " failed"));
+}
+
+// The launcher's store, which two ranks reach that recover in place.
+class RecoveringStoreTest : public ::testing::Test {
+ protected:
+  RecoveringStoreTest()
+      : launcher_("127.0.0.1", c10d::TCPStoreOptions{.port = 0, .isServer = true, .waitWorkers = false}) {}
+  WorkerEnv env(int64_t rank) const {
+    WorkerEnv env = env_of(rank, launcher_.getPort());
+    env.use_agent_store = true;
+    env.recovers_in_place = true;
+    env.run_id = "run";
+    return env;
+  }
+  void replace_a_process() { launcher_.add("narrowcast/run/starts", 1); }
+  c10d::TCPStore launcher_;
+};
+
+// Rank 1 has died while rank 0 waits for it. Its successor meets rank 0's next attempt.
+TEST_F(RecoveringStoreTest, AWaitForAProcessThatWasReplacedEnds) {
+  JobStore first(env(0), options());
+  EXPECT_FALSE(first.is_replaced(0ms));
+  auto waits = std::async(std::launch::async, [&] { return first.join(); });
+  replace_a_process();
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { waits.get(); }),
+              HasSubstr("the process of a rank was replaced meanwhile"));
+  EXPECT_TRUE(first.is_replaced(0ms));
+  first.end_joining();
+  auto successor = std::async(std::launch::async, [&] {
+    JobStore store(env(1), options());
+    const StorePtr joined = store.join();
+    store.end_joining();
+    return joined;
+  });
+  JobStore second(env(0), options());
+  const StorePtr store = second.join();
+  second.end_joining();
+  EXPECT_FALSE(second.is_replaced(0ms));
+  store->set("key", std::vector<uint8_t>{7});
+  EXPECT_THAT(successor.get()->get("key"), ElementsAre(7));
+}
+
+TEST_F(RecoveringStoreTest, ReportsASilentRankWithTheStartsThatItKnows) {
+  replace_a_process();
+  JobStore store(env(0), options());
+  replace_a_process();
+  store.report_silent(1);
+  EXPECT_THAT(launcher_.get("narrowcast/run/silent/1"), ElementsAre('1'));
+}
+
+TEST(JobStoreTest, OnlyWhoRecoversInPlaceLooksForReplacedProcesses) {
+  EXPECT_FALSE(JobStore(WorkerEnv{}, options()).is_replaced(0ms));
 }
 
 }  // namespace

@@ -69,6 +69,22 @@ TEST_F(CheckpointWriterTest, TellsWhichRunHasWritten) {
   EXPECT_FALSE(has_checkpoint_of(path, "run")) << "that of step 10 has no name";
 }
 
+// A training that has recovered in place comes to the step again.
+TEST_F(CheckpointWriterTest, DoesNotWriteAgainWhatItHasWritten) {
+  write({10}, 1);
+  const int64_t bytes = reports[0].bytes;
+  const std::string manifest = files::read_file(folder / "step-00000010/manifest.json");
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    CheckpointWriter writer(group, {.folder = path, .keep = 1, .written = 10}, {.run_id = "another"});
+    const WriteReport again = writer.write(small_content(10, rank));
+    EXPECT_EQ(again.path, folder / "step-00000010");
+    EXPECT_EQ(again.bytes, bytes);
+    EXPECT_EQ(files::read_file(folder / "step-00000010/manifest.json"), manifest);
+    writer.write(small_content(20, rank));
+  });
+  EXPECT_THAT(checkpoint_steps(path), ElementsAre(20));
+}
+
 TEST_F(CheckpointWriterTest, KeepsTheNewest) {
   write({10, 20, 30, 40}, 2);
   EXPECT_THAT(checkpoint_steps(path), ElementsAre(40, 30));

@@ -48,6 +48,21 @@ TEST(OnTrial, PassesComputeTheSameAndLeaveNothingBehind) {
   EXPECT_TRUE(module.forward().equal(results[0])) << "as if nothing had been drawn";
 }
 
+TEST(SeedDraws, RanksAndStepsDrawForThemselves) {
+  const auto drawn = [](const DrawSeed& seed) {
+    seed_draws(at::kCPU, seed);
+    return at::rand({4});
+  };
+  const DrawSeed seed = {.seed = 7, .rank = 1, .step = 3};
+  const at::Tensor first = drawn(seed);
+  for (const DrawSeed& other : {DrawSeed{.seed = 8, .rank = 1, .step = 3}, DrawSeed{.seed = 7, .rank = 2, .step = 3},
+                                DrawSeed{.seed = 7, .rank = 1, .step = 4}, DrawSeed{.seed = 7, .rank = 3, .step = 1},
+                                DrawSeed{.seed = ~uint64_t{0}, .rank = 1, .step = 3}}) {
+    EXPECT_FALSE(drawn(other).equal(first));
+  }
+  EXPECT_TRUE(drawn(seed).equal(first)) << "whatever was drawn before";
+}
+
 TEST(Device, TheCpuIsAlwaysThere) {
   EXPECT_EQ(choose_device("cpu", rank_of_node(0)), at::Device(at::kCPU));
   EXPECT_EQ(choose_device("cpu", rank_of_node(7)), at::Device(at::kCPU));

@@ -192,6 +192,7 @@ TEST(TruncateMetrics, LeavesWhatWasBeforeTheStep) {
 {"event":"step","step":5}
 {"event":"checkpoint","step":5}
 {"event":"step","step":6}
+{"event":"recovery","step":6}
 {"event":"end","training_loss":1}
 {"event":"resume","step":4}
 {"event":"ste)");
@@ -201,17 +202,22 @@ TEST(TruncateMetrics, LeavesWhatWasBeforeTheStep) {
   const std::vector<nlohmann::json> expected = {{{"event", "start"}, {"steps", 10}},
                                                 {{"event", "step"}, {"step", 5}},
                                                 {{"event", "checkpoint"}, {"step", 5}},
+                                                {{"event", "recovery"}, {"step", 6}},
                                                 {{"event", "resume"}, {"step", 4}}};
   EXPECT_EQ(lines_of(path), expected);
   Metrics metrics(path, files::JsonLinesMode::kAppend);
   metrics.on_resume({.step = 5, .path = "c", .changes = "ranks (3, was 2)"});
   metrics.on_checkpoint({.step = 6, .path = "d", .bytes = 7, .seconds = 0.5});
+  metrics.on_recovery({.step = 7, .lost_ranks = {0}});
+  metrics.on_recovery({.step = 8, .lost_ranks = {1, 2}, .seconds = 0.5});
   const std::vector<nlohmann::json> lines = lines_of(path);
-  ASSERT_EQ(lines.size(), 6U);
-  EXPECT_EQ(lines[4],
-            nlohmann::json({{"event", "resume"}, {"step", 5}, {"path", "c"}, {"changes", "ranks (3, was 2)"}}));
+  ASSERT_EQ(lines.size(), 9U);
   EXPECT_EQ(lines[5],
+            nlohmann::json({{"event", "resume"}, {"step", 5}, {"path", "c"}, {"changes", "ranks (3, was 2)"}}));
+  EXPECT_EQ(lines[6],
             nlohmann::json({{"event", "checkpoint"}, {"step", 6}, {"path", "d"}, {"bytes", 7}, {"seconds", 0.5}}));
+  EXPECT_EQ(lines[7], nlohmann::json({{"event", "recovery"}, {"step", 7}, {"lost_ranks", {0}}}));
+  EXPECT_EQ(lines[8], nlohmann::json({{"event", "recovery"}, {"step", 8}, {"lost_ranks", {1, 2}}, {"seconds", 0.5}}));
 }
 
 }  // namespace

@@ -42,15 +42,16 @@ struct WorkerFlags {
 struct WorkerEnv {
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;        // among the processes of this node
-  int64_t local_world_size = 1;  // processes of this node
-  std::string master_addr;       // host of the job's store; empty for a single process
-  int64_t master_port = 0;       // 1..65535; 0 for a single process
-  bool use_agent_store = false;  // TORCHELASTIC_USE_AGENT_STORE: the launcher serves the store, not rank 0
-  int64_t restart_count = 0;     // TORCHELASTIC_RESTART_COUNT
-  std::string run_id;            // TORCHELASTIC_RUN_ID, the same for all processes of a job
-  std::string error_file;        // TORCHELASTIC_ERROR_FILE, to which a failing worker writes its error; empty: none
-  std::string socket_interface;  // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
+  int64_t local_rank = 0;          // among the processes of this node
+  int64_t local_world_size = 1;    // processes of this node
+  std::string master_addr;         // host of the job's store; empty for a single process
+  int64_t master_port = 0;         // 1..65535; 0 for a single process
+  bool use_agent_store = false;    // TORCHELASTIC_USE_AGENT_STORE: the launcher serves the store, not rank 0
+  int64_t restart_count = 0;       // TORCHELASTIC_RESTART_COUNT
+  bool recovers_in_place = false;  // NARROWCAST_RECOVERY=in_place: the launcher replaces a lost rank's process alone
+  std::string run_id;              // TORCHELASTIC_RUN_ID, the same for all processes of a job
+  std::string error_file;          // TORCHELASTIC_ERROR_FILE, to which a failing worker writes its error; empty: none
+  std::string socket_interface;    // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
 
   // Whether all ranks run on this node.
   bool on_one_node() const { return local_world_size == world_size; }

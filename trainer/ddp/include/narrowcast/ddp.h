@@ -134,6 +134,13 @@ class DistributedDataParallel {
   // do after two steps.
   bool settle_buckets() { return reducer_.settle_buckets(); }
 
+  // Whether the buckets stay as they are from now on. The same on all ranks.
+  bool buckets_are_settled() const { return reducer_.buckets_are_settled(); }
+
+  // A collective, after a backward pass: broadcasts rank 0's buffers now if the next forward would do so
+  // (DdpOptions::broadcast_buffers). Then all replicas are equal between steps, buffers included.
+  void sync_buffers() { reducer_.sync_buffers(); }
+
   // The state on which later steps depend, besides parameters and optimizer. Call it between steps, once the buckets
   // are settled. A training with the same options that resumes from this state gives the same bits.
   ReducerState state() const { return reducer_.state(); }

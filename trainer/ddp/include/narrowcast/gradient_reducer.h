@@ -113,7 +113,7 @@ class NARROWCAST_EXPORT GradientReducer {
   // The nodes over which the hook averages (CommHook::nodes); empty without a hook.
   std::string hook_nodes() const { return hook_ == nullptr ? "" : hook_->nodes(); }
   // The hook's decision (CommHook::decision); empty without a hook.
-  std::string hook_decision() const;
+  std::string hook_decision() const { return hook_ == nullptr ? "" : hook_->decision(); }
   // Calls CommHook::rescale_state of the hook, if there is one.
   void rescale_hook_state(double factor);
   // Bytes of gradients, codes and scales that this rank has sent.
@@ -130,6 +130,10 @@ class NARROWCAST_EXPORT GradientReducer {
   // A collective: rebuilds the buckets and broadcasts rank 0's buffers now if that is due, and chooses the size of
   // buckets. Returns whether the buckets stay as they are from now on.
   bool settle_buckets();
+  // Whether the buckets stay as they are from now on.
+  bool buckets_are_settled() const;
+  // A collective: broadcasts rank 0's buffers now if that is due.
+  void sync_buffers();
   // The bucket size that was chosen. Empty before the choice, without a choice, and after load_state.
   const std::optional<BucketChoice>& bucket_choice() const { return bucket_choice_; }
   // The state on which later steps depend, besides parameters and optimizer.

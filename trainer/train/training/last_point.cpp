@@ -1,0 +1,43 @@
+#include "trainer/train/training/last_point.h"
+
+#include <utility>
+
+namespace narrowcast::training {
+
+bool LastPoint::can_be_told() const {
+  return left_ != nullptr && steps_.outer() == nullptr && steps_.model().keeps_replicas_equal() &&
+         steps_.model().buckets_are_settled();
+}
+
+void LastPoint::remember(const Counters& counters, bool is_reported) {
+  if (!can_be_told()) {
+    point_.reset();
+    return;
+  }
+  left_->reset();  // From now on it can be told anew.
+  point_ = Point{.reducer = steps_.model().state(),
+                 .counters = counters,
+                 .window_loss = steps_.copy_of_window_loss(),
+                 .is_reported = is_reported};
+  for (hooks::HookState& state : point_->reducer.hook.states) {
+    for (auto& [name, tensor] : state) tensor = tensor.clone();
+  }
+}
+
+// Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them.
+void LastPoint::leave(bool in_step) {
+  if (!point_.has_value()) {
+    return;
+  }
+  SurvivingState state = {.content = {}, .is_reported = point_->is_reported};
+  if (in_step) {
+    steps_.restore_buffers();
+  }
+  Counters counters = point_->counters;
+  counters.window_loss = point_->window_loss.item<double>();
+  state.content = save_training(steps_.parts(), counters, point_->reducer);
+  for (auto& [name, tensor] : state.content.replica) tensor = tensor.clone();
+  *left_ = std::move(state);
+}
+
+}  // namespace narrowcast::training

@@ -1,0 +1,46 @@
+// The last point at which a training was between steps, for a recovery in place (recovery.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "trainer/train/training/optimizer_steps.h"
+#include "trainer/train/training/recovery.h"
+#include "trainer/train/training/training_state.h"
+
+namespace narrowcast::training {
+
+// What a rank must copy after each step, so that it can tell its state after a step that failed. It is little: no
+// exchange changes parameters and optimizer, and OptimizerSteps saves the buffers before each step. So it copies
+// counters, and the hook's state, which is as large as the gradients if the hook keeps residuals.
+class LastPoint {
+ public:
+  // `steps` must outlive this object. `left` gets the state; null: nothing is remembered.
+  LastPoint(OptimizerSteps& steps, std::optional<SurvivingState>* left) : steps_(steps), left_(left) {}
+
+  // Call it after each step, before the reports due after it, and after resuming. `is_reported`: these reports were
+  // done. After a step they are always done again: rank 0 may have been lost before it wrote them.
+  void remember(const Counters& counters, bool is_reported);
+
+  // Writes the state at the last point, when the training has ended or an exchange has failed; `in_step`: in
+  // OptimizerSteps::take_next. Writes nothing if the state cannot be told: before the buckets are settled, with an
+  // outer optimizer, or if replicas differ.
+  void leave(bool in_step);
+
+ private:
+  struct Point {
+    ReducerState reducer;  // its tensors are copies
+    Counters counters = {};
+    at::Tensor window_loss = {};
+    bool is_reported = true;
+  };
+
+  bool can_be_told() const;
+
+  OptimizerSteps& steps_;
+  std::optional<SurvivingState>* const left_;
+  std::optional<Point> point_;  // empty if it cannot be told
+};
+
+}  // namespace narrowcast::training

@@ -1,0 +1,47 @@
+// Recovery in place: a training goes on after a rank was lost, without a checkpoint.
+//
+// All replicas are equal, so each survivor holds what was lost. While a training runs, each rank can tell its state at
+// the last point at which it was between steps. When a rank is lost, the training throws on all others, and leaves that
+// state behind. A new process takes the lost rank's place, and all ranks form a new group. There they find the furthest
+// point, and whoever is behind it gets the state from those who are not:
+//
+//   rank 0   step 41 done, fails in step 42    ──────────────────────────> goes on with step 42
+//   rank 1   killed in step 42; a new process  ── gets the state of 41 ──> goes on with step 42
+//   rank 2   step 41 done, fails in step 42    ──────────────────────────> goes on with step 42
+//
+// Ranks end a step at different times, so some may have done one step more than others.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <narrowcast/process_group.h>
+#include "trainer/train/checkpoint/manifest.h"
+
+namespace narrowcast::training {
+
+// The state of one rank at its last point between steps.
+struct SurvivingState {
+  checkpoint::Content content;  // as for a checkpoint; shares no tensors with the model
+  // Whether the reports, evaluations and checkpoints due after the step were done: only at the point from which this
+  // process resumed. After a step they are done again, since rank 0 may have been lost before it wrote them.
+  bool is_reported = true;
+};
+
+// The state from which a rank of the new group goes on.
+struct RecoveredState {
+  checkpoint::Restored restored;
+  bool is_reported = true;          // as in SurvivingState
+  std::vector<int64_t> lost_ranks;  // ranks that had no state, in order
+};
+
+// A collective of the new group. Ranks at the furthest point keep their state. They send it to the others, each
+// source a part. Returns nothing, on all ranks, if no rank has a state. Throws c10::DistBackendError if a peer fails,
+// and CorruptInputError if a peer sends something else.
+//
+// A rank at the furthest point keeps its own hook state and losses. The others begin with the hook state of a source,
+// but without its residuals: their own residuals are lost. Until the next report they count the losses of a source.
+std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::optional<SurvivingState> own);
+
+}  // namespace narrowcast::training
