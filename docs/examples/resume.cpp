@@ -94,7 +94,11 @@ std::string rank_file(int64_t rank) { return "rank-" + std::to_string(rank) + ".
 // A collective. Rank 0 writes the common state, and each rank its state of the hook. The file `latest` names a
 // checkpoint once it is complete. If a process is killed before that, the former checkpoint stays in use.
 void save(Training& training, const std::filesystem::path& folder, int64_t step) {
-  training.ddp.settle_buckets();
+  if (training.ddp.buckets_are_settled()) {
+    training.ddp.sync_buffers();
+  } else {
+    training.ddp.settle_buckets();
+  }
   const narrowcast::ReducerState reducer = training.ddp.state();
   const int rank = training.group()->getRank();
   const std::filesystem::path checkpoint = folder / std::to_string(step);
