@@ -128,36 +128,48 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShareStatesTest, ::testing::Values(1, 2, 3, 4, 
 using resuming::kSteps;
 using resuming::ResumeCase;
 
-// Throws, as a lost peer makes a pass throw, instead of its `fatal`-th training pass.
+// Throws, as a lost peer makes a pass throw, in its `fatal`-th training pass: instead of the forward pass, or in the
+// backward pass before the gradient that comes last, when other buckets have been exchanged.
 class FailingModel : public models::Model {
  public:
-  FailingModel(std::shared_ptr<models::Model> model, int64_t fatal)
-      : model_(register_module("model", std::move(model))), fatal_(fatal) {}
+  struct Failure {
+    int64_t pass = 0;  // 0: none
+    bool is_in_backward = false;
+  };
+  FailingModel(std::shared_ptr<models::Model> model, const Failure& failure)
+      : model_(register_module("model", std::move(model))), failure_(failure) {
+    model_->parameters().front().register_hook([this](const at::Tensor& gradient) {
+      TORCH_CHECK_WITH(DistBackendError, !failure_.is_in_backward || passes_ != failure_.pass,
+                       "rank 0: rank 1 is lost");
+      return gradient;
+    });
+  }
   at::Tensor forward(const models::Batch& batch) override {
-    TORCH_CHECK_WITH(DistBackendError, !is_training() || ++passes_ != fatal_, "rank 0: rank 1 is lost");
+    const bool fails = is_training() && ++passes_ == failure_.pass;
+    TORCH_CHECK_WITH(DistBackendError, !fails || failure_.is_in_backward, "rank 0: rank 1 is lost");
     return model_->forward(batch);
   }
   models::ModelOptions options() const override { return model_->options(); }
 
  private:
   std::shared_ptr<models::Model> model_;
-  const int64_t fatal_;
+  const Failure failure_;
   int64_t passes_ = 0;
 };
 
 // A training of which all ranks are interrupted, and rank `lost` is then replaced by a new process.
 struct Interruption {
-  int64_t fatal_pass = 0;       // of all ranks; 0: none
-  int64_t fatal_look = 0;       // whether to stop, after a step; 0: none
-  std::optional<int64_t> lost;  // null: no rank
+  FailingModel::Failure failure = {};  // of all ranks
+  int64_t fatal_look = 0;              // whether to stop, after a step; 0: none
+  std::optional<int64_t> lost;         // null: no rank
 };
 
 using Models = std::vector<std::shared_ptr<models::Model>>;
 
-Models new_models(int64_t world_size, const ResumeCase& value, int64_t fatal_pass) {
+Models new_models(int64_t world_size, const ResumeCase& value, const FailingModel::Failure& failure) {
   Models models;
   for (const auto& model : resuming::models_of(world_size, value, 1)) {
-    models.push_back(std::make_shared<FailingModel>(model, fatal_pass));
+    models.push_back(std::make_shared<FailingModel>(model, failure));
   }
   return models;
 }
@@ -166,7 +178,7 @@ Models new_models(int64_t world_size, const ResumeCase& value, int64_t fatal_pas
 Models train_through(int64_t world_size, const ResumeCase& value, const Interruption& interruption) {
   const TrainingOptions options = resuming::options_of(value);
   const data::TextDataset dataset = testing::small_text();
-  Models models = new_models(world_size, value, interruption.fatal_pass);
+  Models models = new_models(world_size, value, interruption.failure);
   std::vector<std::optional<SurvivingState>> states(static_cast<size_t>(world_size));
   const auto run = [&](int64_t rank, const ProcessGroupPtr& group, bool is_interrupted) {
     std::optional<RecoveredState> recovered;
@@ -188,7 +200,7 @@ Models train_through(int64_t world_size, const ResumeCase& value, const Interrup
   });
   if (interruption.lost) {
     states[*interruption.lost].reset();
-    models[*interruption.lost] = new_models(world_size, value, 0)[*interruption.lost];
+    models[*interruption.lost] = new_models(world_size, value, {})[*interruption.lost];
   }
   EXPECT_EQ(std::ranges::count_if(states, [](const auto& state) { return state.has_value(); }),
             world_size - (interruption.lost ? 1 : 0));
@@ -199,7 +211,7 @@ Models train_through(int64_t world_size, const ResumeCase& value, const Interrup
 Models train_undisturbed(int64_t world_size, const ResumeCase& value) {
   const TrainingOptions options = resuming::options_of(value);
   const data::TextDataset dataset = testing::small_text();
-  Models models = new_models(world_size, value, 0);
+  Models models = new_models(world_size, value, {});
   run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
     train({.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp}, options);
   });
@@ -227,13 +239,14 @@ TEST_P(RecoveryTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
   const Models whole = train_undisturbed(world_size, value);
   const int64_t passes = 3 * value.accumulation_steps + 1;  // In step 4, or its first pass.
   for (const Interruption& interruption :
-       {Interruption{.fatal_pass = passes, .lost = std::nullopt}, Interruption{.fatal_pass = passes, .lost = 0},
-        Interruption{.fatal_pass = passes + value.accumulation_steps, .lost = 2},
+       {Interruption{.failure = {passes}, .lost = std::nullopt}, Interruption{.failure = {passes}, .lost = 0},
+        Interruption{.failure = {passes + value.accumulation_steps - 1, true}, .lost = 2},
+        Interruption{.failure = {passes + 2 * value.accumulation_steps - 1, true}, .lost = 0},
         Interruption{.fatal_look = 3, .lost = 1}}) {
     const Models recovered = train_through(world_size, value, interruption);
     for (int64_t rank = 0; rank < world_size; ++rank) {
       EXPECT_TRUE(resuming::equal_bits(*recovered[rank], *whole[rank]))
-          << "pass " << interruption.fatal_pass << ", look " << interruption.fatal_look << ", rank " << rank;
+          << "pass " << interruption.failure.pass << ", look " << interruption.fatal_look << ", rank " << rank;
     }
   }
 }
