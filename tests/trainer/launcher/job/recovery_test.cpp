@@ -108,13 +108,20 @@ TEST_F(InPlaceRecoveryTest, AnnouncesTheStartBeforeItAllowsIt) {
                                 "--max_restarts=2 within an hour)"));
 }
 
-TEST_F(InPlaceRecoveryTest, ReplacesRanksThatLostTheirPeersToo) {
+TEST_F(InPlaceRecoveryTest, ReplacesSeveralRanksForOneFailure) {
   EXPECT_TRUE(replaces(1, kBySigkill));
-  EXPECT_TRUE(replaces(0, {.exit_code = 3}));
+  EXPECT_TRUE(replaces(0, {.exit_code = 5}));
   EXPECT_EQ(told.at(1),
-            "rank 0 (pid 1000) ended with exit code 3; a new process takes its place (1 of --max_restarts=2 within an "
+            "rank 0 (pid 1000) ended with exit code 5; a new process takes its place (1 of --max_restarts=2 within an "
             "hour)")
       << "it is the same failure";
+}
+
+// After a time-out, a new process would wait for the rank that hangs.
+TEST_F(InPlaceRecoveryTest, LeavesARankThatCannotRecoverToTheGroup) {
+  EXPECT_FALSE(replaces(0, {.exit_code = 3}));
+  EXPECT_TRUE(group.announced.empty());
+  EXPECT_FALSE(report_of(0, {.exit_code = 3}).used_up) << "all ranks may start again";
 }
 
 TEST_F(InPlaceRecoveryTest, EndsTheJobWhenTheLimitIsReached) {
