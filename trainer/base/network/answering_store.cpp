@@ -98,19 +98,21 @@ void AnsweringStore::wait(const Keys& keys, const milliseconds& timeout) {
     tell(timeout, [=](Store& store) { store.wait(keys, timeout); });
     return;
   }
-  for (milliseconds left = timeout; !wait_for_slice(keys, std::min(left, kSlice), left <= kSlice); left -= kSlice) {
+  for (milliseconds left = timeout; !arrive(keys, left); left -= kSlice) {
     const std::string why = interrupted();
     TORCH_CHECK_WITH(DistNetworkError, why.empty(), why);
   }
 }
 
-// Returns whether the keys exist. The last slice throws as the whole wait does.
-bool AnsweringStore::wait_for_slice(const Keys& keys, milliseconds slice, bool is_last) {
+// Waits for one slice of the time that is left. Returns whether the keys exist. The last slice throws as the whole wait
+// does.
+bool AnsweringStore::arrive(const Keys& keys, milliseconds left) {
+  const milliseconds slice = std::min(left, kSlice);
   try {
     tell(slice, [=](Store& store) { store.wait(keys, slice); });
     return true;
   } catch (const c10::DistStoreError&) {
-    if (is_last) {
+    if (left <= kSlice) {
       throw;
     }
     return false;

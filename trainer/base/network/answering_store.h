@@ -77,7 +77,7 @@ class AnsweringStore : public c10d::Store {
 
  private:
   std::function<std::string()> interruption();
-  bool wait_for_slice(const std::vector<std::string>& keys, std::chrono::milliseconds slice, bool is_last);
+  bool arrive(const std::vector<std::string>& keys, std::chrono::milliseconds left);
   template <class Operation>
   auto ask(std::chrono::milliseconds waiting, Operation operation);
   template <class Operation>

@@ -353,9 +353,7 @@ void GradientReducer::backward(const at::Tensor& loss) const {
 }
 
 void GradientReducer::zero_grad() {
-  for (const NamedTensor& parameter : state_.parameters) {
-    parameter.tensor.mutable_grad().reset();
-  }
+  for (const NamedTensor& parameter : state_.parameters) parameter.tensor.mutable_grad().reset();
 }
 
 std::string GradientReducer::hook_name() const {
@@ -381,9 +379,9 @@ std::optional<double> GradientReducer::compression() const {
     return hook_->compression();
   }
   if (payload_bytes_without_hook() == 0) return std::nullopt;
-  int64_t float32_bytes = 0;
-  for (const NamedTensor& parameter : trainable_) float32_bytes += 4 * parameter.tensor.numel();
-  return static_cast<double>(float32_bytes) / static_cast<double>(gradient_bytes(trainable_));
+  double float32_bytes = 0;
+  for (const NamedTensor& parameter : trainable_) float32_bytes += static_cast<double>(4 * parameter.tensor.numel());
+  return float32_bytes / static_cast<double>(gradient_bytes(trainable_));
 }
 
 double GradientReducer::take_waited_seconds() { return passes_->take_waited_seconds(); }

@@ -9,7 +9,7 @@ bool LastPoint::can_be_told() const {
          steps_.model().buckets_are_settled();
 }
 
-void LastPoint::remember(const Counters& counters, bool is_reported) {
+void LastPoint::remember(const Counters& counters, Reports reports) {
   if (!can_be_told()) {
     point_.reset();
     return;
@@ -18,19 +18,19 @@ void LastPoint::remember(const Counters& counters, bool is_reported) {
   point_ = Point{.reducer = steps_.model().state(),
                  .counters = counters,
                  .window_loss = steps_.copy_of_window_loss(),
-                 .is_reported = is_reported};
+                 .is_reported = reports == Reports::kDone};
   for (hooks::HookState& state : point_->reducer.hook.states) {
     for (auto& [name, tensor] : state) tensor = tensor.clone();
   }
 }
 
 // Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them.
-void LastPoint::leave(bool in_step) {
+void LastPoint::leave(Moment moment) {
   if (!point_.has_value()) {
     return;
   }
   SurvivingState state = {.content = {}, .is_reported = point_->is_reported};
-  if (in_step) {
+  if (moment == Moment::kInStep) {
     steps_.restore_buffers();
   }
   Counters counters = point_->counters;

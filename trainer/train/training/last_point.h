@@ -11,6 +11,12 @@
 
 namespace narrowcast::training {
 
+// Whether the reports, evaluations and checkpoints due after the last step are done.
+enum class Reports { kDue, kDone };
+
+// When a training ends or fails: in OptimizerSteps::take_next, or otherwise.
+enum class Moment { kInStep, kBetweenSteps };
+
 // What a rank must copy after each step, so that it can tell its state after a step that failed. It is little: no
 // exchange changes parameters and optimizer, and OptimizerSteps saves the buffers before each step. So it copies
 // counters, and the hook's state, which is as large as the gradients if the hook keeps residuals.
@@ -19,14 +25,13 @@ class LastPoint {
   // `steps` must outlive this object. `left` gets the state; null: nothing is remembered.
   LastPoint(OptimizerSteps& steps, std::optional<SurvivingState>* left) : steps_(steps), left_(left) {}
 
-  // Call it after each step, before the reports due after it, and after resuming. `is_reported`: these reports were
-  // done. After a step they are always done again: rank 0 may have been lost before it wrote them.
-  void remember(const Counters& counters, bool is_reported);
+  // Call it after each step, before its reports, and after resuming. After a step, reports are always done again: rank
+  // 0 may have been lost before it wrote them.
+  void remember(const Counters& counters, Reports reports);
 
-  // Writes the state at the last point, when the training has ended or an exchange has failed; `in_step`: in
-  // OptimizerSteps::take_next. Writes nothing if the state cannot be told: before the buckets are settled, with an
-  // outer optimizer, or if replicas differ.
-  void leave(bool in_step);
+  // Writes the state at the last point, when the training has ended or an exchange has failed. Writes nothing if the
+  // state cannot be told: before the buckets are settled, with an outer optimizer, or if replicas differ.
+  void leave(Moment moment);
 
  private:
   struct Point {

@@ -37,10 +37,10 @@ class TrainingRun {
   TrainingResult run() {
     try {
       TrainingResult result = train();
-      last_point_.leave(is_in_step_);
+      last_point_.leave(moment_);
       return result;
     } catch (const c10::DistError&) {
-      last_point_.leave(is_in_step_);
+      last_point_.leave(moment_);
       throw;
     }
   }
@@ -49,7 +49,7 @@ class TrainingRun {
   TrainingResult train() {
     if (setup_.checkpoints.restored != nullptr) {
       resume(*setup_.checkpoints.restored);
-      last_point_.remember(counters_, setup_.checkpoints.is_reported);  // The window has not begun to run.
+      last_point_.remember(counters_, setup_.checkpoints.is_reported ? Reports::kDone : Reports::kDue);
     }
     report_decision();
     window_began_ = Clock::now();
@@ -69,10 +69,10 @@ class TrainingRun {
     }
     steps_.begin_at(counters_.step + 1);
     while (!is_over() && !diverged_at_.has_value() && !preempted_.has_value()) {
-      is_in_step_ = true;
+      moment_ = Moment::kInStep;
       steps_.take_next(counters_);
-      is_in_step_ = false;
-      last_point_.remember(counters_now(), /*is_reported=*/false);
+      moment_ = Moment::kBetweenSteps;
+      last_point_.remember(counters_now(), Reports::kDue);
       finish_step();
     }
   }
@@ -375,10 +375,9 @@ class TrainingRun {
   OptimizerSteps steps_;
   LastPoint last_point_;
   StopAgreement stop_agreement_;
-
   Counters counters_;
-  bool is_in_step_ = false;   // Whether take_next runs, or has thrown.
-  int64_t checked_step_ = 0;  // At which the replicas were last compared.
+  Moment moment_ = Moment::kBetweenSteps;  // of take_next
+  int64_t checked_step_ = 0;               // At which the replicas were last compared.
   bool buckets_reported_ = false;
   std::optional<int64_t> saved_step_;  // of the last checkpoint
   std::optional<int64_t> diverged_at_;
