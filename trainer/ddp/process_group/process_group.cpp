@@ -97,8 +97,9 @@ constexpr std::chrono::milliseconds kBetweenLooks{50};
 // The same for a rank that was found silent: its launcher first asks it for its stack.
 constexpr std::chrono::milliseconds kUntilSilentIsReplaced{10000};
 
-ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options, rendezvous::JobStore& job) {
-  const auto store = job.join();
+// The group of the ranks that have met in `store`.
+ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options,
+                        const c10::intrusive_ptr<c10d::Store>& store) {
   compare_backends(store, env, options.backend);
   auto group =
       c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
@@ -110,11 +111,12 @@ ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options
 }
 
 // As connect, but gives up when a process is replaced: Gloo tries for a long time to reach one that is gone. Then the
-// attempt ends by itself, on a thread that is left behind.
+// attempt ends by itself, on a thread that is left behind. It uses only keys of these ranks' attempt.
 ProcessGroupPtr connect_unless_replaced(const WorkerEnv& env, const ProcessGroupOptions& options,
+                                        const c10::intrusive_ptr<c10d::Store>& store,
                                         const std::shared_ptr<rendezvous::JobStore>& job) {
   auto task = std::make_shared<std::packaged_task<ProcessGroupPtr()>>(
-      [env, options, job] { return connect(env, options, *job); });
+      [env, options, store, job] { return connect(env, options, store); });
   std::future<ProcessGroupPtr> connected = task->get_future();
   std::thread([task] { (*task)(); }).detach();
   while (connected.wait_for(kBetweenLooks) != std::future_status::ready) {
@@ -128,9 +130,10 @@ ProcessGroupPtr connect_unless_replaced(const WorkerEnv& env, const ProcessGroup
 std::optional<JoinedGroup> try_to_join(const WorkerEnv& env, const ProcessGroupOptions& options,
                                        const std::shared_ptr<rendezvous::JobStore>& job) {
   try {
+    const auto store = job->join();
     const bool recovers = env.recovers_in_place && env.world_size > 1;
-    const JoinedGroup joined = {recovers ? connect_unless_replaced(env, options, job) : connect(env, options, *job),
-                                job};
+    const JoinedGroup joined = {
+        recovers ? connect_unless_replaced(env, options, store, job) : connect(env, options, store), job};
     job->end_joining();
     return joined;
   } catch (const c10::DistError& error) {
