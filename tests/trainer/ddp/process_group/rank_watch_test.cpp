@@ -189,6 +189,7 @@ TEST(RankWatchTest, AllOthersLearnWhoIsSilent) {
   // Rank 0 serves the store: after its end the other ranks could not learn of the loss.
   RankWatch::Options serving = watching_for_all(0, 1, of_rank_0);
   serving.rank_0_serves = true;
+  serving.look_every = 200ms;  // It waits for the others as long as three polls take.
   serving.on_silence = [&, tell = serving.on_silence](int64_t lost) {
     EXPECT_EQ(store->add("watch/told", 0), 2);
     tell(lost);
