@@ -112,7 +112,7 @@ void read_sealed_entry(const std::string& value) {
   TORCH_INTERNAL_ASSERT(text.value_or("text") == "text", "a proof without the secret");
 }
 
-// What a rank wrote about another one that is silent.
+// Reads the entry of a rank about another one that is silent.
 void read_silent_rank(const std::string& text) { TORCH_INTERNAL_ASSERT(launcher::parse_starts(text).value_or(0) >= 0); }
 
 // Lists that a writer of checkpoints gets from the ranks.

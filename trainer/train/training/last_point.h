@@ -17,9 +17,9 @@ enum class Reports { kDue, kDone };
 // When a training ends or fails: in OptimizerSteps::take_next, or otherwise.
 enum class Moment { kInStep, kBetweenSteps };
 
-// What a rank must copy after each step, so that it can tell its state after a step that failed. It is little: no
-// exchange changes parameters and optimizer, and OptimizerSteps saves the buffers before each step. So it copies
-// counters, and the hook's state, which is as large as the gradients if the hook keeps residuals.
+// Copies little after each step, and can tell this rank's state after a step that failed: no exchange changes
+// parameters and optimizer, and OptimizerSteps saves the buffers before each step. The copies are counters and the
+// hook's state, which is as large as the gradients if the hook keeps residuals.
 class LastPoint {
  public:
   // `steps` must outlive this object. `left` gets the state; null: nothing is remembered.

@@ -140,7 +140,7 @@ int64_t bytes_from(const Inventory& inventory, size_t source) {
   return bytes;
 }
 
-// What this source sends to each rank that needs it. A peer's inventory decides the size, so both must agree.
+// Builds the message of this source to each rank that needs it. The first source's inventory decides its content.
 at::Tensor message_of(const Inventory& inventory, size_t source, const SurvivingState& state) {
   const TensorMap tensors = tensors_of(state);
   std::vector<at::Tensor> pieces = {at::empty({0}, at::kByte)};

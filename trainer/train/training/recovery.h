@@ -36,12 +36,12 @@ struct RecoveredState {
   std::vector<int64_t> lost_ranks;  // ranks that had no state, in order
 };
 
-// A collective of the new group. Ranks at the furthest point keep their state. They send it to the others, each
-// source a part. Returns nothing, on all ranks, if no rank has a state. Throws c10::DistBackendError if a peer fails,
-// and CorruptInputError if a peer sends something else.
+// A collective of the new group. Ranks at the furthest point keep their state, and are the sources of the others. Each
+// source sends a part. Returns nothing, on all ranks, if no rank has a state. Throws c10::DistBackendError if a peer
+// fails, and CorruptInputError if a peer sends something else.
 //
-// A rank at the furthest point keeps its own hook state and losses. The others begin with the hook state of a source,
-// but without its residuals: their own residuals are lost. Until the next report they count the losses of a source.
+// The others begin with the hook state of a source, but without its residuals: their own residuals are lost. Until the
+// next report they count the losses of a source.
 std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::optional<SurvivingState> own);
 
 }  // namespace narrowcast::training

@@ -376,7 +376,7 @@ class TrainingRun {
   LastPoint last_point_;
   StopAgreement stop_agreement_;
   Counters counters_;
-  Moment moment_ = Moment::kBetweenSteps;  // of take_next
+  Moment moment_ = Moment::kBetweenSteps;  // kInStep: take_next runs, or has thrown.
   int64_t checked_step_ = 0;               // At which the replicas were last compared.
   bool buckets_reported_ = false;
   std::optional<int64_t> saved_step_;  // of the last checkpoint

@@ -43,9 +43,9 @@ void compare_with_best(Counters& counters, double loss);
 // agree, and this rank's own.
 void save_counters(const Counters& counters, checkpoint::Content& content);
 
-// In a world of another size, the mean over ranks of window_loss stays the same. A rank without a
-// former rank in a world of the same size takes that of FormerRanks::first. Throws CorruptInputError
-// naming a value that is missing or not a number.
+// In a world of another size, the mean over ranks of window_loss stays the same. A rank without a former rank in a
+// world of the same size takes the window_loss of FormerRanks::first. Throws CorruptInputError naming a value that is
+// missing or not a number.
 Counters load_counters(const checkpoint::Restored& restored, int64_t world_size);
 
 using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;

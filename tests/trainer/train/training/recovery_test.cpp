@@ -46,7 +46,7 @@ SurvivingState state_at(int64_t step, int64_t rank, bool is_reported = false) {
   return state;
 }
 
-// What each of the ranks gets, if rank r has states[r].
+// Returns the result of each rank, if rank r has states[r].
 std::vector<std::optional<RecoveredState>> shared(const std::vector<std::optional<SurvivingState>>& states) {
   std::vector<std::optional<RecoveredState>> results(states.size());
   run_ranks(static_cast<int64_t>(states.size()),
@@ -128,8 +128,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShareStatesTest, ::testing::Values(1, 2, 3, 4, 
 using resuming::kSteps;
 using resuming::ResumeCase;
 
-// Throws, as a lost peer makes a pass throw, in its `fatal`-th training pass: instead of the forward pass, or in the
-// backward pass before the gradient that comes last, when other buckets have been exchanged.
+// Throws in one training pass, as a lost peer makes a pass throw. It throws instead of the forward pass, or in the
+// backward pass before the last gradient, when other buckets have been exchanged.
 class FailingModel : public models::Model {
  public:
   struct Failure {
