@@ -17,6 +17,8 @@ import network_namespace  # noqa: E402 -- found by the line above
 TIMEOUT_SECONDS = 3
 # How long a network is down: a moment, or until all must have noticed.
 _CUTS = (0.3, TIMEOUT_SECONDS + 1)
+# Only a restart gives back what the lost rank alone knew, such as its residuals, and only a restart reads a checkpoint.
+RESTARTS = ["--recovery=restart"]
 # The maximum time from a fault to the next checkpoint.
 LIMIT_SECONDS = 60
 
@@ -229,7 +231,7 @@ class NoLink:
 
     def hosts(self):
         # Faults of the network are made from outside.
-        return [([], [f"--nproc_per_node={self._ranks}", "--isolate=off"])]
+        return [([], [f"--nproc_per_node={self._ranks}", "--isolate=off", *RESTARTS])]
 
 
 def can_drop_links():
@@ -289,7 +291,7 @@ class Wires:
 
     def hosts(self):
         # Always all nodes: fewer would give other bits.
-        flags = [f"--nnodes={self._network.hosts}:{self._network.hosts}", f"--nproc_per_node={self._ranks_per_host}",
+        flags = [f"--nnodes={self._network.hosts}:{self._network.hosts}", f"--nproc_per_node={self._ranks_per_host}", *RESTARTS,
                  "--rdzv_backend=c10d", f"--rdzv_endpoint={self._network.address(0)}",
                  f"--rdzv_conf=keep_alive_interval=0.2,keep_alive_max_attempt=10,heartbeat_timeout={TIMEOUT_SECONDS}"]
         return [(self._network.command(host, ["env", f"GLOO_SOCKET_IFNAME={network_namespace.INTERFACE}"]), flags)
