@@ -41,7 +41,7 @@ class NarrowcastRunRecoveryTest : public NarrowcastRunNodesFixture {
   network::TcpStorePtr store() const { return network::reach_tcp_store("127.0.0.1", std::stol(port), kPatience); }
   static std::string key(const std::string& name) { return rendezvous::job_prefix("job7") + "/" + name; }
   static void report_silent(c10d::Store& store, const std::string& rank, const std::string& starts) {
-    store.set(key(rendezvous::kSilentRank + rank), std::vector<uint8_t>(starts.begin(), starts.end()));
+    store.set(key(rendezvous::silent_key(0, rank)), std::vector<uint8_t>(starts.begin(), starts.end()));
   }
   static std::string starts(c10d::Store& store) { return store.get_to_str(key(rendezvous::kStarts)); }
 };

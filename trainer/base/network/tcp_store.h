@@ -67,14 +67,17 @@ inline std::string job_prefix(const std::string& run_id) { return "narrowcast/" 
 inline constexpr const char* kEndedRank = "ended_rank";
 
 // Recovery in place: how many processes have taken the place of another one since the ranks were last started together,
-// in decimal; below job_prefix(). Without the key there were none. narrowcast-run adds 1 before it starts such a
-// process. From it, ranks learn that a process for which they wait may be gone.
+// and how many nodes were lost (places.h), in decimal; below job_prefix(). Without the key there were none.
+// narrowcast-run adds 1 before it starts such a process. From it, ranks learn that a process for which they wait may be
+// gone.
 inline constexpr const char* kStarts = "starts";
 
-// Recovery in place: comes before the number of a rank; below job_prefix(). A rank that finds another one silent writes
-// the value of kStarts that it read when its group was made. narrowcast-run then ends that rank's process, unless the
-// process was started later.
-inline constexpr const char* kSilentRank = "silent/";
+// Recovery in place: the key for a rank, as it is numbered after so many changes of the places; below job_prefix(). A
+// rank that finds it silent writes the value of kStarts that it read when its group was made. narrowcast-run then ends
+// that rank's process, unless the process was started later.
+inline std::string silent_key(int64_t changes, int64_t rank) {
+  return "silent/" + std::to_string(changes) + "/" + std::to_string(rank);
+}
 
 // The environment variable of workers that recover in place, and its value. Other workers do not have the variable.
 inline constexpr const char* kRecoveryVariable = "NARROWCAST_RECOVERY";

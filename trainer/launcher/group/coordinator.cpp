@@ -1,5 +1,7 @@
 #include "trainer/launcher/group/coordinator.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -45,6 +47,9 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
       form();
       break;
     case Decision::Phase::kRunning:
+      if (changes_in_place()) {
+        change_members();
+      }
       look_at_newcomers();
       look_at_members();
       break;
@@ -153,6 +158,8 @@ void Coordinator::form() {
     return;
   }
   decision_.members = std::move(members);
+  decision_.changes = 0;
+  decision_.change.clear();
   decision_.phase = Decision::Phase::kRunning;
   decision_.note.clear();
 }
@@ -180,6 +187,60 @@ std::string Coordinator::lost_because(const Roster::Node& node) const {
                                   : silence;
 }
 
+// Returns whether all members that are still there run their workers.
+bool Coordinator::may_change_members() const {
+  return std::none_of(decision_.members.begin(), decision_.members.end(), [&](const Member& member) {
+    return present(roster_.nodes().at(member.ticket)) && roster_.report(member.ticket, decision_.round);
+  });
+}
+
+// Removes members that are gone and admits newcomers, while the ranks of the others live on.
+void Coordinator::change_members() {
+  const bool some_are_gone =
+      std::any_of(decision_.members.begin(), decision_.members.end(),
+                  [&](const Member& member) { return !present(roster_.nodes().at(member.ticket)); });
+  const bool are_full = static_cast<int64_t>(decision_.members.size()) == own_.settings.max_nodes;
+  if (!may_change_members() || (are_full && !some_are_gone)) {
+    return;
+  }
+  const Applicants found = applicants();
+  std::vector<Member> members = membership_->form(found);
+  if (members.empty()) {
+    forming_since_ = decision_.note.empty() ? now_ : *forming_since_;
+    decision_.note = membership_->missing(found);
+    if (now_ - *forming_since_ > timeouts_.join) {
+      give_up("not complete within " + seconds(timeouts_.join) + ": " + decision_.note, program::kPeerFailed);
+    }
+    return;
+  }
+  decision_.note.clear();
+  if (std::string change = describe_change(members); !change.empty()) {
+    decision_.change = std::move(change);
+    decision_.members = std::move(members);
+    ++decision_.changes;
+  }
+}
+
+// Names the members that `members` lack, and those that are new. Empty if there are none.
+std::string Coordinator::describe_change(const std::vector<Member>& members) const {
+  const auto has = [](const std::vector<Member>& all, int64_t ticket) {
+    return std::any_of(all.begin(), all.end(), [ticket](const Member& member) { return member.ticket == ticket; });
+  };
+  std::vector<std::string> changes;
+  for (const Member& member : decision_.members) {
+    if (!has(members, member.ticket)) {
+      const Roster::Node& node = roster_.nodes().at(member.ticket);
+      changes.push_back(member.name + (wants_to_leave(node) ? " left" : " was lost: " + lost_because(node)));
+    }
+  }
+  for (const Member& member : members) {
+    if (!is_member(member.ticket)) {
+      changes.push_back(name_of(roster_.nodes().at(member.ticket).view.node) + " joined");
+    }
+  }
+  return printable(absl::StrJoin(changes, ", "), kLongestReason);
+}
+
 void Coordinator::look_at_newcomers() {
   const bool full = static_cast<int64_t>(decision_.members.size()) == own_.settings.max_nodes;
   for (const auto& [ticket, node] : roster_.nodes()) {
@@ -188,10 +249,10 @@ void Coordinator::look_at_newcomers() {
     }
     if (!membership_->elastic()) {
       turn_away(ticket, "the job is already running with all of its nodes", program::kWrongUse);
-    } else if (!full) {
+    } else if (!full && !(changes_in_place() && may_change_members())) {
       newcomer_ = name_of(node.view.node);
       decision_.phase = Decision::Phase::kStopping;
-    } else if (now_ - node.came > timeouts_.join) {
+    } else if (full && now_ - node.came > timeouts_.join) {
       turn_away(ticket, "no place became free within " + seconds(timeouts_.join), program::kPeerFailed);
     }
   }
@@ -199,7 +260,11 @@ void Coordinator::look_at_newcomers() {
 
 void Coordinator::look_at_members() {
   bool all_succeeded = true;
+  const bool are_changing = changes_in_place() && may_change_members();
   for (const Member& member : decision_.members) {
+    if (are_changing && !present(roster_.nodes().at(member.ticket))) {
+      return;  // The others wait for enough nodes.
+    }
     const auto report = roster_.report(member.ticket, decision_.round);
     all_succeeded = all_succeeded && report && report->end == NodeReport::End::kSucceeded;
     if (roster_.is_lost(member.ticket) || (report && report->end != NodeReport::End::kSucceeded)) {

@@ -8,6 +8,9 @@
 //
 // A node that joins stops the round only if the job has fewer members than --nnodes allows.
 //
+// With recovery in place, nodes come and go while a round runs, as long as no member has reported: the members change,
+// and the ranks of those that stay live on. If too few nodes stay, their ranks wait for others to come.
+//
 // A round that ended by a failure counts against --max_restarts. A round that ended because nodes came, left or were
 // lost does not count (verdict.h).
 //
@@ -46,6 +49,9 @@ class Coordinator {
 
   const Decision& decision() const { return decision_; }
 
+  // Whether members may change while a round runs.
+  bool changes_in_place() const { return own_.settings.in_place && membership_->elastic(); }
+
   // Returns whether no other launcher needs this one any more.
   bool everyone_left() const { return decision_.phase == Decision::Phase::kOver && roster_.others_left(); }
 
@@ -56,6 +62,8 @@ class Coordinator {
   void turn_away(int64_t ticket, const std::string& reason, int code);
   bool cannot_form(const Applicants& found);
   void form();
+  void change_members();
+  bool may_change_members() const;
   void look_at_members();
   void look_at_newcomers();
   void conclude();
@@ -68,6 +76,7 @@ class Coordinator {
   const Member* lost_member() const;
   Applicants applicants();
   std::string lost_because(const Roster::Node& node) const;
+  std::string describe_change(const std::vector<Member>& members) const;
 
   const NodeDescription own_;
   const GroupTimeouts timeouts_;

@@ -149,6 +149,8 @@ struct Decision {
   int64_t round = 0;
   std::string run_id = {};
   std::vector<Member> members = {};          // members of the round, by node rank; empty before the first round
+  int64_t changes = 0;      // recovery in place: how often the members have changed during the round
+  std::string change = {};  // and why they did so last, for users
   std::optional<GroupEnd> end = {};          // end of the previous round; in kOver, end of the job
   std::string note = {};                     // text for users: what the group waits for
   std::map<int64_t, GroupEnd> evicted = {};  // by ticket: launchers that were turned away, and why

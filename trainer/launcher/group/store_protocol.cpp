@@ -12,6 +12,7 @@
 #include "ops/common/text.h"
 #include "trainer/base/process/failpoint.h"
 #include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/group/worker_entries.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -38,6 +39,21 @@ std::vector<std::string> keys_of_node(int64_t ticket) {
     keys.push_back(node_key(ticket, name));
   }
   return keys;
+}
+
+rendezvous::Places places_of(const Decision& decision) {
+  rendezvous::Places places = {.changes = decision.changes};
+  for (const Member& member : decision.members) {
+    places.nodes.push_back({.node = member.ticket, .ranks = member.nproc});
+  }
+  return places;
+}
+
+// Whether a member of `before` is none of `now`.
+bool lacks_some_of(const Decision& now, const Decision& before) {
+  const rendezvous::Places places = places_of(now);
+  return std::any_of(before.members.begin(), before.members.end(),
+                     [&](const Member& member) { return !places.first_rank(member.ticket).has_value(); });
 }
 
 constexpr size_t kMostBytesOfADecision = size_t{8} << 20;  // The largest value that a store takes.
@@ -155,13 +171,30 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
 
 void StoreHost::step(Clock::time_point now) {
   const Decision& decision = coordinator_.step(now, look());
-  if (decision.phase == Decision::Phase::kRunning && decision.round != prepared_round_) {
-    before_round_();
-    prepared_round_ = decision.round;
-    pass(Failpoint::kRoundPrepared);
+  if (decision.phase == Decision::Phase::kRunning) {
+    prepare(decision);
   }
   publish(decision);
   give_sign();
+}
+
+// Removes and writes what workers read, before they can learn of the round or of the change.
+void StoreHost::prepare(const Decision& decision) {
+  const bool is_new = decision.round != prepared_.round;
+  if (!is_new && decision.changes == prepared_.changes) {
+    return;
+  }
+  if (is_new) {
+    before_round_();
+  }
+  if (coordinator_.changes_in_place()) {
+    announce_places(entries_.store(), decision.run_id, places_of(decision));
+    if (!is_new && lacks_some_of(decision, prepared_)) {
+      announce_loss(entries_.store(), decision.run_id);
+    }
+  }
+  prepared_ = decision;
+  pass(Failpoint::kRoundPrepared);
 }
 
 std::vector<NodeView> StoreHost::look() {

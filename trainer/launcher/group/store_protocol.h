@@ -104,7 +104,8 @@ class StoreMember {
 // The host's part of the protocol.
 class StoreHost {
  public:
-  // Writes the first decision. `before_round` is called before each round. A `seal` with a secret must have a session.
+  // Writes the first decision. `before_round` is called before each round, and removes the entries of its workers. With
+  // recovery in place the workers' places are written then (worker_entries.h). A `seal` with a secret must have a session.
   StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal = {},
             std::chrono::milliseconds pause = {});
 
@@ -127,6 +128,7 @@ class StoreHost {
   void look_at_sealed(NodeView& node);
   void look_at_plain();
   void read(NodeView& node, const std::vector<std::optional<std::string>>& texts);
+  void prepare(const Decision& decision);
   void publish(const Decision& decision);
   void give_sign();
 
@@ -137,7 +139,7 @@ class StoreHost {
   int64_t tickets_ = 0;           // number of tickets drawn, as far as known
   std::deque<int64_t> expected_;  // tickets whose launchers have not introduced themselves
   std::string published_;
-  int64_t prepared_round_ = -1;
+  Decision prepared_ = {.round = -1};  // the last decision by which workers run
   const std::chrono::milliseconds pause_;
   int64_t steps_ = 0;
   std::map<int64_t, std::string> welcomed_;  // By ticket, the hello that was answered.

@@ -15,8 +15,14 @@ std::string key_of(const std::string& run_id, const std::string& name) {
   return rendezvous::job_prefix(run_id) + "/" + name;
 }
 
-std::string silent_key(const std::string& run_id, int64_t rank) {
-  return key_of(run_id, rendezvous::kSilentRank + std::to_string(rank));
+std::string silent_key(const std::string& run_id, const NumberedRank& rank) {
+  return key_of(run_id, rendezvous::silent_key(rank.changes, rank.rank));
+}
+
+int64_t add_start(c10d::Store& store, const std::string& run_id) {
+  const int64_t starts = store.add(key_of(run_id, rendezvous::kStarts), 1);
+  NARROWCAST_CHECK_INPUT(starts > 0, "the job's store: ", rendezvous::kStarts, " is ", starts);
+  return starts;
 }
 
 }  // namespace
@@ -25,19 +31,24 @@ void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank
   store.set(key_of(run_id, rendezvous::kEndedRank), stored(std::to_string(rank)));
 }
 
-int64_t announce_start(c10d::Store& store, const std::string& run_id, int64_t rank) {
-  const int64_t starts = store.add(key_of(run_id, rendezvous::kStarts), 1);
-  NARROWCAST_CHECK_INPUT(starts > 0, "the job's store: ", rendezvous::kStarts, " is ", starts);
+void announce_places(c10d::Store& store, const std::string& run_id, const rendezvous::Places& places) {
+  store.set(key_of(run_id, rendezvous::kPlaces), stored(rendezvous::to_text(places)));
+}
+
+void announce_loss(c10d::Store& store, const std::string& run_id) { add_start(store, run_id); }
+
+int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank) {
+  const int64_t starts = add_start(store, run_id);
   store.deleteKey(silent_key(run_id, rank));
   return starts;
 }
 
 // A get would wait for a key that does not exist. A compareSet with a value that no key has returns the stored value,
 // or the given value if the key does not exist.
-SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<int64_t>& ranks) {
+SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<NumberedRank>& ranks) {
   const std::vector<uint8_t> probe = stored("none");
   SilentRanks silent;
-  for (const int64_t rank : ranks) {
+  for (const NumberedRank& rank : ranks) {
     const std::vector<uint8_t> found = store.compareSet(silent_key(run_id, rank), probe, probe);
     if (const auto starts = parse_starts({reinterpret_cast<const char*>(found.data()), found.size()})) {
       silent[rank] = *starts;

@@ -2,6 +2,7 @@
 // rendezvous::job_prefix(), and the next round does not have them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,22 +11,38 @@
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "trainer/base/network/places.h"
+
 namespace narrowcast::launcher {
 
 // Announces that `rank` has ended, to ranks that would wait for it.
 void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
 
-// Announces that a process is about to take the place of `rank`. Returns the number of such processes in this round.
-// Earlier reports that the rank is silent are removed. Throws CorruptInputError if the store has a number that no
-// launcher writes.
-int64_t announce_start(c10d::Store& store, const std::string& run_id, int64_t rank);
+// A rank, as it is numbered since the members' last change (Decision::changes).
+struct NumberedRank {
+  int64_t rank = 0;
+  int64_t changes = 0;
+
+  auto operator<=>(const NumberedRank&) const = default;
+};
+
+// Announces that a process is about to take the place of `rank`. Returns the number of such processes and of losses of
+// nodes in this round. Earlier reports that the rank is silent are removed. Throws CorruptInputError if the store has a
+// number that no launcher writes.
+int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank);
+
+// Announces which ranks the nodes have.
+void announce_places(c10d::Store& store, const std::string& run_id, const rendezvous::Places& places);
+
+// Announces that ranks of a lost node may be waited for in vain. The new places must have been announced.
+void announce_loss(c10d::Store& store, const std::string& run_id);
 
 // Ranks that other ranks have found silent. The value is the number of announced starts when those ranks formed their
 // group: the report is about a process that was started no later.
-using SilentRanks = std::map<int64_t, int64_t>;
+using SilentRanks = std::map<NumberedRank, int64_t>;
 
 // Returns which of `ranks` are reported. Entries with another content are ignored. Never waits for a key.
-SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<int64_t>& ranks);
+SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<NumberedRank>& ranks);
 
 // Parses the number in a report about a silent rank; empty if it is not a number from 0 up.
 std::optional<int64_t> parse_starts(std::string_view text);

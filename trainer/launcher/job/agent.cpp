@@ -23,6 +23,12 @@ NodeReport::End end_of(const Outcome& outcome) {
   return outcome.stopped_by_group ? NodeReport::End::kStopped : NodeReport::End::kSucceeded;
 }
 
+// "4 ranks on 2 nodes"
+std::string world_text(const Round& round) {
+  return std::to_string(round.world_size) + (round.world_size == 1 ? " rank" : " ranks") +
+         (round.nodes == 1 ? "" : " on " + std::to_string(round.nodes) + " nodes");
+}
+
 }  // namespace
 
 int wait_unless_interrupted(WorkerRunner& runner, const std::function<bool(std::chrono::milliseconds)>& done) {
@@ -100,6 +106,7 @@ void Agent::run_round(const Directive& directive) {
   last_note_.clear();
   tell_restart(directive);
   round_ = directive.round;
+  first_worker_ = round_.first_rank;
   workers_ = plan_workers(options_.launch, round_, options_.environment);
   round_began_ = options_.wall_clock();
   if (options_.launch.in_place) {
@@ -123,9 +130,7 @@ void Agent::tell_restart(const Directive& directive) const {
   }
   const Round& round = directive.round;
   options_.tell("restart " + std::to_string(round.restart_count) +
-                " (--max_restarts=" + std::to_string(round.max_restarts) + "): " + std::to_string(round.world_size) +
-                (round.world_size == 1 ? " rank" : " ranks") +
-                (round.nodes == 1 ? "" : " on " + std::to_string(round.nodes) + " nodes"));
+                " (--max_restarts=" + std::to_string(round.max_restarts) + "): " + world_text(round));
 }
 
 // The recovery outlives a round, because it counts the processes of the last hour.
@@ -135,6 +140,7 @@ void Agent::begin_recovery() {
       return worker_of(rank) = plan_replacement(options_.launch, round_, worker_of(rank), number);
     };
     recovery_.emplace(rendezvous_, RecoveryOptions{.max_restarts = round_.max_restarts,
+                                                   .present = [this](int64_t rank) { return present_rank(rank); },
                                                    .record = [this](const auto& failure) { return record_of(failure); },
                                                    .command = command,
                                                    .now = [this] { return runner_.now(); },
@@ -148,15 +154,33 @@ Outcome Agent::supervise_round() {
   supervision.shutdown_timeout = options_.shutdown_timeout;
   supervision.signal_timeout = options_.signal_timeout;
   supervision.monitor_interval = options_.monitor_interval;
-  supervision.stop_wanted = [this] { return rendezvous_.directive().kind != Directive::Kind::kRun; };
+  supervision.stop_wanted = [this] { return !goes_on(); };
   supervision.succeeded = [this](int64_t rank) {
-    rendezvous_.rank_succeeded(rank);
+    rendezvous_.rank_succeeded(present_rank(rank).rank);
     if (recovery_) {
       recovery_->rank_succeeded();
     }
   };
   supervision.replacer = recovery_ ? &*recovery_ : nullptr;
   return supervise(runner_, workers_, supervision);
+}
+
+// Returns whether the group goes on with the round. Its nodes may have changed.
+bool Agent::goes_on() {
+  const Directive directive = rendezvous_.directive();
+  if (directive.kind != Directive::Kind::kRun) {
+    return false;
+  }
+  if (directive.round.changes != round_.changes) {
+    round_ = directive.round;
+    options_.tell(round_.change + ": goes on with " + world_text(round_));
+  }
+  return true;
+}
+
+// The number by which the job knows a worker now.
+NumberedRank Agent::present_rank(int64_t rank) const {
+  return {.rank = rank - first_worker_ + round_.first_rank, .changes = round_.changes};
 }
 
 void Agent::report(const Outcome& outcome) {
@@ -176,13 +200,13 @@ void Agent::report(const Outcome& outcome) {
 
 void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
 
-WorkerCommand& Agent::worker_of(int64_t rank) { return workers_.at(static_cast<size_t>(rank - round_.first_rank)); }
+WorkerCommand& Agent::worker_of(int64_t rank) { return workers_.at(static_cast<size_t>(rank - first_worker_)); }
 
 FailureRecord Agent::record_of(const WorkerFailure& failure) {
   const WorkerCommand& worker = worker_of(failure.rank);
   program::WorkerError error = program::read_error_file(worker.error_file);
   const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
-  return {.rank = failure.rank,
+  return {.rank = present_rank(failure.rank).rank,
           .pid = failure.pid,
           .node = "",
           .ending = failure.ending,

@@ -50,6 +50,8 @@ class Agent {
   void tell_restart(const Directive& directive) const;
   void begin_recovery();
   Outcome supervise_round();
+  bool goes_on();
+  NumberedRank present_rank(int64_t rank) const;
   void report(const Outcome& outcome);
   void tell_group(const NodeReport& report);
   WorkerCommand& worker_of(int64_t rank);
@@ -62,7 +64,8 @@ class Agent {
   Rendezvous& rendezvous_;
   const AgentOptions options_;
   std::chrono::system_clock::time_point round_began_;
-  Round round_;                              // the last round
+  Round round_;                              // the last round, with its present nodes
+  int64_t first_worker_ = 0;                 // WorkerCommand::rank of its first worker
   std::vector<WorkerCommand> workers_;       // its workers' present processes, in rank order
   std::optional<InPlaceRecovery> recovery_;  // since the first round; empty: workers do not recover in place
   std::string last_note_;

@@ -42,8 +42,8 @@ bool surely_serves(const GroupRequest& request);
 struct LocalEntries {
   std::function<void()> before_round = [] {};                                  // called before each round
   std::function<void(int64_t)> succeeded = [](int64_t) {};                     // of a rank
-  std::function<int64_t(int64_t)> announce_start = [](int64_t) { return 1; };  // as in worker_entries.h
-  std::function<SilentRanks(const std::set<int64_t>&)> silent = [](const auto&) { return SilentRanks(); };
+  std::function<int64_t(const NumberedRank&)> announce_start = [](const auto&) { return 1; };  // as in worker_entries.h
+  std::function<SilentRanks(const std::set<NumberedRank>&)> silent = [](const auto&) { return SilentRanks(); };
 };
 
 // The rendezvous of a job on one node: it decides alone.
@@ -54,16 +54,16 @@ class LocalRendezvous : public Rendezvous {
 
   Directive directive() override;
   void rank_succeeded(int64_t rank) override { entries_.succeeded(rank); }
-  void announce_start(int64_t rank) override { starts_[rank] = entries_.announce_start(rank); }
-  std::optional<int64_t> announced_start(int64_t rank) override { return starts_.at(rank); }
-  SilentRanks silent_ranks(const std::set<int64_t>& ranks) override { return entries_.silent(ranks); }
+  void announce_start(const NumberedRank& rank) override { starts_[rank] = entries_.announce_start(rank); }
+  std::optional<int64_t> announced_start(const NumberedRank& rank) override { return starts_.at(rank); }
+  SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) override { return entries_.silent(ranks); }
   void report(const NodeReport& report) override;
   bool may_leave() override { return true; }
 
  private:
   Round round_;
   const LocalEntries entries_;
-  std::map<int64_t, int64_t> starts_;  // results of announce_start, by rank
+  std::map<NumberedRank, int64_t> starts_;  // results of announce_start
   RestartRule restarts_;
   std::optional<GroupEnd> end_;  // end of the previous round
   bool over_ = false;

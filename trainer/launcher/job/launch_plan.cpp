@@ -113,8 +113,8 @@ void check_filter(const char* flag, const LaunchOptions& options, const std::vec
 }
 
 // Sets the files of a worker in the folder of that attempt.
-void set_files(const LaunchOptions& options, const std::string& attempt, WorkerCommand& worker) {
-  const std::filesystem::path folder = worker_folder(options.output.run_folder, attempt, std::to_string(worker.rank));
+void set_files(const LaunchOptions& options, const std::string& attempt, int64_t rank, WorkerCommand& worker) {
+  const std::filesystem::path folder = worker_folder(options.output.run_folder, attempt, std::to_string(rank));
   const WorkerTargets targets = targets_for(options.output, worker.local_rank, folder);
   worker.error_file = folder / "error.json";
   worker.environment["TORCHELASTIC_ERROR_FILE"] = worker.error_file;
@@ -122,19 +122,25 @@ void set_files(const LaunchOptions& options, const std::string& attempt, WorkerC
   worker.error = targets.error;
 }
 
+// Sets the worker's place in the job.
+void set_rank(const LaunchOptions& options, const Round& round, WorkerCommand& worker) {
+  const int64_t rank = round.first_rank + worker.local_rank;
+  worker.prefix = prefix_for(options, rank, worker.local_rank);
+  worker.environment["RANK"] = std::to_string(rank);
+  worker.environment["ROLE_RANK"] = std::to_string(round.role_first_rank + worker.local_rank);
+}
+
 // Adds the parts that differ between the workers of this node.
 void add_own_part(const LaunchOptions& options, const Round& round, WorkerCommand& worker) {
-  set_files(options, std::to_string(round.restart_count), worker);
-  worker.prefix = prefix_for(options, worker.rank, worker.local_rank);
+  set_files(options, std::to_string(round.restart_count), worker.rank, worker);
+  set_rank(options, round, worker);
   if (!options.processors.empty()) {
     worker.processors = options.processors.at(static_cast<size_t>(worker.local_rank));
   }
-  worker.environment["RANK"] = std::to_string(worker.rank);
   worker.environment["LOCAL_RANK"] = std::to_string(options.virtual_local_rank ? 0 : worker.local_rank);
   if (options.virtual_local_rank) {
     worker.environment[kVisibleGpus] = gpu_of(worker.local_rank, worker.environment);
   }
-  worker.environment["ROLE_RANK"] = std::to_string(round.role_first_rank + worker.local_rank);
 }
 
 }  // namespace
@@ -247,8 +253,10 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
   environment.insert(inherited.begin(), inherited.end());
   environment.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // unless the user set it
   environment.erase(rendezvous::kRecoveryVariable);
+  environment.erase(rendezvous::kNodeVariable);
   if (options.in_place) {
     environment[rendezvous::kRecoveryVariable] = rendezvous::kRecoveryInPlace;
+    environment[rendezvous::kNodeVariable] = std::to_string(round.node);
   }
 
   std::vector<WorkerCommand> workers;
@@ -267,7 +275,12 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
 }
 
 WorkerCommand plan_replacement(const LaunchOptions& options, const Round& round, WorkerCommand worker, int64_t number) {
-  set_files(options, std::to_string(round.restart_count) + "." + std::to_string(number), worker);
+  for (const auto& [name, value] : node_environment(options, round)) {
+    worker.environment[name] = value;
+  }
+  set_rank(options, round, worker);
+  set_files(options, std::to_string(round.restart_count) + "." + std::to_string(number),
+            round.first_rank + worker.local_rank, worker);
   worker.environment[kRestartCount] = std::to_string(round.restart_count + number);
   return worker;
 }

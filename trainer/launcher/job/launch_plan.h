@@ -118,7 +118,8 @@ void check_workers(const LaunchOptions& options, const EnvironmentVariables& inh
 std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Round& round,
                                         const EnvironmentVariables& inherited);
 
-// Returns the command of the process that takes the place of `worker` in that round. `number` counts such processes
+// Returns the command of the process that takes the place of `worker` in that round. Its rank is the one that the
+// round's present nodes give it, and WorkerCommand::rank stays the worker's. `number` counts such processes
 // from 1: it adds to the worker's TORCHELASTIC_RESTART_COUNT. The process has its own folder, "RUN/attempt_0.1/3".
 WorkerCommand plan_replacement(const LaunchOptions& options, const Round& round, WorkerCommand worker, int64_t number);
 

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -34,6 +36,7 @@ InPlaceRecovery::InPlaceRecovery(Rendezvous& rendezvous, RecoveryOptions options
 void InPlaceRecovery::begin_round() {
   any_succeeded_ = false;
   refused_.reset();
+  announced_.clear();
   starts_.clear();
   ended_.clear();
 }
@@ -55,12 +58,13 @@ bool InPlaceRecovery::replaces(const WorkerFailure& failure) {
   for (const std::string& line : describe_replacement(*end.failure, limit)) {
     options_.tell(line);
   }
-  rendezvous_.announce_start(failure.rank);
+  announced_[failure.rank] = options_.present(failure.rank);
+  rendezvous_.announce_start(announced_[failure.rank]);
   return true;
 }
 
 std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
-  const std::optional<int64_t> number = rendezvous_.announced_start(rank);
+  const std::optional<int64_t> number = rendezvous_.announced_start(announced_.at(rank));
   if (!number) {
     return std::nullopt;
   }
@@ -71,10 +75,21 @@ std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
 
 // A report with a smaller number is about an earlier process.
 std::vector<int64_t> InPlaceRecovery::hanging(const std::set<int64_t>& running) {
+  std::map<NumberedRank, int64_t> ranks;
+  for (const int64_t rank : running) {
+    ranks[options_.present(rank)] = rank;
+  }
+  std::set<NumberedRank> asked;
+  std::ranges::transform(ranks, std::inserter(asked, asked.end()), [](const auto& entry) { return entry.first; });
   std::vector<int64_t> found;
-  for (const auto& [rank, starts] : rendezvous_.silent_ranks(running)) {
-    if (running.contains(rank) && starts >= starts_[rank] && ended_.insert(rank).second) {
-      options_.tell("rank " + std::to_string(rank) +
+  for (const auto& [silent, starts] : rendezvous_.silent_ranks(asked)) {
+    const auto own = ranks.find(silent);
+    if (own == ranks.end()) {
+      continue;  // The answer is older than the question.
+    }
+    const int64_t rank = own->second;
+    if (starts >= starts_[rank] && ended_.insert(rank).second) {
+      options_.tell("rank " + std::to_string(silent.rank) +
                     " is silent for other ranks: it gets SIGQUIT, and SIGKILL after 1 s");
       found.push_back(rank);
     }

@@ -38,9 +38,10 @@ Recovery parse_recovery(const std::string& flag, std::string_view text);
 bool recovers_in_place(Recovery wanted, int64_t max_restarts, const std::filesystem::path& program,
                        const std::filesystem::path& own_folder);
 
-// The parts of a launcher that a recovery uses.
+// The parts of a launcher that a recovery uses. Ranks are those of WorkerCommand.
 struct RecoveryOptions {
   int64_t max_restarts = 0;
+  std::function<NumberedRank(int64_t rank)> present = [](int64_t rank) { return NumberedRank{.rank = rank}; };
   std::function<FailureRecord(const WorkerFailure&)> record;           // describes a failure of the present process
   std::function<WorkerCommand(int64_t rank, int64_t number)> command;  // of the round's `number`th new process
   std::function<Clock::time_point()> now;
@@ -73,6 +74,7 @@ class InPlaceRecovery : public Replacer {
   RestartRule rule_;
   bool any_succeeded_ = false;
   std::optional<GroupEnd> refused_;    // the failure that the rule did not allow
+  std::map<int64_t, NumberedRank> announced_;  // by rank: under which number its next start was announced
   std::map<int64_t, int64_t> starts_;  // by rank: number of starts that were announced when its process started
   std::set<int64_t> ended_;            // ranks whose processes were found hanging
 };

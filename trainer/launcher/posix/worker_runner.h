@@ -32,7 +32,7 @@ struct StreamTarget {
 
 // One process to start.
 struct WorkerCommand {
-  int64_t rank = 0;
+  int64_t rank = 0;  // when the node's workers started together; also the name of a process that took its place
   int64_t local_rank = 0;
   std::vector<std::string> arguments = {};  // the program's path first
   EnvironmentVariables environment = {};    // all of it

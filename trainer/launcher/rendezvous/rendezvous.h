@@ -28,6 +28,9 @@ struct Round {
   int64_t role_first_rank = 0;  // like first_rank and world_size, among nodes with this role
   int64_t role_world_size = 1;
   int64_t restart_count = 0;  // number of previous rounds
+  int64_t node = 0;           // names this node among the job's nodes, also in places.h; 0: it is alone
+  int64_t changes = 0;        // recovery in place: how often the nodes have changed during the round
+  std::string change = {};    // and why they did so last, for users
   int64_t max_restarts = 0;
 };
 
@@ -35,7 +38,7 @@ struct Round {
 struct Directive {
   enum class Kind {
     kWait,  // the next round is not complete yet
-    kRun,   // run the workers of `round`
+    kRun,   // run the workers of `round`. They go on if it runs already, but its nodes have changed in place.
     kStop,  // end the workers of the round, and report
     kOver,  // the job is over, with `end`
   };
@@ -58,15 +61,15 @@ class Rendezvous {
 
   // Announces to the ranks of the round, on all nodes, that a process is about to take the place of `rank`, which is
   // one of this node. Never blocks.
-  virtual void announce_start(int64_t rank) = 0;
+  virtual void announce_start(const NumberedRank& rank) = 0;
 
   // Returns the number of processes that have taken another's place in this round, with the announced one, once its
   // announcement is in the store. Never blocks.
-  virtual std::optional<int64_t> announced_start(int64_t rank) = 0;
+  virtual std::optional<int64_t> announced_start(const NumberedRank& rank) = 0;
 
   // Returns which of this node's `ranks` other ranks have found silent. Never blocks: the answer may be older than the
   // question.
-  virtual SilentRanks silent_ranks(const std::set<int64_t>& ranks) = 0;
+  virtual SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) = 0;
 
   // Reports the end of this node's workers in the last round. Before the first round it reports that the launcher was
   // interrupted. Never blocks.

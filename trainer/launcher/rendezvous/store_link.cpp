@@ -57,14 +57,14 @@ class StoreLink::Conversation {
     changed_.notify_all();
   }
 
-  void announce_start(int64_t rank) {
+  void announce_start(const NumberedRank& rank) {
     const std::lock_guard lock(mutex_);
     state_.starts.erase(rank);
     starting_.insert(rank);
     changed_.notify_all();
   }
 
-  void watch(const std::set<int64_t>& ranks) {
+  void watch(const std::set<NumberedRank>& ranks) {
     const std::lock_guard lock(mutex_);
     watched_ = ranks;
     std::erase_if(state_.silent, [&](const auto& entry) { return !ranks.contains(entry.first); });
@@ -142,10 +142,10 @@ class StoreLink::Conversation {
   // Announces processes that are about to start.
   void tell_starts(c10d::Store& store) {
     std::unique_lock lock(mutex_);
-    const std::set<int64_t> ranks = std::exchange(starting_, {});
+    const std::set<NumberedRank> ranks = std::exchange(starting_, {});
     const std::string run_id = current_run();
     lock.unlock();
-    for (const int64_t rank : ranks) {
+    for (const NumberedRank& rank : ranks) {
       const int64_t starts = launcher::announce_start(store, run_id, rank);
       lock.lock();
       state_.starts[rank] = starts;
@@ -155,7 +155,7 @@ class StoreLink::Conversation {
 
   void look_for_silent_ranks(c10d::Store& store) {
     std::unique_lock lock(mutex_);
-    const std::set<int64_t> ranks = watched_;
+    const std::set<NumberedRank> ranks = watched_;
     const std::string run_id = current_run();
     lock.unlock();
     SilentRanks silent = read_silent_ranks(store, run_id, ranks);
@@ -251,8 +251,8 @@ class StoreLink::Conversation {
   std::condition_variable changed_;
   LinkState state_;
   std::optional<int64_t> succeeded_;  // the last rank that succeeded, until it is announced
-  std::set<int64_t> starting_;        // ranks whose starts are to be announced
-  std::set<int64_t> watched_;         // ranks that may be found silent
+  std::set<NumberedRank> starting_;        // ranks whose starts are to be announced
+  std::set<NumberedRank> watched_;         // ranks that may be found silent
   std::optional<RoundReport> report_;
   bool leaving_ = false;
   bool stopping_ = false;
@@ -275,9 +275,9 @@ LinkState StoreLink::state() const { return conversation_->state(); }
 
 void StoreLink::rank_succeeded(int64_t rank) { conversation_->rank_succeeded(rank); }
 
-void StoreLink::announce_start(int64_t rank) { conversation_->announce_start(rank); }
+void StoreLink::announce_start(const NumberedRank& rank) { conversation_->announce_start(rank); }
 
-void StoreLink::watch(const std::set<int64_t>& ranks) { conversation_->watch(ranks); }
+void StoreLink::watch(const std::set<NumberedRank>& ranks) { conversation_->watch(ranks); }
 
 void StoreLink::report(const RoundReport& report) { conversation_->report(report); }
 

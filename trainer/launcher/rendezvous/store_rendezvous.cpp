@@ -22,6 +22,9 @@ Round round_of(const Decision& decision, const NodeState& state, const Member& o
               .world_size = 0,
               .role_world_size = 0,
               .restart_count = decision.round,
+              .node = own.ticket,
+              .changes = decision.changes,
+              .change = decision.change,
               .max_restarts = state.max_restarts};
   for (const Member& member : decision.members) {
     if (member.ticket == own.ticket) {
@@ -119,13 +122,13 @@ bool StoreRendezvous::never_spoke() const {
   return options_.hosted == nullptr && Clock::now() - began_ > 2 * limits.read_timeout + limits.heartbeat_timeout;
 }
 
-std::optional<int64_t> StoreRendezvous::announced_start(int64_t rank) {
+std::optional<int64_t> StoreRendezvous::announced_start(const NumberedRank& rank) {
   const LinkState state = link_.state();
   const auto found = state.starts.find(rank);
   return found == state.starts.end() ? std::nullopt : std::optional(found->second);
 }
 
-SilentRanks StoreRendezvous::silent_ranks(const std::set<int64_t>& ranks) {
+SilentRanks StoreRendezvous::silent_ranks(const std::set<NumberedRank>& ranks) {
   link_.watch(ranks);
   return link_.state().silent;
 }

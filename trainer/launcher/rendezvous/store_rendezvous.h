@@ -16,9 +16,9 @@ class StoreRendezvous : public Rendezvous {
 
   Directive directive() override;
   void rank_succeeded(int64_t rank) override { link_.rank_succeeded(rank); }
-  void announce_start(int64_t rank) override { link_.announce_start(rank); }
-  std::optional<int64_t> announced_start(int64_t rank) override;
-  SilentRanks silent_ranks(const std::set<int64_t>& ranks) override;
+  void announce_start(const NumberedRank& rank) override { link_.announce_start(rank); }
+  std::optional<int64_t> announced_start(const NumberedRank& rank) override;
+  SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) override;
   void report(const NodeReport& report) override;
   bool may_leave() override;
   int64_t ignored_entries() const override { return link_.state().rejected; }

@@ -30,6 +30,10 @@ class CoordinatorTest : public ::testing::Test {
     begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1});
   }
 
+  void begin_in_place(int64_t least, int64_t most) {
+    begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1, .in_place = true});
+  }
+
   NodeDescription describe(const std::string& host, int64_t node_rank) const {
     return {.host = host, .pid = 7, .nproc = 2, .node_rank = node_rank, .settings = settings_};
   }
@@ -343,6 +347,63 @@ TEST_F(CoordinatorTest, ElasticJobEvictsASpareInTheEnd) {
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   after_the_join_timeout();
   EXPECT_EQ(decision().evicted.at(2).text, "no place became free within 10 s");
+}
+
+TEST_F(CoordinatorTest, MembersChangeInPlace) {
+  begin_in_place(1, 2);
+  comes("b", 0);
+  after(100);
+  dead.insert(2);
+  after(600);
+  after(600);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+  EXPECT_EQ(decision().round, 0);
+  EXPECT_EQ(decision().changes, 1);
+  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s");
+  EXPECT_EQ(decision().members.size(), 1U);
+  comes("c", 0);
+  EXPECT_EQ(after(100).changes, 2);
+  EXPECT_EQ(decision().change, "c (pid 7) joined");
+  EXPECT_EQ(decision().members.back().ticket, 3);
+  reports(3, NodeReport::End::kInterrupted);
+  EXPECT_EQ(after(100).changes, 3);
+  EXPECT_EQ(decision().change, "node 1 (c) left");
+  EXPECT_EQ(after(100).changes, 3);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+}
+
+TEST_F(CoordinatorTest, RanksWaitInPlaceForEnoughNodes) {
+  begin_in_place(2, 2);
+  comes("b", 0);
+  after(100);
+  dead.insert(2);
+  after(600);
+  after(600);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+  EXPECT_EQ(decision().changes, 0);
+  EXPECT_THAT(decision().note, HasSubstr("1 node has joined of at least 2"));
+  comes("c", 0);
+  EXPECT_EQ(after(100).changes, 1);
+  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s, c (pid 7) joined");
+  dead.insert(3);
+  after(600);
+  after_the_join_timeout();
+  after(600);
+  EXPECT_EQ(decision().phase, Phase::kOver);
+  EXPECT_THAT(end().text, HasSubstr("not complete within 10 s"));
+}
+
+TEST_F(CoordinatorTest, AMemberThatReportsInPlaceEndsTheRound) {
+  begin_in_place(1, 2);
+  comes("b", 0);
+  after(100);
+  reports(2, NodeReport::End::kFailed, 3);
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().round, 1);
+  EXPECT_EQ(decision().changes, 0);
 }
 
 }  // namespace

@@ -41,40 +41,56 @@ TEST_F(WorkerEntriesTest, TellsRanksWhoHasEnded) {
 }
 
 TEST_F(WorkerEntriesTest, CountsStarts) {
-  EXPECT_EQ(announce_start(store, "job7", 3), 1);
-  EXPECT_EQ(announce_start(store, "job7", 0), 2);
+  EXPECT_EQ(announce_start(store, "job7", {3}), 1);
+  EXPECT_EQ(announce_start(store, "job7", {0}), 2);
   EXPECT_EQ(seen_by_ranks.get(rendezvous::kStarts), entry("2"));
   hosted.forget_workers();
-  EXPECT_EQ(announce_start(store, "job7", 3), 1) << "in the next round";
+  EXPECT_EQ(announce_start(store, "job7", {3}), 1) << "in the next round";
 }
 
 TEST_F(WorkerEntriesTest, AStrangersNumberOfStartsIsAnError) {
   seen_by_ranks.set(rendezvous::kStarts, entry("-7"));
   seen_by_ranks.wait({rendezvous::kStarts}, testing::kPatience);
-  EXPECT_THROW(announce_start(store, "job7", 3), CorruptInputError);
+  EXPECT_THROW(announce_start(store, "job7", {3}), CorruptInputError);
+}
+
+TEST_F(WorkerEntriesTest, TellsRanksTheirPlaces) {
+  const rendezvous::Places places = {.changes = 1, .nodes = {{.node = 1, .ranks = 2}, {.node = 3, .ranks = 4}}};
+  announce_places(store, "job7", places);
+  announce_loss(store, "job7");
+  seen_by_ranks.wait({rendezvous::kStarts}, testing::kPatience);
+  EXPECT_EQ(seen_by_ranks.get_to_str(rendezvous::kPlaces), rendezvous::to_text(places));
+  EXPECT_EQ(announce_start(store, "job7", {0}), 2) << "after the loss";
+  hosted.forget_workers();
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::kPlaces}));
 }
 
 TEST_F(WorkerEntriesTest, ReadsReportsAboutSilentRanks) {
-  const auto set = [&](const std::string& rank, const std::string& starts) {
-    seen_by_ranks.set(rendezvous::kSilentRank + rank, entry(starts));
-    seen_by_ranks.wait({rendezvous::kSilentRank + rank}, testing::kPatience);
+  const auto set = [&](const NumberedRank& rank, const std::string& starts) {
+    const std::string key = rendezvous::silent_key(rank.changes, rank.rank);
+    seen_by_ranks.set(key, entry(starts));
+    seen_by_ranks.wait({key}, testing::kPatience);
   };
-  EXPECT_THAT(read_silent_ranks(store, "job7", {0, 1, 2, 3}), IsEmpty());
-  set("1", "0");
-  set("2", "12");
-  set("3", "x");
-  set("4", "0");
-  EXPECT_THAT(read_silent_ranks(store, "job7", {0, 1, 2, 3}), UnorderedElementsAre(Pair(1, 0), Pair(2, 12)));
-  EXPECT_FALSE(seen_by_ranks.check({rendezvous::kSilentRank + std::string("0")})) << "reading writes nothing";
+  EXPECT_THAT(read_silent_ranks(store, "job7", {{0}, {1}, {2}, {3}}), IsEmpty());
+  set({1}, "0");
+  set({2}, "12");
+  set({3}, "x");
+  set({4}, "0");
+  set({0, 1}, "0");
+  EXPECT_THAT(read_silent_ranks(store, "job7", {{0}, {1}, {2}, {3}}),
+              UnorderedElementsAre(Pair(NumberedRank{1}, 0), Pair(NumberedRank{2}, 12)));
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::silent_key(0, 0)})) << "reading writes nothing";
+  EXPECT_THAT(read_silent_ranks(store, "job7", {{0, 1}, {1, 1}}), UnorderedElementsAre(Pair(NumberedRank{0, 1}, 0)))
+      << "after a change of the places";
 }
 
 TEST_F(WorkerEntriesTest, AStartRemovesReportsAboutTheRank) {
-  for (const char* const rank : {"1", "2"}) {
-    seen_by_ranks.set(rendezvous::kSilentRank + std::string(rank), entry("0"));
-    seen_by_ranks.wait({rendezvous::kSilentRank + std::string(rank)}, testing::kPatience);
+  for (const int64_t rank : {1, 2}) {
+    seen_by_ranks.set(rendezvous::silent_key(0, rank), entry("0"));
+    seen_by_ranks.wait({rendezvous::silent_key(0, rank)}, testing::kPatience);
   }
-  announce_start(store, "job7", 1);
-  EXPECT_THAT(read_silent_ranks(store, "job7", {1, 2}), UnorderedElementsAre(Pair(2, 0)));
+  announce_start(store, "job7", {1});
+  EXPECT_THAT(read_silent_ranks(store, "job7", {{1}, {2}}), UnorderedElementsAre(Pair(NumberedRank{2}, 0)));
 }
 
 TEST(ParseStarts, TakesNumbersFromZeroUp) {

@@ -31,11 +31,11 @@ class FakeRendezvous : public Rendezvous {
     return next == script_.begin() ? Directive{} : std::prev(next)->second;
   }
   void rank_succeeded(int64_t rank) override { succeeded.push_back(rank); }
-  void announce_start(int64_t rank) override { started.push_back(rank); }
-  std::optional<int64_t> announced_start(int64_t /*rank*/) override {
+  void announce_start(const NumberedRank& rank) override { started.push_back(rank.rank); }
+  std::optional<int64_t> announced_start(const NumberedRank& /*rank*/) override {
     return runner_.now() >= announced_at ? std::optional<int64_t>(std::ssize(started)) : std::nullopt;
   }
-  SilentRanks silent_ranks(const std::set<int64_t>& /*ranks*/) override { return silent; }
+  SilentRanks silent_ranks(const std::set<NumberedRank>& /*ranks*/) override { return silent; }
   void report(const NodeReport& report) override { reports.push_back(report); }
   bool may_leave() override { return runner_.now() >= may_leave_at; }
 
@@ -124,6 +124,22 @@ TEST_F(AgentTest, EndsWithTheFailureWhenNoRestartIsLeft) {
   runner.ends(0, milliseconds(20), {.exit_code = 8});
   EXPECT_EQ(run(alone, options(1)).exit_code(), 8);
   EXPECT_THAT(told.back(), "    last line of 0");
+}
+
+TEST_F(AgentTest, WorkersLiveOnWhenTheNodesChangeInPlace) {
+  Directive first = run_directive();
+  first.round.first_rank = 4;
+  Directive changed = run_directive();
+  changed.round = {.nodes = 2, .first_rank = 2, .world_size = 4, .changes = 1, .change = "node 0 (a) was lost"};
+  group.says(milliseconds(0), first);
+  group.says(milliseconds(1000), changed);
+  group.says(milliseconds(5000), over(GroupEnd::Cause::kSucceeded));
+  runner.ends(4, milliseconds(2000), {});
+  runner.ends(5, milliseconds(2010), {});
+  EXPECT_EQ(run(group, options(2)).exit_code(), 0);
+  EXPECT_THAT(runner.log, ElementsAre("start 4", "start 5", "send SIGTERM at 2010"));
+  EXPECT_THAT(group.succeeded, ElementsAre(2, 3));
+  EXPECT_THAT(told, Contains("node 0 (a) was lost: goes on with 4 ranks on 2 nodes"));
 }
 
 TEST_F(AgentTest, WaitsForTheRoundAndTellsWhatFor) {

@@ -159,10 +159,10 @@ TEST(JobRendezvous, AnnouncesStartsUntilTheNextRound) {
   const int64_t port = job.get().directive().round.master_port;
   const network::TcpStorePtr store = network::reach_tcp_store("127.0.0.1", port, testing::kPatience);
   const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::kStarts;
-  job.get().announce_start(1);
-  job.get().announce_start(0);
-  EXPECT_EQ(job.get().announced_start(1), 1);
-  EXPECT_EQ(job.get().announced_start(0), 2);
+  job.get().announce_start({1});
+  job.get().announce_start({0});
+  EXPECT_EQ(job.get().announced_start({1}), 1);
+  EXPECT_EQ(job.get().announced_start({0}), 2);
   EXPECT_EQ(store->get_to_str(key), "2");
   job.get().report(failure());
   EXPECT_FALSE(store->check({key}));
@@ -172,11 +172,11 @@ TEST(JobRendezvous, ReadsWhichRanksAreSilent) {
   JobRendezvous job = open_job({.rdzv_id = "job7"});
   const int64_t port = job.get().directive().round.master_port;
   const network::TcpStorePtr store = network::reach_tcp_store("127.0.0.1", port, testing::kPatience);
-  const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::kSilentRank + "1";
+  const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::silent_key(0, 1);
   store->set(key, std::vector<uint8_t>{'4'});
   store->wait({key}, testing::kPatience);
-  EXPECT_EQ(job.get().silent_ranks({0, 1}), (SilentRanks{{1, 4}}));
-  EXPECT_EQ(job.get().silent_ranks({0}), SilentRanks());
+  EXPECT_EQ(job.get().silent_ranks({{0}, {1}}), (SilentRanks{{{1}, 4}}));
+  EXPECT_EQ(job.get().silent_ranks({{0}}), SilentRanks());
 }
 
 TEST(JobRendezvous, RefusesAPortInUse) {

@@ -45,9 +45,11 @@ class FakeGroup : public Rendezvous {
  public:
   Directive directive() override { return {.kind = kind}; }
   void rank_succeeded(int64_t /*rank*/) override {}
-  void announce_start(int64_t rank) override { announced.push_back(rank); }
-  std::optional<int64_t> announced_start(int64_t /*rank*/) override { return starts; }
-  SilentRanks silent_ranks(const std::set<int64_t>& /*ranks*/) override { return silent; }
+  void announce_start(const NumberedRank& rank) override { announced.push_back(rank.rank); }
+  std::optional<int64_t> announced_start(const NumberedRank& rank) override {
+    return announced.empty() || announced.back() != rank.rank ? std::nullopt : starts;
+  }
+  SilentRanks silent_ranks(const std::set<NumberedRank>& /*ranks*/) override { return silent; }
   void report(const NodeReport& /*report*/) override {}
   bool may_leave() override { return true; }
 
@@ -85,12 +87,15 @@ class InPlaceRecoveryTest : public ::testing::Test {
   }
 
   bool is_final = false;
+  int64_t first_rank = 6;  // of the node
+  int64_t changes = 0;
   Clock::time_point now;
   FakeGroup group;
   std::vector<std::string> told;
   InPlaceRecovery recovery{
       group,
       {.max_restarts = 2,
+       .present = [this](int64_t rank) { return NumberedRank{.rank = rank - 6 + first_rank, .changes = changes}; },
        .record = [this](const WorkerFailure& failure) { return record_of(failure); },
        .command = [](int64_t rank,
                      int64_t number) { return WorkerCommand{.rank = rank, .arguments = {std::to_string(number)}}; },
@@ -178,24 +183,36 @@ TEST_F(InPlaceRecoveryTest, LeavesTheRestToTheGroup) {
 
 TEST_F(InPlaceRecoveryTest, FindsEachHangingProcessOnce) {
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
-  group.silent = {{1, 0}};
+  group.silent = {{{1}, 0}};
   EXPECT_THAT(recovery.hanging({0, 1}), ElementsAre(1));
   EXPECT_THAT(told, ElementsAre("rank 1 is silent for other ranks: it gets SIGQUIT, and SIGKILL after 1 s"));
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
   EXPECT_THAT(recovery.hanging({0}), IsEmpty());
 }
 
+TEST_F(InPlaceRecoveryTest, KnowsRanksByTheirPresentNumbers) {
+  first_rank = 4;  // A node before this one was lost: ranks 6 and 7 are 4 and 5 now.
+  changes = 1;
+  group.silent = {{{6}, 0}, {{5, 1}, 0}};
+  EXPECT_THAT(recovery.hanging({6, 7}), ElementsAre(7));
+  EXPECT_THAT(told, ElementsAre(HasSubstr("rank 5 is silent")));
+  EXPECT_TRUE(replaces(7, kBySigkill));
+  EXPECT_THAT(group.announced, ElementsAre(5));
+  changes = 2;  // Before the start was announced.
+  starts(7, 1);
+}
+
 TEST_F(InPlaceRecoveryTest, IgnoresReportsAboutAnEarlierProcess) {
   EXPECT_TRUE(replaces(1, kBySigkill));
   starts(1, 3);
-  group.silent = {{1, 2}};
+  group.silent = {{{1}, 2}};
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
-  group.silent = {{1, 3}};
+  group.silent = {{{1}, 3}};
   EXPECT_THAT(recovery.hanging({0, 1}), ElementsAre(1));
   EXPECT_TRUE(replaces(1, kBySigkill));
   starts(1, 4);
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
-  group.silent = {{1, 4}};
+  group.silent = {{{1}, 4}};
   EXPECT_THAT(recovery.hanging({0, 1}), ElementsAre(1)) << "the next process, too";
 }
 

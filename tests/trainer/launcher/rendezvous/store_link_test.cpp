@@ -100,13 +100,13 @@ TEST_F(StoreLinkTest, AnnouncesStarts) {
   StoreLink other(options(1));
   wait_for(other, phase_is(Phase::kRunning));
   wait_for(host, phase_is(Phase::kRunning));
-  other.announce_start(1);
-  wait_for(other, [](const LinkState& state) { return state.starts == std::map<int64_t, int64_t>{{1, 1}}; });
-  host.announce_start(0);
-  wait_for(host, [](const LinkState& state) { return state.starts == std::map<int64_t, int64_t>{{0, 2}}; });
-  other.announce_start(1);
-  EXPECT_FALSE(other.state().starts.contains(1) && other.state().starts.at(1) == 1) << "the last one counts";
-  wait_for(other, [](const LinkState& state) { return state.starts == std::map<int64_t, int64_t>{{1, 3}}; });
+  other.announce_start({1});
+  wait_for(other, [](const LinkState& state) { return state.starts == std::map<NumberedRank, int64_t>{{{1}, 1}}; });
+  host.announce_start({0});
+  wait_for(host, [](const LinkState& state) { return state.starts == std::map<NumberedRank, int64_t>{{{0}, 2}}; });
+  other.announce_start({1});
+  EXPECT_FALSE(other.state().starts.contains({1}) && other.state().starts.at({1}) == 1) << "the last one counts";
+  wait_for(other, [](const LinkState& state) { return state.starts == std::map<NumberedRank, int64_t>{{{1}, 3}}; });
   const std::string key = rendezvous::job_prefix("made-up") + "/" + rendezvous::kStarts;
   EXPECT_EQ(store->store()->get_to_str(key), "3");
 }
@@ -115,15 +115,15 @@ TEST_F(StoreLinkTest, ReadsWhichRanksAreSilent) {
   const StoreLink host(options(0));
   StoreLink other(options(1));
   wait_for(other, phase_is(Phase::kRunning));
-  const auto report = [&](const char* rank) {
-    store->store()->set(rendezvous::job_prefix("made-up") + "/" + rendezvous::kSilentRank + rank, {'0'});
+  const auto report = [&](int64_t rank) {
+    store->store()->set(rendezvous::job_prefix("made-up") + "/" + rendezvous::silent_key(0, rank), {'0'});
   };
-  report("0");
-  report("1");
-  other.watch({1, 2});
-  wait_for(other, [](const LinkState& state) { return state.silent == SilentRanks{{1, 0}}; });
-  report("2");
-  wait_for(other, [](const LinkState& state) { return state.silent == SilentRanks{{1, 0}, {2, 0}}; });
+  report(0);
+  report(1);
+  other.watch({{1}, {2}});
+  wait_for(other, [](const LinkState& state) { return state.silent == SilentRanks{{{1}, 0}}; });
+  report(2);
+  wait_for(other, [](const LinkState& state) { return state.silent == SilentRanks{{{1}, 0}, {{2}, 0}}; });
   other.watch({});
   EXPECT_EQ(other.state().silent, SilentRanks()) << "at once: the next round must not see them";
 }

@@ -1,0 +1,30 @@
+#include "trainer/base/network/places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <narrowcast/errors.h>
+
+namespace narrowcast::rendezvous {
+namespace {
+
+TEST(Places, NumbersTheRanksOfEachNode) {
+  const Places places = {.changes = 2, .nodes = {{.node = 1, .ranks = 4}, {.node = 3, .ranks = 2}}};
+  EXPECT_EQ(places.world_size(), 6);
+  EXPECT_EQ(places.first_rank(1), 0);
+  EXPECT_EQ(places.first_rank(3), 4);
+  EXPECT_FALSE(places.first_rank(2).has_value());
+  EXPECT_EQ(to_text(places), "2 1:4,3:2");
+  EXPECT_EQ(parse_places("2 1:4,3:2"), places);
+}
+
+TEST(Places, RefusesWhatNoLauncherWrites) {
+  for (const char* const text :
+       {"", "1", "1 ", " 1:2", "-1 1:2", "x 1:2", "1 1", "1 1:", "1 :2", "1 1:0", "1 0:1", "1 1:2,", "1 1:2,1:3",
+        "1 1:2, 3:4", "1 1:+2", "1 1:9999999999", "1 1:2147483647,2:2147483647", "99999999999999999999 1:2"}) {
+    EXPECT_THROW(parse_places(text), CorruptInputError) << text;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::rendezvous

@@ -1,0 +1,47 @@
+// Recovery in place on several nodes: which ranks each node has. That changes while ranks run, when a node is lost or
+// another one joins.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace narrowcast::rendezvous {
+
+// The key of the places, below job_prefix(). narrowcast-run writes it before the ranks start together, and at each
+// change. If the ranks of a node that is gone may be waited for, it then also adds 1 to kStarts. A job on one node does
+// not have the key.
+inline constexpr const char* kPlaces = "places";
+
+// The environment variable of workers with the number of their node, NodeRanks::node.
+inline constexpr const char* kNodeVariable = "NARROWCAST_NODE";
+
+// A node and its number of ranks.
+struct NodeRanks {
+  int64_t node = 0;  // names the node as long as the job lasts; from 1
+  int64_t ranks = 1;
+
+  bool operator==(const NodeRanks&) const = default;
+};
+
+// The nodes in the order of their ranks.
+struct Places {
+  int64_t changes = 0;  // since the ranks were last started together
+  std::vector<NodeRanks> nodes = {};
+
+  bool operator==(const Places&) const = default;
+
+  // The number of all ranks.
+  int64_t world_size() const;
+  // The first rank of that node. Empty if the node has no place.
+  std::optional<int64_t> first_rank(int64_t node) const;
+};
+
+// The places as text, e.g. "2 1:4,3:4": after two changes, nodes 1 and 3 have 4 ranks each.
+std::string to_text(const Places& places);
+
+// Parses that text. Throws CorruptInputError for a text that to_text does not write, and for a world that no job has.
+Places parse_places(const std::string& text);
+
+}  // namespace narrowcast::rendezvous
