@@ -10,6 +10,7 @@
 
 #include "trainer/base/environment/launchers.h"
 #include "trainer/base/network/addresses.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast {
@@ -67,7 +68,7 @@ void read_ranks(const Place& place, WorkerEnv& env) {
 }
 
 void read_master(const Place& place, WorkerEnv& env) {
-  if (env.world_size > 1) {
+  if (env.world_size > 1 || env.node > 0) {
     const Setting& address = required(place, place.master_addr);
     TORCH_CHECK_VALUE(!address.text.empty(), address.described(), " must be a name or an address");
     const std::optional<network::HostAndPort> read = network::parse_host_and_port(address.text);
@@ -116,6 +117,16 @@ bool parse_switch(const EnvironmentVariables& variables, const std::string& name
   return is_true;
 }
 
+// "NODE/RANK", e.g. "3/1".
+void read_node(const Setting& setting, WorkerEnv& env) {
+  const size_t slash = std::min(setting.text.find('/'), setting.text.size());
+  const auto part = [&](const std::string& text, Range range) {
+    return parse_integer({.name = setting.name, .text = text}, range);
+  };
+  env.node = part(setting.text.substr(0, slash), {.least = 1});
+  env.rank_on_node = part(setting.text.substr(std::min(slash + 1, setting.text.size())), {});
+}
+
 void read_elastic(const EnvironmentVariables& variables, WorkerEnv& env) {
   env.use_agent_store = parse_switch(variables, "TORCHELASTIC_USE_AGENT_STORE");
   if (const auto count = find_variable(variables, "TORCHELASTIC_RESTART_COUNT")) {
@@ -128,6 +139,9 @@ void read_elastic(const EnvironmentVariables& variables, WorkerEnv& env) {
   TORCH_CHECK_VALUE(recovery.empty() || env.use_agent_store, rendezvous::kRecoveryVariable, "=", recovery,
                     " needs a launcher that serves the store, TORCHELASTIC_USE_AGENT_STORE=True");
   env.recovers_in_place = !recovery.empty();
+  if (const auto node = find_variable(variables, rendezvous::kNodeVariable)) {
+    read_node(*node, env);
+  }
 }
 
 }  // namespace
@@ -179,9 +193,9 @@ WorkerEnv WorkerEnv::from_variables(const EnvironmentVariables& variables, const
   }
   apply_flags(flags, place);
   read_ranks(place, env);
+  read_elastic(variables, env);
   read_master(place, env);
   read_local_ranks(place, env);
-  read_elastic(variables, env);
   return env;
 }
 

@@ -14,7 +14,8 @@ namespace narrowcast::rendezvous {
 // not have the key.
 inline constexpr const char* kPlaces = "places";
 
-// The environment variable of workers with the number of their node, NodeRanks::node.
+// The environment variable of workers on nodes that may change: "NODE/RANK", where NODE is NodeRanks::node, and RANK is
+// the worker's number among its ranks, from 0.
 inline constexpr const char* kNodeVariable = "NARROWCAST_NODE";
 
 // A node and its number of ranks.

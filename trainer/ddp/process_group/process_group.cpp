@@ -16,8 +16,10 @@
 #include "ops/comm/groups/broken_groups.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
+#include "trainer/base/network/connections.h"
 #include "trainer/base/process/process_limits.h"
 #include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/job_watch.h"
 #include "trainer/ddp/process_group/rendezvous.h"
 
@@ -28,6 +30,7 @@ namespace {
 struct JoinedGroup {
   ProcessGroupPtr group;
   std::shared_ptr<rendezvous::JobStore> job;
+  network::Connections connections;  // to the other ranks, if they may change
 };
 
 constexpr std::chrono::seconds kLeastSilence{3};  // Ranks send a heartbeat each second.
@@ -110,34 +113,38 @@ ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options
   return group;
 }
 
-// As connect, but gives up when a process is replaced: Gloo tries for a long time to reach one that is gone. Then the
+// As connect, but gives up when the job's ranks change: Gloo tries for a long time to reach one that is gone. Then the
 // attempt ends by itself, on a thread that is left behind. It uses only keys of these ranks' attempt.
-ProcessGroupPtr connect_unless_replaced(const WorkerEnv& env, const ProcessGroupOptions& options,
-                                        const c10::intrusive_ptr<c10d::Store>& store,
-                                        const std::shared_ptr<rendezvous::JobStore>& job) {
+ProcessGroupPtr connect_unless_changed(const ProcessGroupOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
+                                       const std::shared_ptr<rendezvous::JobStore>& job) {
   auto task = std::make_shared<std::packaged_task<ProcessGroupPtr()>>(
-      [env, options, store, job] { return connect(env, options, store); });
+      [options, store, job] { return connect(job->env(), options, store); });
   std::future<ProcessGroupPtr> connected = task->get_future();
   std::thread([task] { (*task)(); }).detach();
   while (connected.wait_for(kBetweenLooks) != std::future_status::ready) {
-    TORCH_CHECK_WITH(DistBackendError, !job->is_replaced(std::chrono::milliseconds(0)), "rank ", env.rank,
-                     ": the process of a rank was replaced meanwhile");
+    TORCH_CHECK_WITH(DistBackendError, !job->have_changed(std::chrono::milliseconds(0)), "rank ", job->env().rank,
+                     ": ", rendezvous::kRanksHaveChanged);
   }
   return connected.get();
 }
 
-// Returns nothing if this failed because a process was replaced meanwhile.
-std::optional<JoinedGroup> try_to_join(const WorkerEnv& env, const ProcessGroupOptions& options,
+// Returns nothing if this failed because the job's ranks have changed meanwhile.
+std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
                                        const std::shared_ptr<rendezvous::JobStore>& job) {
   try {
     const auto store = job->join();
-    const bool recovers = env.recovers_in_place && env.world_size > 1;
-    const JoinedGroup joined = {
-        recovers ? connect_unless_replaced(env, options, store, job) : connect(env, options, store), job};
+    JoinedGroup joined = {.group = nullptr, .job = job, .connections = {}};
+    if (job->env().recovers_in_place && !job->env().is_alone()) {
+      const auto before = network::Connections::of_this_process();
+      joined.group = connect_unless_changed(options, store, job);
+      joined.connections = network::Connections::of_this_process().without(before);
+    } else {
+      joined.group = connect(job->env(), options, store);
+    }
     job->end_joining();
     return joined;
   } catch (const c10::DistError& error) {
-    if (!job->is_replaced(is_time_out(error) ? std::chrono::milliseconds(0) : kUntilReplaced)) {
+    if (!job->have_changed(is_time_out(error) ? std::chrono::milliseconds(0) : kUntilReplaced)) {
       throw;
     }
     return std::nullopt;
@@ -148,7 +155,7 @@ std::optional<JoinedGroup> try_to_join(const WorkerEnv& env, const ProcessGroupO
 bool replace_silent(const std::shared_ptr<rendezvous::JobStore>& job, int64_t rank) {
   const std::function<bool()> ask = [job, rank] {
     job->report_silent(rank);
-    return job->is_replaced(kUntilSilentIsReplaced);
+    return job->have_changed(kUntilSilentIsReplaced);
   };
   return network::within(2 * kUntilSilentIsReplaced, ask).value_or(false);
 }
@@ -194,7 +201,7 @@ JoinedGroup join_process_group(const WorkerEnv& env, const ProcessGroupOptions& 
   std::optional<JoinedGroup> joined;
   while (!joined.has_value()) {
     joined = try_to_join(
-        env, options,
+        options,
         std::make_shared<rendezvous::JobStore>(env, rendezvous::JobStoreOptions{options.timeout, interface}));
   }
   joined->group->setGroupName(options.group_name);
@@ -219,7 +226,8 @@ void shutdown_process_group(const std::string& group_name) {
 ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options) {
   const JoinedGroup joined = join_process_group(env, options);
   group_ = joined.group;
-  if (env.world_size > 1) {
+  env_ = joined.job->env();
+  if (env_.world_size > 1) {
     JobWatch::Options watch = {.breaks_off = options.backend == kNcclBackend,
                                .silence = silence_of(options),
                                .on_silence = options.on_silence,
@@ -231,11 +239,17 @@ ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOpt
     watch_ = std::make_unique<JobWatch>(group_, watch);
     unregister.release();
   }
+  if (env_.node > 0) {
+    changes_ = std::make_unique<ChangeWatch>(joined.job, joined.connections);
+  }
 }
+
+bool ProcessGroupScope::has_newcomers() const { return changes_ != nullptr && changes_->has_newcomers(); }
 
 // A rank that has failed cannot wait for collectives that the others will never join. Collectives of NCCL are broken
 // off on this rank and, because this rank is gone, on all others.
 ProcessGroupScope::~ProcessGroupScope() {
+  changes_.reset();
   watch_.reset();
   try {
     if (std::uncaught_exceptions() > 0) {

@@ -22,6 +22,7 @@
 #include "ops/common/text.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::rendezvous {
@@ -31,7 +32,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-constexpr const char* kAttempt = "attempt";          // the name of the newest attempt
 constexpr milliseconds kLookAgain{500};              // for a newer attempt, and for ranks that ended
 constexpr milliseconds kPause{20};                   // between two checks
 constexpr milliseconds kPatienceWithAnAnswer{1000};  // of the store, at least
@@ -41,6 +41,8 @@ std::string drawn_name() {
   return c10::str(std::hex, std::setfill('0'), std::setw(8), device(), std::setw(8), device());
 }
 
+// The key of the name of the newest attempt.
+std::string attempt_key(int64_t changes) { return c10::str("attempt/", changes); }
 std::string presence_key(const std::string& attempt, int64_t rank) { return c10::str(attempt, "/here/", rank); }
 std::string complete_key(const std::string& attempt) { return c10::str(attempt, "/complete"); }
 
@@ -119,12 +121,12 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
 std::string lead(const StorePtr& store, const RollCall& call) {
   std::string attempt = drawn_name();
   store->set(presence_key(attempt, 0), attempt);
-  store->set(kAttempt, attempt);
+  store->set(attempt_key(call.changes), attempt);
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < call.world_size; ++rank) {
     keys.push_back(presence_key(attempt, rank));
   }
-  if (!arrive_in_time(store, keys, call, OwnEntry{.key = kAttempt, .value = attempt})) {
+  if (!arrive_in_time(store, keys, call, OwnEntry{.key = attempt_key(call.changes), .value = attempt})) {
     throw_missing(missing_ranks(store, attempt, call.world_size));
   }
   std::vector<std::string> numbers;
@@ -155,10 +157,11 @@ class Follower {
  private:
   // Waits for a limited time for the attempt that includes this rank.
   bool is_complete() {
-    if (!arrive_in_time(store_, {kAttempt}, call_)) {
+    const std::string key = attempt_key(call_.changes);
+    if (!arrive_in_time(store_, {key}, call_)) {
       return false;
     }
-    const std::string newest = store_->get_to_str(kAttempt);
+    const std::string newest = store_->get_to_str(key);
     if (newest != attempt_) {
       attempt_ = newest;
       store_->set(presence_key(attempt_, call_.rank), number_);
@@ -248,7 +251,7 @@ StorePtr call_roll(const StorePtr& store, const RollCall& call) {
 
 JobStore::JobStore(const WorkerEnv& env, const JobStoreOptions& options)
     : env_(env), options_(options), deadline_(Clock::now() + options.timeout) {
-  if (env.world_size == 1) {
+  if (env.is_alone()) {
     keys_ = c10::make_intrusive<c10d::HashStore>();
     return;
   }
@@ -264,24 +267,27 @@ JobStore::JobStore(const WorkerEnv& env, const JobStoreOptions& options)
       });
   keys_ = c10::make_intrusive<c10d::PrefixStore>(job_prefix(env.run_id), everything);
   if (env.recovers_in_place) {
+    // In this order: the launcher writes them the other way round, so places that are too old are noticed.
     starts_ = read_starts();
+    take_place();
   }
 }
 
 StorePtr JobStore::join() {
-  if (env_.world_size == 1) {
+  if (env_.is_alone()) {
     return keys_;
   }
   if (env_.recovers_in_place && answering_.defined()) {
     // The store owns the function, and this object the store, which another thread may still use.
-    answering_->set_interruption([this]() -> std::string {
-      return read_starts() == starts_ ? "" : "the process of a rank was replaced meanwhile";
-    });
+    answering_->set_interruption([this]() -> std::string { return is_as_found() ? "" : kRanksHaveChanged; });
   }
   const std::string place = network::host_and_port(env_.master_addr, env_.master_port);
   const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", place), [&] {
-    return call_roll(keys_, {.rank = env_.rank, .world_size = env_.world_size, .deadline = deadline_});
+    return call_roll(keys_, {.rank = env_.rank, .world_size = env_.world_size, .changes = changes_, .deadline = deadline_});
   });
+  if (env_.recovers_in_place) {
+    starts_when_joined_ = read_starts();
+  }
   store->setTimeout(options_.timeout);
   if (answering_.defined()) {
     answering_->set_patience(options_.timeout);
@@ -295,12 +301,12 @@ void JobStore::end_joining() {
   }
 }
 
-bool JobStore::is_replaced(milliseconds within) {
-  if (!env_.recovers_in_place || env_.world_size == 1) {
+bool JobStore::have_changed(milliseconds within) {
+  if (!env_.recovers_in_place || env_.is_alone()) {
     return false;
   }
   const auto last = Clock::now() + within;
-  while (read_starts() == starts_) {
+  while (is_as_found()) {
     if (Clock::now() >= last) {
       return false;
     }
@@ -311,7 +317,40 @@ bool JobStore::is_replaced(milliseconds within) {
 
 void JobStore::report_silent(int64_t rank) {
   const std::string starts = std::to_string(starts_);
-  keys_->set(c10::str(kSilentRank, rank), std::vector<uint8_t>(starts.begin(), starts.end()));
+  keys_->set(silent_key(changes_, rank), std::vector<uint8_t>(starts.begin(), starts.end()));
+}
+
+// A loss may have been announced just before the ranks met without the lost one. Then starts_ is older.
+JobStore::Change JobStore::change_since_joined() const {
+  if (!env_.recovers_in_place || env_.is_alone()) {
+    return Change::kNone;
+  }
+  if (read_starts() != starts_when_joined_) {
+    return Change::kLoss;
+  }
+  return read_places() == places_ ? Change::kNone : Change::kNewcomer;
+}
+
+bool JobStore::is_as_found() const { return read_starts() == starts_ && read_places() == places_; }
+
+// Takes the place that the launchers give this node's ranks at present.
+void JobStore::take_place() {
+  places_ = read_places();
+  if (places_.empty()) {
+    return;
+  }
+  const Places places = parse_places(places_);
+  const std::optional<int64_t> first = places.first_rank(env_.node);
+  TORCH_CHECK_WITH(DistBackendError, first.has_value(), "rank ", env_.rank,
+                   ": its node is no longer one of the job's nodes");
+  changes_ = places.changes;
+  env_.rank = *first + env_.rank_on_node;
+  env_.world_size = places.world_size();
+}
+
+// Empty on a node that stays alone: no launcher changes its place.
+std::string JobStore::read_places() const {
+  return env_.node > 0 && keys_->check({kPlaces}) ? keys_->get_to_str(kPlaces) : "";
 }
 
 int64_t JobStore::read_starts() const {

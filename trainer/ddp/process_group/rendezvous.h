@@ -13,6 +13,9 @@
 
 namespace narrowcast::rendezvous {
 
+// Why waiting for ranks that are gone ends.
+inline constexpr const char* kRanksHaveChanged = "the job's ranks have changed meanwhile";
+
 // A store may outlive the processes that used it: torchrun's agent serves one store for all restarts of a job. The
 // restart count that it passes to workers does not change at every restart and may differ between nodes. So ranks do
 // not trust the store's content: a roll call ensures that all ranks that meet in a store belong to one attempt.
@@ -24,6 +27,7 @@ namespace narrowcast::rendezvous {
 struct RollCall {
   int64_t rank = 0;
   int64_t world_size = 1;
+  int64_t changes = 0;  // of the places (places.h): ranks with other numbers meet apart from each other
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -41,13 +45,17 @@ struct JobStoreOptions {
 // serves at 127.0.0.1 if all ranks are on its node, else at MASTER_ADDR, and only at that address. The store of a world
 // of one is in memory.
 //
-// With WorkerEnv::recovers_in_place, a process for which this rank waits may be gone, and another one may have taken
-// its place. Until end_joining(), each wait for a key then ends with an error, and is_replaced() tells why.
+// With WorkerEnv::recovers_in_place, the job's ranks may change: another process takes the place of one that is gone, or
+// nodes come and go (places.h). Until end_joining(), each wait for a key then ends with an error, and have_changed()
+// tells why.
 class JobStore {
  public:
   // Serves or reaches the store. Throws c10::DistBackendError "rank R: ..." naming address and port if rank 0 cannot
   // serve there or the store cannot be reached. Throws c10::ValueError for an interface that does not exist.
   JobStore(const WorkerEnv& env, const JobStoreOptions& options);
+
+  // The environment with this rank's present place in the job: rank, world size and local ranks.
+  const WorkerEnv& env() const { return env_; }
 
   // Joins the job's other ranks, and returns a store for their keys only: keys of earlier attempts, in a store that
   // outlived them, are not visible. Throws c10::DistBackendError naming the ranks that do not come in time.
@@ -56,21 +64,36 @@ class JobStore {
   // The ranks are connected: from now on, waits for keys last as long as they are asked to.
   void end_joining();
 
-  // Whether a process was replaced since this object was made, or is within that time. False without recovers_in_place.
-  bool is_replaced(std::chrono::milliseconds within);
+  // Whether the job's ranks have changed since this object was made, or do within that time. False without
+  // recovers_in_place.
+  bool have_changed(std::chrono::milliseconds within);
+
+  // How the job's ranks have changed since join() returned.
+  enum class Change {
+    kNone,
+    kLoss,      // a process was replaced, or a node was lost
+    kNewcomer,  // only nodes have joined
+  };
+  Change change_since_joined() const;
 
   // With recovers_in_place: asks the launcher to end the process of a rank that was found silent.
   void report_silent(int64_t rank);
 
  private:
   int64_t read_starts() const;
+  std::string read_places() const;
+  bool is_as_found() const;
+  void take_place();
 
-  const WorkerEnv env_;
+  WorkerEnv env_;
   const JobStoreOptions options_;
   const std::chrono::steady_clock::time_point deadline_;
   c10::intrusive_ptr<c10d::Store> keys_;                   // of the launcher's job
   c10::intrusive_ptr<network::AnsweringStore> answering_;  // null in a world of one and on the rank that serves
-  int64_t starts_ = 0;                                     // of processes that replaced others, when this was made
+  int64_t starts_ = 0;                                     // kStarts when this was made
+  int64_t starts_when_joined_ = 0;                         // and when all ranks had met
+  std::string places_;                                     // kPlaces when this was made; empty: nodes do not change
+  int64_t changes_ = 0;                                    // Places::changes of these
 };
 
 }  // namespace narrowcast::rendezvous

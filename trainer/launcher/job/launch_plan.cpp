@@ -2,6 +2,7 @@
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 
@@ -9,6 +10,7 @@
 #include <optional>
 
 #include "trainer/base/network/job_network.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::launcher {
@@ -137,6 +139,9 @@ void add_own_part(const LaunchOptions& options, const Round& round, WorkerComman
   if (!options.processors.empty()) {
     worker.processors = options.processors.at(static_cast<size_t>(worker.local_rank));
   }
+  if (options.in_place && round.node > 0) {
+    worker.environment[rendezvous::kNodeVariable] = absl::StrCat(round.node, "/", worker.local_rank);
+  }
   worker.environment["LOCAL_RANK"] = std::to_string(options.virtual_local_rank ? 0 : worker.local_rank);
   if (options.virtual_local_rank) {
     worker.environment[kVisibleGpus] = gpu_of(worker.local_rank, worker.environment);
@@ -256,7 +261,6 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
   environment.erase(rendezvous::kNodeVariable);
   if (options.in_place) {
     environment[rendezvous::kRecoveryVariable] = rendezvous::kRecoveryInPlace;
-    environment[rendezvous::kNodeVariable] = std::to_string(round.node);
   }
 
   std::vector<WorkerCommand> workers;

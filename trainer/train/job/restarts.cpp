@@ -33,7 +33,7 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
 }
 
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env, at::Device device) {
-  return env.recovers_in_place && env.world_size > 1 && !job.verification.has_value() && device.is_cpu();
+  return env.recovers_in_place && !env.is_alone() && !job.verification.has_value() && device.is_cpu();
 }
 
 bool has_recovered(const AgreedJob& agreed) {

@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RollCallTest, ::testing::Values(1, 2, 3, 8));
 TEST(RollCallRestartTest, ARankThatComesBeforeRankZeroIgnoresTheLastAttempt) {
   const StorePtr store = new_store();
   attempt_of(store, {"old", "old"});
-  const auto attempt = store->get("attempt");
+  const auto attempt = store->get("attempt/0");
   const std::string presence = std::string(attempt.begin(), attempt.end()) + "/here/1";
   const auto number_before = store->get(presence);
   auto early = std::async(std::launch::async, [&] { return call_roll(store, rank_of(1, 2)); });
@@ -130,8 +130,8 @@ TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
 TEST(RollCallErrorTest, SaysWhoseEntryWasOverwritten) {
   for (const int64_t rank : {0, 1}) {
     const StorePtr store = new_store();
-    if (rank != 0) store->set("attempt", std::string("name"));
-    const std::string entry = rank == 0 ? "attempt" : "name/here/1";
+    if (rank != 0) store->set("attempt/0", std::string("name"));
+    const std::string entry = rank == 0 ? "attempt/0" : "name/here/1";
     auto error = std::async(std::launch::async, [&] { return error_of(store, rank_of(rank, 3)); });
     while (!store->check({entry})) std::this_thread::yield();
     store->set(entry, std::string("another"));
@@ -278,6 +278,17 @@ class RecoveringStoreTest : public ::testing::Test {
     env.run_id = "run";
     return env;
   }
+  // A rank on a node that has one rank.
+  WorkerEnv env_on(int64_t node, int64_t rank) const {
+    WorkerEnv placed = env(rank);
+    placed.world_size = 3;
+    placed.local_world_size = 1;
+    placed.node = node;
+    return placed;
+  }
+  void set_places(const std::string& places) {
+    launcher_.set("narrowcast/run/places", std::vector<uint8_t>(places.begin(), places.end()));
+  }
   void replace_a_process() { launcher_.add("narrowcast/run/starts", 1); }
   c10d::TCPStore launcher_;
 };
@@ -285,12 +296,12 @@ class RecoveringStoreTest : public ::testing::Test {
 // Rank 1 has died while rank 0 waits for it. Its successor meets rank 0's next attempt.
 TEST_F(RecoveringStoreTest, AWaitForAProcessThatWasReplacedEnds) {
   JobStore first(env(0), options());
-  EXPECT_FALSE(first.is_replaced(0ms));
+  EXPECT_FALSE(first.have_changed(0ms));
   auto waits = std::async(std::launch::async, [&] { return first.join(); });
   replace_a_process();
   EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { waits.get(); }),
-              HasSubstr("the process of a rank was replaced meanwhile"));
-  EXPECT_TRUE(first.is_replaced(0ms));
+              HasSubstr("the job's ranks have changed meanwhile"));
+  EXPECT_TRUE(first.have_changed(0ms));
   first.end_joining();
   auto successor = std::async(std::launch::async, [&] {
     JobStore store(env(1), options());
@@ -301,9 +312,51 @@ TEST_F(RecoveringStoreTest, AWaitForAProcessThatWasReplacedEnds) {
   JobStore second(env(0), options());
   const StorePtr store = second.join();
   second.end_joining();
-  EXPECT_FALSE(second.is_replaced(0ms));
+  EXPECT_FALSE(second.have_changed(0ms));
   store->set("key", std::vector<uint8_t>{7});
   EXPECT_THAT(successor.get()->get("key"), ElementsAre(7));
+}
+
+// The launchers number the ranks anew when a node is lost or joins.
+TEST_F(RecoveringStoreTest, ARankTakesItsPresentPlace) {
+  set_places("0 1:1,2:1,3:1");
+  JobStore before(env_on(3, 2), options());
+  EXPECT_EQ(before.env().rank, 2);
+  set_places("1 1:1,3:1");
+  EXPECT_TRUE(before.have_changed(0ms));
+  auto other = std::async(std::launch::async, [&] { return JobStore(env_on(1, 0), options()).join(); });
+  JobStore now(env_on(3, 2), options());
+  EXPECT_EQ(now.env().rank, 1);
+  EXPECT_EQ(now.env().world_size, 2);
+  now.join();
+  other.get();
+  now.report_silent(0);
+  EXPECT_TRUE(launcher_.check({"narrowcast/run/silent/1/0"})) << "by the present number";
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { JobStore(env_on(2, 1), options()); }),
+              HasSubstr("its node is no longer one of the job's nodes"));
+}
+
+TEST_F(RecoveringStoreTest, RanksOfDifferentPlacesDoNotMeet) {
+  set_places("0 1:1,2:1");
+  JobStore first(env_on(1, 0), options());
+  auto waits = std::async(std::launch::async, [&] { return first.join(); });
+  set_places("1 1:1,2:1,3:1");
+  JobStore newcomer(env_on(3, 2), options(200ms));
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { newcomer.join(); }), HasSubstr("did not join"));
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { waits.get(); }), HasSubstr(kRanksHaveChanged));
+}
+
+TEST_F(RecoveringStoreTest, TellsLossesFromNewcomers) {
+  using Change = JobStore::Change;
+  set_places("0 1:1");
+  JobStore store(env_on(1, 0), options());
+  store.join();
+  store.end_joining();
+  EXPECT_EQ(store.change_since_joined(), Change::kNone);
+  set_places("1 1:1,2:1");
+  EXPECT_EQ(store.change_since_joined(), Change::kNewcomer);
+  replace_a_process();
+  EXPECT_EQ(store.change_since_joined(), Change::kLoss);
 }
 
 TEST_F(RecoveringStoreTest, ReportsASilentRankWithTheStartsThatItKnows) {
@@ -311,11 +364,11 @@ TEST_F(RecoveringStoreTest, ReportsASilentRankWithTheStartsThatItKnows) {
   JobStore store(env(0), options());
   replace_a_process();
   store.report_silent(1);
-  EXPECT_THAT(launcher_.get("narrowcast/run/silent/1"), ElementsAre('1'));
+  EXPECT_THAT(launcher_.get("narrowcast/run/silent/0/1"), ElementsAre('1'));
 }
 
 TEST(JobStoreTest, OnlyWhoRecoversInPlaceLooksForReplacedProcesses) {
-  EXPECT_FALSE(JobStore(WorkerEnv{}, options()).is_replaced(0ms));
+  EXPECT_FALSE(JobStore(WorkerEnv{}, options()).have_changed(0ms));
 }
 
 }  // namespace

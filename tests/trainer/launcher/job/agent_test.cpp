@@ -133,7 +133,7 @@ TEST_F(AgentTest, WorkersLiveOnWhenTheNodesChangeInPlace) {
   changed.round = {.nodes = 2, .first_rank = 2, .world_size = 4, .changes = 1, .change = "node 0 (a) was lost"};
   group.says(milliseconds(0), first);
   group.says(milliseconds(1000), changed);
-  group.says(milliseconds(5000), over(GroupEnd::Cause::kSucceeded));
+  group.says(milliseconds(2005), over(GroupEnd::Cause::kSucceeded));
   runner.ends(4, milliseconds(2000), {});
   runner.ends(5, milliseconds(2010), {});
   EXPECT_EQ(run(group, options(2)).exit_code(), 0);

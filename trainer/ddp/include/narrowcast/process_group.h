@@ -18,6 +18,7 @@
 #include <narrowcast/worker_env.h>
 
 namespace narrowcast {
+class ChangeWatch;
 class JobWatch;
 }
 
@@ -86,6 +87,14 @@ class ProcessGroupScope {
   // The job's group, never null.
   const ProcessGroupPtr& group() const { return group_; }
 
+  // The environment with this process's place in the group. With WorkerEnv::node, rank and world size may differ from
+  // those that the launcher gave the process when it started.
+  const WorkerEnv& env() const { return env_; }
+
+  // Whether other nodes wait to be taken in, with WorkerEnv::node. They join when all ranks of this group make a new
+  // scope. Ranks notice it at different times.
+  bool has_newcomers() const;
+
   // Returns body(), the work of the job. If a collective in it times out, the error also lists what each other rank is
   // doing, or that the rank does not answer. If a rank is lost and body() fails with an error of CUDA, NCCL or the
   // network, that error becomes the c10::DistBackendError "rank R: rank L is lost: REASON". If collectives were
@@ -112,7 +121,9 @@ class ProcessGroupScope {
   void throw_explained(const std::exception& error) const;
 
   ProcessGroupPtr group_;
-  std::unique_ptr<JobWatch> watch_;  // none in a world of one
+  WorkerEnv env_;
+  std::unique_ptr<JobWatch> watch_;       // none in a world of one
+  std::unique_ptr<ChangeWatch> changes_;  // none if the job's nodes do not change
 };
 
 }  // namespace narrowcast

@@ -1,0 +1,77 @@
+#include "trainer/ddp/process_group/change_watch.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+namespace narrowcast {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenChangeLooks{1000};
+constexpr std::chrono::milliseconds kPatienceWithTheThread{500};
+
+}  // namespace
+
+// The thread and its owner share it.
+struct ChangeWatch::State {
+  State(std::shared_ptr<rendezvous::JobStore> store, const network::Connections& to_others)
+      : job(std::move(store)), connections(to_others) {}
+
+  void look() {
+    std::unique_lock lock(mutex);
+    while (!changed.wait_for(lock, kBetweenChangeLooks, [this] { return stop; })) {
+      lock.unlock();
+      const rendezvous::JobStore::Change change = job->change_since_joined();
+      lock.lock();
+      if (change == rendezvous::JobStore::Change::kLoss && !stop) {
+        connections.shut_down();
+        return;
+      }
+      newcomers = change == rendezvous::JobStore::Change::kNewcomer;
+    }
+  }
+
+  void run() {
+    try {
+      look();
+    } catch (const std::exception&) {
+      // The launcher's store is gone, and so the launcher will end this process.
+    }
+    const std::lock_guard lock(mutex);
+    ended = true;
+    changed.notify_all();
+  }
+
+  const std::shared_ptr<rendezvous::JobStore> job;
+  const network::Connections connections;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stop = false;
+  bool ended = false;
+  bool newcomers = false;
+};
+
+ChangeWatch::ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, const network::Connections& connections)
+    : state_(std::make_shared<State>(std::move(job), connections)), thread_([state = state_] { state->run(); }) {}
+
+ChangeWatch::~ChangeWatch() {
+  std::unique_lock lock(state_->mutex);
+  state_->stop = true;
+  state_->changed.notify_all();
+  const bool has_ended = state_->changed.wait_for(lock, kPatienceWithTheThread, [this] { return state_->ended; });
+  lock.unlock();
+  if (has_ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+bool ChangeWatch::has_newcomers() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->newcomers;
+}
+
+}  // namespace narrowcast

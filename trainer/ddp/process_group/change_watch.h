@@ -1,0 +1,34 @@
+// Notices that the ranks of a job change, with recovery in place on several nodes.
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "trainer/base/network/connections.h"
+#include "trainer/ddp/process_group/rendezvous.h"
+
+namespace narrowcast {
+
+// Looks into the launchers' store once per second, on a separate thread. When a rank is lost, it ends this process's
+// connections to the other ranks: the machine of the lost one may be gone without a sign, and each wait then ends
+// with an error. When only newcomers have come, nothing breaks.
+class ChangeWatch {
+ public:
+  // `job` has joined the ranks to which `connections` lead.
+  ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, const network::Connections& connections);
+  // Ends the thread. A thread that waits for an answer of the store is left behind, and ends no connections any more.
+  ~ChangeWatch();
+  ChangeWatch(const ChangeWatch&) = delete;
+  ChangeWatch& operator=(const ChangeWatch&) = delete;
+
+  // Whether other nodes wait to be taken in.
+  bool has_newcomers() const;
+
+ private:
+  struct State;
+
+  std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+}  // namespace narrowcast
