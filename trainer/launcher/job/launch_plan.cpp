@@ -62,7 +62,7 @@ EnvironmentVariables node_environment(const LaunchOptions& options, const Round&
       {"ROLE_WORLD_SIZE", std::to_string(round.role_world_size)},
       {"MASTER_ADDR", round.master_addr},
       {"MASTER_PORT", std::to_string(round.master_port)},
-      {kRestartCount, std::to_string(round.restart_count)},
+      {kRestartCount, std::to_string(round.restart_count + round.changes)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(round.max_restarts)},
       {"TORCHELASTIC_RUN_ID", round.run_id},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", options.signals_to_handle},

@@ -49,8 +49,13 @@ int run_until_nothing_is_lost(const WorkerEnv& env, const Attempt& attempt) {
   int64_t fruitless = 0;
   for (;;) {
     recovery.has_joined = false;
+    recovery.regroups = false;
     try {
-      return attempt(recovery, now);
+      const int code = attempt(recovery, now);
+      if (!recovery.regroups) {
+        return code;
+      }
+      recovery.failed_at = Clock::now();
     } catch (const c10::DistBackendError& error) {
       const int64_t step = recovery.surviving ? recovery.surviving->content.step : -1;
       const Clock::time_point failed_at = Clock::now();
@@ -62,8 +67,8 @@ int run_until_nothing_is_lost(const WorkerEnv& env, const Attempt& attempt) {
       }
       last_step = step;
       recovery.failed_at = failed_at;
-      ++now.restart_count;
     }
+    ++now.restart_count;
   }
 }
 

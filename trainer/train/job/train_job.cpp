@@ -361,13 +361,16 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
     if (env.restart_count != context.env.restart_count && !recovery.surviving.has_value()) {
       inputs = make_inputs_on(job, device);  // The training has changed the model, and nobody may have its state.
     }
-    JobContext again = context;
-    again.env = env;
     const ProcessGroupScope scope(env, group);
     recovery.has_joined = true;
+    recovery.has_newcomers = [&scope] { return scope.has_newcomers(); };
+    JobContext again = context;
+    again.env = scope.env();
     return scope.run([&] {
       const TrainJob restarted = restarted_alike(wanted, again, scope.group());
-      return run_in_group({restarted, inputs, plan, scope.group(), again, &recovery});
+      check_training_job(restarted, again.env.world_size);  // Nodes may have come or gone.
+      const nlohmann::json present = make_plan(wanted, inputs, again.env.world_size, std::nullopt);
+      return run_in_group({restarted, inputs, present, scope.group(), again, &recovery});
     });
   });
 }

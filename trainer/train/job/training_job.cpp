@@ -28,6 +28,7 @@
 #include "trainer/train/reporting/report.h"
 #include "trainer/train/reporting/tensorboard.h"
 #include "trainer/train/training/replicas.h"
+#include "trainer/train/training/stop_agreement.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::job {
@@ -93,7 +94,10 @@ int64_t last_reported_step(const AgreedJob& agreed, const JobCheckpoints& checkp
 
 reporting::RecoveryReport recovery_report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const InPlaceRecovery& recovery = *agreed.recovery;
-  reporting::RecoveryReport report = {.step = checkpoints.restored->step, .lost_ranks = recovery.recovered->lost_ranks};
+  reporting::RecoveryReport report = {.ranks = agreed.context.env.world_size,
+                                      .former_ranks = recovery.recovered->former_ranks,
+                                      .step = checkpoints.restored->step,
+                                      .lost_ranks = recovery.recovered->lost_ranks};
   if (recovery.failed_at.has_value()) {
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - *recovery.failed_at).count();
   }
@@ -108,7 +112,9 @@ void tell_recovery(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const reporting::RecoveryReport report = recovery_report(agreed, checkpoints);
   std::ostream& out = agreed.context.progress;
   out << "recovered: ";
-  if (report.lost_ranks.empty()) {
+  if (report.ranks != report.former_ranks) {
+    out << report.ranks << (report.ranks == 1 ? " rank" : " ranks") << " instead of " << report.former_ranks;
+  } else if (report.lost_ranks.empty()) {
     out << "connections were lost";
   } else {
     out << describe_ranks(report.lost_ranks) << (report.lost_ranks.size() == 1 ? " was lost" : " were lost");
@@ -178,6 +184,17 @@ void add_observers(reporting::Observers& observers, const AgreedJob& agreed, con
   }
 }
 
+// Null on all ranks or on none.
+std::function<int()> asked_to_stop(const AgreedJob& agreed, const CaughtSignals* caught) {
+  const std::function<int()> by_signal = asked_by(caught);
+  if (agreed.recovery == nullptr || agreed.context.env.node == 0) {
+    return by_signal;
+  }
+  return [by_signal, has_newcomers = agreed.recovery->has_newcomers] {
+    return has_newcomers() ? training::kNewcomers : (by_signal ? by_signal() : 0);
+  };
+}
+
 training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints, Metrics* metrics,
                                             const CaughtSignals* caught) {
   const bool is_rank_0 = agreed.context.env.rank == 0;
@@ -203,7 +220,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                        .restored = checkpoints.restored ? &*checkpoints.restored : nullptr,
                        .is_reported = !has_recovered(agreed) || agreed.recovery->recovered->is_reported,
                        .surviving = agreed.recovery != nullptr ? &agreed.recovery->surviving : nullptr,
-                       .asked_to_stop = asked_by(caught)}},
+                       .asked_to_stop = asked_to_stop(agreed, caught)}},
       options);
 }
 
@@ -337,6 +354,10 @@ int run_training_job(const AgreedJob& agreed) {
     caught = catch_preemption_signals(agreed);
   }
   const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get(), caught.get());
+  if (result.takes_in_newcomers) {
+    agreed.recovery->regroups = true;
+    return program::kSuccess;
+  }
   if (result.preempted.has_value()) {
     write_page(agreed);
     return report_preemption(agreed, *result.preempted, *caught);

@@ -29,6 +29,9 @@ class LastPoint {
   // 0 may have been lost before it wrote them.
   void remember(const Counters& counters, Reports reports);
 
+  // Whether the state at the last point can be told.
+  bool is_known() const { return point_.has_value(); }
+
   // Writes the state at the last point, when the training has ended or an exchange has failed. Writes nothing if the
   // state cannot be told: before the buckets are settled, with an outer optimizer, or if replicas differ.
   void leave(Moment moment);

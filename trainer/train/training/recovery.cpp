@@ -69,6 +69,7 @@ struct Inventory {
   std::vector<Part> parts;
   int64_t step = 0;
   bool is_reported = true;
+  int64_t world_size = 1;
   json training;
 };
 
@@ -90,7 +91,7 @@ std::string to_text(const SurvivingState& state) {
   }
   header.metadata = {
       {"state",
-       json({{"step", state.content.step}, {"is_reported", state.is_reported}, {"training", state.content.training}})
+       json({{"step", state.content.step}, {"is_reported", state.is_reported}, {"world_size", state.world_size}, {"training", state.content.training}})
            .dump()}};
   return c10::str(end, " ", files::format_safetensors_header(header, kStep));
 }
@@ -116,6 +117,7 @@ Inventory read_inventory(const std::string& text, size_t sources) {
     const json state = files::parse_json(metadata->second, kStep);
     inventory.step = state.at("step").get<int64_t>();
     inventory.is_reported = state.at("is_reported").get<bool>();
+    inventory.world_size = state.at("world_size").get<int64_t>();
     inventory.training = state.at("training");
   } catch (const json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, kStep, ": the first source's 'state': ", files::problem_with(error));
@@ -221,13 +223,20 @@ std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::op
       .restored = {.step = inventory.step,
                    .training = inventory.training,
                    .replica = hooks::part_of(tensors, kReplica),
-                   .former = {.world_size = group->getSize(), .states = {}, .first = hooks::part_of(tensors, kRank)},
+                   .former = {.world_size = inventory.world_size, .states = {}, .first = hooks::part_of(tensors, kRank)},
                    .path = c10::str("the memory of rank ", sources[0])},
       .is_reported = inventory.is_reported,
-      .lost_ranks = ranks_that(points, [](int64_t point) { return point == kNothing; })};
+      .lost_ranks = ranks_that(points, [](int64_t point) { return point == kNothing; }),
+      .former_ranks = inventory.world_size};
   if (point_of(own) == furthest) {
     recovered.restored.replica = std::move(own->content.replica);
     recovered.restored.former.states = {std::move(own->content.rank)};
+  }
+  if (inventory.world_size != group->getSize()) {
+    const int64_t staying = group->getSize() - std::ssize(recovered.lost_ranks);
+    for (TensorMap& state : recovered.restored.former.states) {
+      scale_window_loss(state, static_cast<double>(inventory.world_size) / static_cast<double>(staying));
+    }
   }
   return recovered;
 }

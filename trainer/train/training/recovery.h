@@ -27,6 +27,7 @@ struct SurvivingState {
   // Whether the reports, evaluations and checkpoints due after the step were done: only at the point from which this
   // process resumed. After a step they are done again, since rank 0 may have been lost before it wrote them.
   bool is_reported = true;
+  int64_t world_size = 1;  // of the group
 };
 
 // The state from which a rank of the new group goes on.
@@ -34,6 +35,7 @@ struct RecoveredState {
   checkpoint::Restored restored;
   bool is_reported = true;          // as in SurvivingState
   std::vector<int64_t> lost_ranks;  // ranks that had no state, in order
+  int64_t former_ranks = 1;         // size of the group in which that state was reached
 };
 
 // A collective of the new group. Ranks at the furthest point keep their state, and are the sources of the others. Each
@@ -41,7 +43,8 @@ struct RecoveredState {
 // fails, and CorruptInputError if a peer sends something else.
 //
 // The others begin with the hook state of a source, but without its residuals: their own residuals are lost. Until the
-// next report they count the losses of a source.
+// next report they count the losses of a source. In a world of another size, restored.former is that of the sources'
+// group, and until the next report the losses of the ranks that stay count for all.
 std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::optional<SurvivingState> own);
 
 }  // namespace narrowcast::training

@@ -23,6 +23,10 @@
 
 namespace narrowcast::training {
 
+// Instead of a signal: other nodes wait to be taken in (ProcessGroupScope::has_newcomers). It is greater than every
+// signal. Signals are not forgotten meanwhile.
+inline constexpr int kNewcomers = 1000;
+
 // The number of steps from one round to the next: about half a second, at most double the interval before, and 1 to
 // 4096. `seconds_per_step` of 0 or less counts as no time.
 int64_t next_interval(int64_t interval, double seconds_per_step);
@@ -30,7 +34,7 @@ int64_t next_interval(int64_t interval, double seconds_per_step);
 // All ranks make the same calls, from one thread each. A call throws c10::DistBackendError if a peer failed.
 class StopAgreement {
  public:
-  // The signal that asks this process to stop, 0 without one.
+  // The signal that asks this process to stop, or kNewcomers; 0 without either.
   using Asked = std::function<int()>;
 
   // `asked` must be given on all ranks or on none. Null: no rank can ask, and nothing is sent.

@@ -54,6 +54,9 @@ class TrainingRun {
     report_decision();
     window_began_ = Clock::now();
     stop_signal_ = stop_agreement_.before_first_step();
+    if (stop_signal_ == kNewcomers) {
+      stop_signal_ = 0;  // They are taken in after a step.
+    }
     if (stop_signal_ != 0 && !is_over() && setup_.checkpoints.is_reported) {
       preempted_ = {.signal = stop_signal_, .step = counters_.step};
       return result();
@@ -68,7 +71,7 @@ class TrainingRun {
       finish_step();
     }
     steps_.begin_at(counters_.step + 1);
-    while (!is_over() && !diverged_at_.has_value() && !preempted_.has_value()) {
+    while (!is_over() && !diverged_at_.has_value() && !preempted_.has_value() && !takes_in_newcomers_) {
       moment_ = Moment::kInStep;
       steps_.take_next(counters_);
       moment_ = Moment::kBetweenSteps;
@@ -130,6 +133,10 @@ class TrainingRun {
     if (stop_signal_ == 0) {
       stop_signal_ = stop_agreement_.after_step();
     }
+    if (stop_signal_ == kNewcomers) {
+      stop_signal_ = 0;
+      stop_for_newcomers();
+    }
     if (stop_signal_ == 0) {
       return;
     }
@@ -141,13 +148,23 @@ class TrainingRun {
     }
   }
 
+  // A collective. If this state can be told neither from memory nor by a checkpoint yet, the newcomers wait.
+  void stop_for_newcomers() {
+    last_point_.remember(counters_now(), Reports::kDone);
+    if (!last_point_.is_known() && saved_step_ != counters_.step) {
+      save();
+    }
+    takes_in_newcomers_ = last_point_.is_known() || saved_step_ == counters_.step;
+  }
+
   // With an outer optimizer the result is the outer parameters. A diverged training has no useful result, and a
   // training that a signal ended resumes from its checkpoint.
   TrainingResult result() {
-    if (steps_.outer() != nullptr && !diverged_at_.has_value() && !preempted_.has_value()) {
+    const bool goes_on_later = preempted_.has_value() || takes_in_newcomers_;
+    if (steps_.outer() != nullptr && !diverged_at_.has_value() && !goes_on_later) {
       steps_.outer()->finish();
     }
-    const bool ends_early = counters_.step < options_.steps && !diverged_at_.has_value() && !preempted_.has_value();
+    const bool ends_early = counters_.step < options_.steps && !diverged_at_.has_value() && !goes_on_later;
     return {.validation_loss = counters_.validation_loss,
             .validation_accuracy = counters_.validation_accuracy,
             .training_loss = counters_.training_loss,
@@ -162,7 +179,8 @@ class TrainingRun {
             .gave_up_after = gave_up_after_,
             .best_validation_loss = counters_.best_validation_loss,
             .stopped_early_at = ends_early ? std::optional(counters_.step) : std::nullopt,
-            .preempted = preempted_};
+            .preempted = preempted_,
+            .takes_in_newcomers = takes_in_newcomers_};
   }
 
   // Collective: all ranks learn the mean loss, which ranks had gradients that were not finite, and thus whether to
@@ -383,6 +401,7 @@ class TrainingRun {
   std::optional<int64_t> diverged_at_;
   int stop_signal_ = 0;  // for which all ranks stop as soon as there is a checkpoint
   std::optional<Preemption> preempted_;
+  bool takes_in_newcomers_ = false;
   std::string decision_;  // The last reported one.
   std::optional<reporting::ExchangeReport> exchange_;
   std::optional<reporting::SkippedReport> skipped_;  // Since the last report.

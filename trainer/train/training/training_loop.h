@@ -53,6 +53,7 @@ struct TrainingResult {
   std::optional<double> best_validation_loss = {};             // with early_stop
   std::optional<int64_t> stopped_early_at = {};  // the step, if early_stop ended the training before the last one
   std::optional<Preemption> preempted = {};      // if a signal ended the training before the last step
+  bool takes_in_newcomers = false;               // it ended before the last step, to go on with more ranks
 };
 
 // Checkpoints, with which a training survives its processes. Nothing is owned.

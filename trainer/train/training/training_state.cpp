@@ -218,6 +218,10 @@ void save_counters(const Counters& counters, Content& content) {
   content.rank[kWindowLoss] = at::full({}, counters.window_loss, at::kDouble);
 }
 
+void scale_window_loss(TensorMap& rank, double factor) {
+  rank[kWindowLoss] = at::full({}, factor * number_of<double>(rank, kWindowLoss), at::kDouble);
+}
+
 bool is_counter(const std::string& name) { return name.starts_with(kCounters); }
 
 Counters load_counters(const Restored& restored, int64_t world_size) {

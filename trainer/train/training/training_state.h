@@ -43,6 +43,9 @@ void compare_with_best(Counters& counters, double loss);
 // agree, and this rank's own.
 void save_counters(const Counters& counters, checkpoint::Content& content);
 
+// Multiplies the window_loss that save_counters wrote into Content::rank. Throws as load_counters does.
+void scale_window_loss(checkpoint::TensorMap& rank, double factor);
+
 // In a world of another size, the mean over ranks of window_loss stays the same. A rank without a former rank in a
 // world of the same size takes the window_loss of FormerRanks::first. Throws CorruptInputError naming a value that is
 // missing or not a number.
