@@ -16,6 +16,19 @@ def _parent(pid):
         return None
 
 
+def living(pids):
+    """Those of the processes that have not ended."""
+    found = set()
+    for pid in pids:
+        try:
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            found.add(pid)
+    return found
+
+
 class Stuck(Exception):
     """Something did not happen in time."""
 
