@@ -5,6 +5,7 @@ import random
 import resource
 import signal
 import time
+from collections.abc import Callable
 
 import faults
 from metered import LIMIT_SECONDS, MeteredTraining, Moment
@@ -23,6 +24,7 @@ class Scene:
     chance: random.Random
     hit: set = dataclasses.field(default_factory=set)  # process ids
     before: Moment | None = None
+    undo: Callable[[], None] | None = None  # if the fault may have no effect
 
     def aim(self, pids):
         """To be called before each blow, with the processes that it hits."""
@@ -62,9 +64,15 @@ def kill_two(scene):
 
 
 def limit_memory(scene):
-    """The next allocation of the rank throws."""
+    """The rank's next allocation throws that the memory which it has freed cannot serve."""
     rank = scene.chance.choice(scene.victims)
-    resource.prlimit(scene.aim_at(rank), resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    pid = scene.aim_at(rank)
+
+    def set_limit(size):
+        resource.prlimit(pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+
+    set_limit(1 << 20)
+    scene.undo = lambda: set_limit(resource.RLIM_INFINITY)
     return f"rank {rank}"
 
 
@@ -102,3 +110,4 @@ KINDS = {**OF_RANKS, **OF_HOSTS}
 # After all others, all ranks may start again from a checkpoint.
 MUST_RECOVER_IN_PLACE = set(OF_RANKS)
 MUST_PASS = {"wire cut briefly"}
+MAY_PASS = {"memory"}

@@ -9,6 +9,7 @@ from training import Training, living, wait_until
 
 # The maximum time from a fault to the next step.
 LIMIT_SECONDS = 60
+_UNHARMED = object()
 _TAIL_BYTES = 1 << 15
 
 
@@ -47,9 +48,9 @@ class MeteredTraining(Training):
         lines = self.metrics()
         return Moment(time.monotonic(), self.workers(), frozenset(map(_identity, lines)), _newest_step(lines))
 
-    def wait_for_recovery(self, before, what):
+    def wait_for_recovery(self, before, what, patience=math.inf):
         """Waits for the next step after a recovery in place, or for the first step of new processes after all that
-        lived before the fault have ended."""
+        lived before the fault have ended. Returns None once the training has done `patience` steps without either."""
         known, newest, in_place = before.events, before.step, True
 
         def recovered():
@@ -63,10 +64,11 @@ class MeteredTraining(Training):
             # A report may be written again, but not before the training has recovered.
             resumed = _last_recovered_step(new) if in_place else _first_step(new) - 1
             if _newest_step(new) <= resumed or len(self.workers()) != self.ranks:
-                return None
+                return in_place and self.newest() > before.step + patience and _UNHARMED
             return Recovery(time.monotonic() - before.time, in_place, max(0, newest - resumed))
 
-        return wait_until(recovered, LIMIT_SECONDS, what)
+        found = wait_until(recovered, LIMIT_SECONDS, what)
+        return None if found is _UNHARMED else found
 
     def lines_after(self, moment):
         return self._new_lines(moment.events)
