@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from training import Stuck, wait_until
+from training import Stuck, living, wait_until
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support/network"))
 import network_namespace  # noqa: E402 -- found by the line above
@@ -17,8 +17,6 @@ import network_namespace  # noqa: E402 -- found by the line above
 TIMEOUT_SECONDS = 3
 # How long a network is down: a moment, or until all must have noticed.
 _CUTS = (0.3, TIMEOUT_SECONDS + 1)
-# Only a restart gives back what the lost rank alone knew, such as its residuals, and only a restart reads a checkpoint.
-RESTARTS = ["--recovery=restart"]
 # The maximum time from a fault to the next checkpoint.
 LIMIT_SECONDS = 60
 
@@ -52,14 +50,17 @@ def hang_a_rank(training, random):
     return _hit(training, random, signal.SIGSTOP)
 
 
-def kill_a_launcher(training, random):
+def kill_launcher(training, host):
     """Returns once none of its ranks lives any more."""
-    host = random.randrange(len(training.launchers))
     launcher = training.launchers[host]
-    orphans = set(training.workers_of(launcher))
+    orphans = training.workers_of(launcher)
     launcher.kill()
-    wait_until(lambda: orphans.isdisjoint(training.workers().values()), LIMIT_SECONDS, "no rank outlives its launcher")
+    wait_until(lambda: not living(orphans), LIMIT_SECONDS, "no rank outlives its launcher")
     return f"the launcher of host {host}"
+
+
+def kill_a_launcher(training, random):
+    return kill_launcher(training, random.randrange(len(training.launchers)))
 
 
 def pause_all(training, random):
@@ -220,8 +221,9 @@ class NoLink:
     kinds = _OF_PROCESSES
     may_pass = _MAY_PASS
 
-    def __init__(self, ranks):
+    def __init__(self, ranks, recovery):
         self._ranks = ranks
+        self._recovery = recovery
 
     def __enter__(self):
         return self
@@ -231,7 +233,8 @@ class NoLink:
 
     def hosts(self):
         # Faults of the network are made from outside.
-        return [([], [f"--nproc_per_node={self._ranks}", "--isolate=off", *RESTARTS])]
+        return [([], [f"--nproc_per_node={self._ranks}", "--isolate=off",
+                      f"--recovery={self._recovery}"])]
 
 
 def can_drop_links():
@@ -243,8 +246,8 @@ class Link(NoLink):
 
     may_pass = ("link dropped", *_MAY_PASS)
 
-    def __init__(self, ranks):
-        super().__init__(ranks)
+    def __init__(self, ranks, recovery):
+        super().__init__(ranks, recovery)
         self.kinds = {**_OF_PROCESSES, "link dropped": self.drop}
         self.name = f"narrowcast-{os.getpid()}-chaos"
 
@@ -276,7 +279,8 @@ class Wires:
     one, and made lossy or long."""
     may_pass = ("wire cut", "one way cut", "1% lost", "10% lost", "wire long", *_MAY_PASS)
 
-    def __init__(self, count, ranks, wire):
+    def __init__(self, count, ranks, wire, recovery):
+        self._recovery = recovery
         self.kinds = {**_OF_PROCESSES, "wire cut": self.cut, "one way cut": self.cut_one_way, "1% lost": self.lose_few,
                       "10% lost": self.lose_many, "wire long": self.delay}
         self._ranks_per_host = ranks // count
@@ -291,8 +295,8 @@ class Wires:
 
     def hosts(self):
         # Always all nodes: fewer would give other bits.
-        flags = [f"--nnodes={self._network.hosts}:{self._network.hosts}", f"--nproc_per_node={self._ranks_per_host}", *RESTARTS,
-                 "--rdzv_backend=c10d", f"--rdzv_endpoint={self._network.address(0)}",
+        flags = [f"--nnodes={self._network.hosts}:{self._network.hosts}", f"--nproc_per_node={self._ranks_per_host}",
+                 f"--recovery={self._recovery}", "--rdzv_backend=c10d", f"--rdzv_endpoint={self._network.address(0)}",
                  f"--rdzv_conf=keep_alive_interval=0.2,keep_alive_max_attempt=10,heartbeat_timeout={TIMEOUT_SECONDS}"]
         return [(self._network.command(host, ["env", f"GLOO_SOCKET_IFNAME={network_namespace.INTERFACE}"]), flags)
                 for host in range(self._network.hosts)]
@@ -300,25 +304,30 @@ class Wires:
     def cut(self, training, random):
         """Cuts the wire until launchers and ranks must have noticed, or only for a moment, which connections
         survive."""
-        return self._for_a_while(random, random.choice(_CUTS), "cut", loss=1)
+        return self.cut_host(random.randrange(self._network.hosts), random.choice(_CUTS))
+
+    def cut_host(self, host, seconds):
+        return self._for_a_while(host, seconds, "cut", loss=1)
 
     def cut_one_way(self, training, random):
         """Loses either all packets that the host sends or all packets that are sent to it."""
         to_host = random.choice((0, 1))
-        return self._for_a_while(random, random.choice(_CUTS), ("deaf" if to_host else "mute"), loss=1 - to_host,
-                                 loss_to_host=to_host)
+        return self._on_some_host(random, random.choice(_CUTS), ("deaf" if to_host else "mute"), loss=1 - to_host,
+                                  loss_to_host=to_host)
 
     def lose_few(self, training, random):
-        return self._for_a_while(random, 2, "1% lost, 10 ms longer", loss=0.01, delay_ms=10)
+        return self._on_some_host(random, 2, "1% lost, 10 ms longer", loss=0.01, delay_ms=10)
 
     def lose_many(self, training, random):
-        return self._for_a_while(random, 2, "10% lost, 10 ms longer", loss=0.1, delay_ms=10)
+        return self._on_some_host(random, 2, "10% lost, 10 ms longer", loss=0.1, delay_ms=10)
 
     def delay(self, training, random):
-        return self._for_a_while(random, 1, "long", delay_ms=100)
+        return self._on_some_host(random, 1, "long", delay_ms=100)
 
-    def _for_a_while(self, random, seconds, how, **quality):
-        host = random.randrange(self._network.hosts)
+    def _on_some_host(self, random, seconds, how, **quality):
+        return self._for_a_while(random.randrange(self._network.hosts), seconds, how, **quality)
+
+    def _for_a_while(self, host, seconds, how, **quality):
         self._network.set_wire(host, **quality)
         time.sleep(seconds)
         self._network.set_wire(host)

@@ -16,6 +16,19 @@ def _parent(pid):
         return None
 
 
+def living(pids):
+    """Those of the processes that have not ended."""
+    found = set()
+    for pid in pids:
+        try:
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            found.add(pid)
+    return found
+
+
 class Stuck(Exception):
     """Something did not happen in time."""
 
@@ -67,19 +80,30 @@ class Launcher:
         self.process.wait()
 
 
-class Training:
-    """narrowcast-run with narrowcast-train in `folder`, with one launcher on each of the hosts. The job's owner
-    restarts its launchers with the same commands. `hosts`: for each, a prefix of its command, and its launcher's flags.
-    `environments`: variables for each."""
+def trainer_commands(bin_folder, folder, flags, hosts):
+    """The commands of narrowcast-run with narrowcast-train. `hosts`: for each, a prefix of its command, and its
+    launcher's flags."""
+    folder = pathlib.Path(folder)
+    return [[*prefix, str(bin_folder / "narrowcast-run"), *launcher_flags, "--max_restarts=1000",
+             f"--rdzv_id={identity_of(folder)}", str(bin_folder / "narrowcast-train"), f"--output_dir={folder / 'run'}",
+             f"--checkpoint_dir={folder / 'checkpoints'}", "--resume", *flags] for prefix, launcher_flags in hosts]
 
-    def __init__(self, bin_folder, folder, flags, hosts, environments=None):
+
+def identity_of(folder):
+    """The launchers' --rdzv_id, by which the ranks are found."""
+    return f"chaos-{os.getpid()}-{pathlib.Path(folder).name}"
+
+
+class Training:
+    """A training in `folder`, with one launcher on each of the hosts. The job's owner restarts its launchers with the
+    same commands. `environments`: variables for each."""
+
+    rank_variable = "RANK"
+
+    def __init__(self, folder, commands, environments=None):
         self.folder = pathlib.Path(folder)
-        self.identity = f"chaos-{os.getpid()}-{self.folder.name}"
-        self.launchers = [Launcher(list(prefix) + [
-            str(bin_folder / "narrowcast-run"), *launcher_flags, "--max_restarts=1000", f"--rdzv_id={self.identity}",
-            str(bin_folder / "narrowcast-train"), f"--output_dir={self.folder / 'run'}",
-            f"--checkpoint_dir={self.folder / 'checkpoints'}", "--resume"] + flags, environment)
-            for (prefix, launcher_flags), environment in zip(hosts, environments or [{}] * len(hosts))]
+        self.launchers = [Launcher(command, environment)
+                          for command, environment in zip(commands, environments or [{}] * len(commands))]
 
     def start(self):
         for launcher in self.launchers:
@@ -130,6 +154,7 @@ class Training:
     def workers(self):
         """Process ids of the living ranks, by rank."""
         found = {}
+        name = f"{self.rank_variable}=".encode()
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -138,11 +163,11 @@ class Training:
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue  # It has ended meanwhile.
-            if f"TORCHELASTIC_RUN_ID={self.identity}".encode() not in variables or state == "Z":
+            if f"TORCHELASTIC_RUN_ID={identity_of(self.folder)}".encode() not in variables or state == "Z":
                 continue
-            rank = next((v for v in variables if v.startswith(b"RANK=")), None)
+            rank = next((v for v in variables if v.startswith(name)), None)
             if rank:
-                found[int(rank[len(b"RANK="):])] = int(entry.name)
+                found[int(rank[len(name):])] = int(entry.name)
         return found
 
     def newest_step(self):
