@@ -94,8 +94,8 @@ int64_t last_reported_step(const AgreedJob& agreed, const JobCheckpoints& checkp
 reporting::RecoveryReport recovery_report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const InPlaceRecovery& recovery = *agreed.recovery;
   reporting::RecoveryReport report = {.step = checkpoints.restored->step, .lost_ranks = recovery.recovered->lost_ranks};
-  if (recovery.failed_at.has_value()) {
-    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - *recovery.failed_at).count();
+  if (recovery.interrupted_at.has_value()) {
+    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - *recovery.interrupted_at).count();
   }
   return report;
 }
