@@ -12,6 +12,7 @@
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
+#include "trainer/base/files/safetensors_header.h"
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"

@@ -14,6 +14,7 @@ inline std::string beside_this_program(const char* name) {
 inline const std::string kNarrowcastBench = beside_this_program("narrowcast-bench");
 inline const std::string kNarrowcastQuantize = beside_this_program("narrowcast-quantize");
 inline const std::string kNarrowcastRun = beside_this_program("narrowcast-run");
+inline const std::string kElasticSteps = beside_this_program("narrowcast_elastic_steps");
 inline const std::string kNarrowcastTrain = beside_this_program("narrowcast-train");
 
 // Absolute paths of files, in a separate source file that the build writes. A path in any other source file would keep

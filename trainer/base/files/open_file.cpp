@@ -1,6 +1,7 @@
 #include "trainer/base/files/open_file.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -51,6 +52,8 @@ std::string read_all(const InputFile& file, int64_t most_bytes) {
 }
 
 }  // namespace
+
+std::string at_byte(int64_t byte, const std::string& path) { return c10::str(path, ": byte ", byte, ": "); }
 
 std::string reason(int error_number) { return std::generic_category().message(error_number); }
 

@@ -16,6 +16,9 @@ inline constexpr int64_t kLargestTransfer = 0x7ffff000;
 // The system's text for an error, an errno.
 std::string reason(int error_number);
 
+// The beginning of a message about an error at that byte of a file: "PATH: byte N: ".
+std::string at_byte(int64_t byte, const std::string& path);
+
 // How to treat a symbolic link as the path's last part.
 enum class Links { kFollow, kRefuse };
 

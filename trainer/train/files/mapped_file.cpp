@@ -35,8 +35,6 @@ MappedFile::~MappedFile() {
   }
 }
 
-std::string at_byte(int64_t byte, const std::string& path) { return c10::str(path, ": byte ", byte, ": "); }
-
 uint64_t sampled_hash(const MappedFile& file, uint64_t hash) {
   const std::string_view bytes = file.bytes();
   const int64_t size = file.size();

@@ -33,9 +33,6 @@ class MappedFile {
   std::string_view bytes_;
 };
 
-// The beginning of a message about an error at that byte of a file: "PATH: byte N: ".
-std::string at_byte(int64_t byte, const std::string& path);
-
 // A 64-bit hash (base/files/hash.h) of a file's length and bytes. Up to 16 MiB it covers all bytes; of a longer file it
 // covers 256 pieces of 4 KiB, spread evenly from the first byte to the last. So it is fast for any file, and detects
 // any change of the length, but may miss a change in a long file.

@@ -12,7 +12,8 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
-#include "trainer/train/files/safetensors.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/files/safetensors_header.h"
 
 namespace narrowcast::files {
 namespace {

@@ -12,6 +12,7 @@
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
 #include "trainer/base/files/open_file.h"
+#include "trainer/base/files/safetensors_header.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::files {

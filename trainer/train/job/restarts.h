@@ -1,7 +1,6 @@
 // Support for a launcher that restarts a job, or replaces the process of a lost rank alone.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include <narrowcast/worker_env.h>
@@ -26,13 +25,5 @@ bool recovers_in_place(const TrainJob& job, const WorkerEnv& env, at::Device dev
 
 // Whether the training goes on from the memory of the ranks.
 bool has_recovered(const AgreedJob& agreed);
-
-// Calls `attempt`, which joins the other ranks and trains, and calls it again while it fails because another rank was
-// lost after they had joined. Each call gets what survived the failure before, and the environment with the next
-// restart_count. Throws what the last attempt throws: another error, a time-out, any error after a signal for
-// preemption, or the last of kMostFruitless losses in a row with neither a step nor a minute in between.
-inline constexpr int64_t kMostFruitless = 10;
-using Attempt = std::function<int(InPlaceRecovery& recovery, const WorkerEnv& env)>;
-int run_until_nothing_is_lost(const WorkerEnv& env, const Attempt& attempt);
 
 }  // namespace narrowcast::job

@@ -18,6 +18,7 @@
 #include "trainer/base/network/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
+#include "trainer/ddp/recovery/attempts.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
@@ -289,6 +290,37 @@ int run_in_group(const AgreedJob& begun) {
   return begun.job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
 }
 
+// Trains in a group of all ranks, and goes on each time another rank was lost.
+int run_through_losses(const TrainJob& job, JobInputs& inputs, const ProcessGroupOptions& group,
+                       const JobContext& context) {
+  InPlaceRecovery recovery;
+  int code = program::kSuccess;
+  const auto attempt = [&](recovery::Attempt& attempt) {
+    recovery.interrupted_at = attempt.interrupted_at;
+    if (attempt.interrupted_at.has_value() && !recovery.surviving.has_value()) {
+      inputs = make_inputs_on(job, inputs.device);  // The training has changed the model, nobody may have its state.
+    }
+    const ProcessGroupScope scope(attempt.env, group);
+    attempt.has_joined = true;
+    recovery.has_newcomers = [&scope] { return scope.has_newcomers(); };
+    recovery.regroups = false;
+    JobContext again = context;
+    again.env = scope.env();
+    code = scope.run([&] {
+      const TrainJob restarted = restarted_alike(job, again, scope.group());
+      check_training_job(restarted, again.env.world_size);  // Nodes may have come or gone.
+      const nlohmann::json plan = make_plan(job, inputs, again.env.world_size, std::nullopt);
+      return run_in_group({restarted, inputs, plan, scope.group(), again, &recovery});
+    });
+    return recovery.regroups ? recovery::AttemptEnd::kRegroup : recovery::AttemptEnd::kDone;
+  };
+  recovery::work_until_nothing_is_lost(
+      context.env, {.attempt = attempt,
+                    .step = [&] { return recovery.surviving ? recovery.surviving->content.step : -1; },
+                    .gives_up = [&] { return recovery.caught != nullptr && recovery.caught->first() != 0; }});
+  return code;
+}
+
 }  // namespace
 
 JobInputs make_inputs(const TrainJob& job) {
@@ -357,22 +389,7 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
     const ProcessGroupScope scope(context.env, group);
     return scope.run([&] { return run_in_group({job, inputs, plan, scope.group(), context}); });
   }
-  return run_until_nothing_is_lost(context.env, [&](InPlaceRecovery& recovery, const WorkerEnv& env) {
-    if (env.restart_count != context.env.restart_count && !recovery.surviving.has_value()) {
-      inputs = make_inputs_on(job, device);  // The training has changed the model, and nobody may have its state.
-    }
-    const ProcessGroupScope scope(env, group);
-    recovery.has_joined = true;
-    recovery.has_newcomers = [&scope] { return scope.has_newcomers(); };
-    JobContext again = context;
-    again.env = scope.env();
-    return scope.run([&] {
-      const TrainJob restarted = restarted_alike(wanted, again, scope.group());
-      check_training_job(restarted, again.env.world_size);  // Nodes may have come or gone.
-      const nlohmann::json present = make_plan(wanted, inputs, again.env.world_size, std::nullopt);
-      return run_in_group({restarted, inputs, present, scope.group(), again, &recovery});
-    });
-  });
+  return run_through_losses(wanted, inputs, group, context);
 }
 
 }  // namespace narrowcast::job

@@ -73,11 +73,9 @@ struct JobContext {
 struct InPlaceRecovery {
   std::optional<training::SurvivingState> surviving = {};  // of this rank, from the last training that failed
   std::optional<training::RecoveredState> recovered = {};  // from which the training goes on; empty at its start
-  // When this process failed last. Empty in a process that has taken the place of another one.
-  std::optional<std::chrono::steady_clock::time_point> failed_at = {};
-  std::function<bool()> has_newcomers = {};         // ProcessGroupScope::has_newcomers of the present group
-  bool regroups = false;                            // the training has stopped to take newcomers in
-  bool has_joined = false;                          // whether this rank is, or was, in a group with the others
+  std::optional<std::chrono::steady_clock::time_point> interrupted_at = {};  // recovery::Attempt
+  std::function<bool()> has_newcomers = {};  // ProcessGroupScope::has_newcomers of the present group
+  bool regroups = false;                     // the training has stopped to take newcomers in
   std::unique_ptr<CaughtSignals> caught = nullptr;  // the signals for preemption, which must not be forgotten meanwhile
 };
 

@@ -98,8 +98,8 @@ reporting::RecoveryReport recovery_report(const AgreedJob& agreed, const JobChec
                                       .former_ranks = recovery.recovered->former_ranks,
                                       .step = checkpoints.restored->step,
                                       .lost_ranks = recovery.recovered->lost_ranks};
-  if (recovery.failed_at.has_value()) {
-    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - *recovery.failed_at).count();
+  if (recovery.interrupted_at.has_value()) {
+    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - *recovery.interrupted_at).count();
   }
   return report;
 }

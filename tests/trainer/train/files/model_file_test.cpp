@@ -17,6 +17,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/files/script_fixtures.h"
+#include "trainer/base/files/safetensors_header.h"
 #include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {

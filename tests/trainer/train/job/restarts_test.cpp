@@ -2,10 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
@@ -87,78 +85,6 @@ TEST(ReportDivergence, TellsTheLauncherThatARestartWouldDivergeToo) {
   const program::WorkerError told = program::read_error_file(env.error_file);
   EXPECT_TRUE(told.is_final);
   EXPECT_THAT(told.message, HasSubstr("the loss is not finite by step 4"));
-}
-
-training::SurvivingState after_step(int64_t step) {
-  training::SurvivingState state;
-  state.content.step = step;
-  return state;
-}
-
-// Attempts of a rank that joined the others, and lost one each time.
-struct Attempts {
-  std::vector<int64_t> restart_counts = {};
-
-  Attempt lose(int64_t losses, const std::function<void(InPlaceRecovery&)>& body = {}) {
-    return [this, losses, body](InPlaceRecovery& recovery, const WorkerEnv& env) {
-      recovery.has_joined = true;
-      restart_counts.push_back(env.restart_count);
-      if (body) body(recovery);
-      TORCH_CHECK_WITH(DistBackendError, std::ssize(restart_counts) > losses, "rank 0: rank 1 is lost");
-      return 7;
-    };
-  }
-};
-
-TEST(RunUntilNothingIsLost, TriesAgainWithTheNextRestartCount) {
-  Attempts attempts;
-  EXPECT_EQ(run_until_nothing_is_lost(restart_of("own"), attempts.lose(2)), 7);
-  EXPECT_THAT(attempts.restart_counts, ::testing::ElementsAre(1, 2, 3));
-}
-
-TEST(RunUntilNothingIsLost, KeepsWhatSurvivesUntilTheNextAttempt) {
-  Attempts attempts;
-  std::vector<int64_t> steps;
-  run_until_nothing_is_lost(restart_of("own"), attempts.lose(2, [&](InPlaceRecovery& recovery) {
-    steps.push_back(recovery.surviving ? recovery.surviving->content.step : -1);
-    if (steps.size() == 1) recovery.surviving = after_step(5);
-  }));
-  EXPECT_THAT(steps, ::testing::ElementsAre(-1, 5, 5));
-}
-
-TEST(RunUntilNothingIsLost, LossesWithoutAStepInBetweenEnd) {
-  Attempts attempts;
-  EXPECT_THROW(run_until_nothing_is_lost(restart_of("own"), attempts.lose(1000)), c10::DistBackendError);
-  EXPECT_EQ(std::ssize(attempts.restart_counts), kMostFruitless + 1);
-  Attempts with_steps;
-  int64_t step = 0;
-  EXPECT_EQ(run_until_nothing_is_lost(restart_of("own"), with_steps.lose(3 * kMostFruitless,
-                                                                         [&](InPlaceRecovery& recovery) {
-                                                                           recovery.surviving = after_step(++step);
-                                                                         })),
-            7);
-}
-
-// The ranks have not met, another rank hangs, or it is no loss.
-TEST(RunUntilNothingIsLost, OtherErrorsEndAtOnce) {
-  int64_t attempts = 0;
-  const auto fails = [&](bool has_joined, const std::string& message) {
-    return [&attempts, has_joined, message](InPlaceRecovery& recovery, const WorkerEnv&) -> int {
-      ++attempts;
-      recovery.has_joined = has_joined;
-      TORCH_CHECK_WITH(DistBackendError, false, message);
-    };
-  };
-  EXPECT_THROW(run_until_nothing_is_lost({}, fails(false, "rank 0: rank 1 did not join")), c10::DistBackendError);
-  EXPECT_THROW(run_until_nothing_is_lost({}, fails(true, "rank 0: timed out")), c10::DistBackendError);
-  EXPECT_THROW(run_until_nothing_is_lost({},
-                                         [&](InPlaceRecovery& recovery, const WorkerEnv&) -> int {
-                                           ++attempts;
-                                           recovery.has_joined = true;
-                                           TORCH_CHECK_VALUE(false, "steps: is 0");
-                                         }),
-               c10::ValueError);
-  EXPECT_EQ(attempts, 3);
 }
 
 TEST(RecoversInPlace, ATrainingOfSeveralRanksOnTheCpu) {

@@ -4,6 +4,7 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
+#include <narrowcast/elastic_group.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/grad_scaler.h>
 #include <narrowcast/hierarchical_averager.h>

@@ -1,4 +1,4 @@
-#include "trainer/train/files/safetensors.h"
+#include "trainer/base/files/safetensors_header.h"
 
 #include <c10/util/Exception.h>
 
@@ -14,6 +14,7 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::files {
 namespace {

@@ -1,0 +1,92 @@
+// ElasticGroup in real processes: elastic_steps.cpp under narrowcast-run, and faults in its steps.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <torch/serialize.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/programs/launcher/run_commands.h"
+#include "tests/programs/program_paths.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kRanks = 3;
+constexpr int kSteps = 30;
+
+class ElasticGroupTest : public NarrowcastRunFixture {
+ protected:
+  // Runs the steps with these faults. The files are in folder/name.
+  ProgramEnd run_steps(const std::string& name, const Words& faults,
+                       const Words& flags = {"--recovery=in_place"}) const {
+    std::filesystem::create_directories(folder / name);
+    Words words = {kRun, "--standalone", "--nproc_per_node=" + std::to_string(kRanks), "--max_restarts=8"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {kElasticSteps, folder / name, std::to_string(kSteps)});
+    words.insert(words.end(), faults.begin(), faults.end());
+    return run_to_end(words);
+  }
+
+  std::vector<at::Tensor> result(const std::string& name, int rank) const {
+    std::vector<at::Tensor> parameters;
+    torch::load(parameters, folder / name / ("rank-" + std::to_string(rank)));
+    return parameters;
+  }
+
+  // All ranks have the parameters of an undisturbed run, and have counted each step once.
+  void expect_undisturbed(const std::string& name, const ProgramEnd& ended) const {
+    EXPECT_EQ(ended.exit_code, 0) << ended.errors;
+    EXPECT_EQ(count_of("ends after " + std::to_string(kSteps) + " steps", ended.output), kRanks) << ended.output;
+    const ProgramEnd whole = run_steps("whole", {});
+    ASSERT_EQ(whole.exit_code, 0) << whole.errors;
+    const std::vector<at::Tensor> expected = result("whole", 0);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const std::vector<at::Tensor> found = result(name, rank);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << "rank " << rank;
+    }
+  }
+};
+
+TEST_F(ElasticGroupTest, AKilledRankIsReplacedAndTheOthersGoOn) {
+  const ProgramEnd ended = run_steps("killed", {"kill:1:12"});
+  expect_undisturbed("killed", ended);
+  EXPECT_EQ(count_of("goes on with step 12", ended.output), kRanks) << ended.output;
+  EXPECT_EQ(count_of("ends after 30 steps, 1 recoveries", ended.output), kRanks - 1) << "the others lived on";
+}
+
+// Rank 0, whose parameters all take at the start, in the first and in the last step, and others at once.
+TEST_F(ElasticGroupTest, AnyRankMayBeLostInAnyStep) {
+  const ProgramEnd ended = run_steps("often", {"kill:0:0", "late:2:9", "kill:0:14", "kill:1:14", "late:1:29"});
+  expect_undisturbed("often", ended);
+  EXPECT_THAT(ended.output, HasSubstr("goes on with step 14"));
+}
+
+TEST_F(ElasticGroupTest, AnErrorOfTheProgramEndsItsProcess) {
+  const ProgramEnd ended = run_steps("error", {"die:2:7"});
+  expect_undisturbed("error", ended);
+  EXPECT_THAT(ended.errors, HasSubstr("elastic_steps: no data for step 7\n"));
+}
+
+TEST_F(ElasticGroupTest, ARankThatHangsIsReplaced) {
+  const ProgramEnd ended = run_steps("hang", {"hang:1:5"});
+  expect_undisturbed("hang", ended);
+  EXPECT_THAT(ended.errors, HasSubstr("rank 1 is silent for other ranks"));
+}
+
+// Without the launcher's part, a loss is an error as in other programs.
+TEST_F(ElasticGroupTest, UnderARestartingLauncherAllRanksBeginAgain) {
+  const ProgramEnd ended = run_steps("restart", {"kill:1:12"}, {"--recovery=restart"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.errors;
+  EXPECT_THAT(ended.errors, AllOf(HasSubstr("restart 1"), Not(HasSubstr("takes its place"))));
+  EXPECT_EQ(count_of("ends after 30 steps, 0 recoveries", ended.output), kRanks);
+  EXPECT_THAT(ended.output, Not(HasSubstr("goes on with step")));
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

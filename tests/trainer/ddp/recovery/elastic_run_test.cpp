@@ -1,0 +1,344 @@
+#include "trainer/ddp/recovery/elastic_run.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/ddp.h>
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::recovery {
+namespace {
+
+using testing::error_message;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+
+constexpr int64_t kSteps = 8;
+constexpr int64_t kRanks = 3;
+
+// Where a step fails as a lost peer makes it fail.
+enum class Place { kForward, kAfterUpdate };
+
+struct Failure {
+  int64_t step = -1;
+  Place place = Place::kForward;
+};
+
+void lose() { TORCH_CHECK_WITH(DistBackendError, false, "rank 0: rank 1 is lost"); }
+
+struct Case {
+  std::string name;
+  std::string hook = "none";
+  bool copies_state = true;
+  bool has_buffers = false;
+};
+
+// The program of one rank: what it owns outlives each group.
+class Program {
+ public:
+  explicit Program(const Case& value) : optimizer_(make_net(value), torch::optim::AdamWOptions(0.01)), value_(value) {
+    state.add("net", *net_);
+    state.add("optimizer", optimizer_);
+    state.add("steps", steps_);
+    state.add(
+        "losses",
+        [this] {
+          return TensorMap{{"all", at::tensor(losses_, at::kDouble)}};
+        },
+        [this](const TensorMap& saved) {
+          const at::Tensor all = saved.at("all");
+          losses_.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel());
+        });
+    options.copies_state = value.copies_state;
+  }
+
+  ElasticSteps make(const ProcessGroupPtr& group) {
+    DdpOptions ddp_options = DdpOptions().bucket_cap_mb(0.0001).hook(value_.hook);
+    if (value_.hook == "int8") ddp_options.wire({.node_size = 1, .link_gbit = 1, .link_us = 100});
+    auto ddp = std::make_shared<DistributedDataParallel<torch::nn::Sequential>>(net_, group, ddp_options);
+    ElasticSteps steps;
+    steps.take = [this, ddp](int64_t step) { return take(*ddp, step); };
+    steps.buckets_are_settled = [ddp] { return ddp->buckets_are_settled(); };
+    steps.sync_buffers = [ddp] { ddp->sync_buffers(); };
+    steps.state = [ddp] { return ddp->state(); };
+    steps.load_state = [ddp](const ReducerState& saved) { ddp->load_state(saved); };
+    return steps;
+  }
+
+  TensorMap result() const {
+    TensorMap tensors = {{"steps", steps_.clone()}, {"losses", at::tensor(losses_, at::kDouble)}};
+    for (const auto& item : net_->named_parameters()) tensors[item.key()] = item.value().detach().clone();
+    for (const auto& item : net_->named_buffers()) tensors[item.key()] = item.value().clone();
+    return tensors;
+  }
+
+  ElasticState state;
+  ElasticOptions options;
+  Failure failure;
+  std::vector<ElasticRecovery> recoveries;
+
+ private:
+  std::vector<at::Tensor> make_net(const Case& value) {
+    net_ = torch::nn::Sequential(torch::nn::Linear(4, 6));
+    if (value.has_buffers) net_->push_back(torch::nn::BatchNorm1d(6));
+    net_->push_back(torch::nn::Linear(6, 1));
+    return net_->parameters();
+  }
+
+  bool take(DistributedDataParallel<torch::nn::Sequential>& ddp, int64_t step) {
+    if (failure.step == step && failure.place == Place::kForward) lose();
+    const int64_t rank = ddp.process_group()->getRank();
+    auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(kRanks * step + rank));
+    const at::Tensor inputs = at::randn({8, 4}, generator);
+    const at::Tensor loss = (ddp.forward(inputs) - inputs.sum(1, true)).square().mean();
+    optimizer_.zero_grad();
+    ddp.backward(loss);
+    optimizer_.step();
+    steps_.add_(1);
+    losses_.push_back(static_cast<double>(step));
+    if (failure.step == step && failure.place == Place::kAfterUpdate) lose();
+    return step + 1 < kSteps;
+  }
+
+  torch::nn::Sequential net_ = nullptr;
+  torch::optim::AdamW optimizer_;
+  const Case value_;
+  at::Tensor steps_ = at::zeros({}, at::kLong);
+  std::vector<double> losses_;
+};
+
+// A process of one rank.
+struct Rank {
+  explicit Rank(const Case& value) : program(value) {
+    program.options.on_recovery = [this](const ElasticRecovery& recovery) { program.recoveries.push_back(recovery); };
+  }
+  Program program;
+  ElasticRun::MakeSteps make = [this](const ProcessGroupPtr& group) { return program.make(group); };
+  ElasticRun run{program.state, program.options, make};
+};
+
+using Ranks = std::vector<std::unique_ptr<Rank>>;
+
+std::unique_ptr<Rank> new_rank(const Case& value) {
+  at::manual_seed(1);
+  return std::make_unique<Rank>(value);
+}
+
+Ranks new_ranks(const Case& value) {
+  Ranks ranks;
+  for (int64_t rank = 0; rank < kRanks; ++rank) ranks.push_back(new_rank(value));
+  return ranks;
+}
+
+enum class Outcome { kDone, kLoss };
+
+// Runs all ranks in a new group. After a loss each rank has failed: in its own step, or because another one did.
+void run_all(Ranks& ranks, Outcome outcome, const Attempt& attempt = {}) {
+  const auto run = [&] {
+    run_ranks(kRanks, [&](int64_t rank, const ProcessGroupPtr& group) { ranks[rank]->run.take_steps(group, attempt); });
+  };
+  if (outcome == Outcome::kLoss) {
+    EXPECT_THROW(run(), c10::DistBackendError);
+  } else {
+    run();
+  }
+}
+
+// Runs all ranks in the next group to the end.
+void recover(Ranks& ranks) {
+  for (auto& rank : ranks) rank->program.failure = {};
+  run_all(ranks, Outcome::kDone, {.env = {}, .interrupted_at = std::chrono::steady_clock::now()});
+}
+
+void expect_equal(const TensorMap& found, const TensorMap& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+}
+
+TensorMap undisturbed(const Case& value) {
+  Ranks ranks = new_ranks(value);
+  run_all(ranks, Outcome::kDone);
+  return ranks[0]->program.result();
+}
+
+class ElasticRunOfHooks : public ::testing::TestWithParam<Case> {};
+
+// All ranks fail in a step, and one of them is lost. In steps 0 and 1 the buckets are not settled yet.
+TEST_P(ElasticRunOfHooks, EndsWithTheBitsOfAnUndisturbedRun) {
+  const Case& value = GetParam();
+  const TensorMap expected = undisturbed(value);
+  for (const int64_t step : {0, 1, 4, 7}) {
+    for (const std::optional<int64_t> lost :
+         {std::optional<int64_t>(), std::optional<int64_t>(0), std::optional<int64_t>(2)}) {
+      Ranks ranks = new_ranks(value);
+      for (auto& rank : ranks) {
+        rank->program.failure = {step, value.copies_state ? Place::kAfterUpdate : Place::kForward};
+      }
+      run_all(ranks, Outcome::kLoss);
+      if (lost) ranks[*lost] = new_rank(value);
+      recover(ranks);
+      for (auto& rank : ranks) {
+        SCOPED_TRACE(c10::str("step ", step, ", lost ", lost.value_or(-1)));
+        expect_equal(rank->program.result(), expected);
+        ASSERT_EQ(rank->program.recoveries.size(), 1);
+        EXPECT_EQ(rank->program.recoveries[0].step, step < 2 ? 0 : step);
+        EXPECT_EQ(rank->program.recoveries[0].lost_ranks, lost ? std::vector<int64_t>{*lost} : std::vector<int64_t>());
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, ElasticRunOfHooks,
+                         ::testing::Values(Case{"none"}, Case{"int8", "int8"}, Case{"int8_no_copies", "int8", false},
+                                           Case{"buffers", "bf16_compress", true, true}),
+                         [](const auto& info) { return info.param.name; });
+
+// Rank 0 has done step 4. The others fail at its end.
+TEST(ElasticRun, RanksThatAreBehindGetTheFurthestState) {
+  const Case value{"int8", "int8"};
+  Ranks ranks = new_ranks(value);
+  ranks[0]->program.failure = {5, Place::kForward};
+  for (const int64_t rank : {1, 2}) ranks[rank]->program.failure = {4, Place::kAfterUpdate};
+  run_all(ranks, Outcome::kLoss);
+  EXPECT_EQ(ranks[0]->run.step(), 5);
+  EXPECT_EQ(ranks[1]->run.step(), 4);
+  recover(ranks);
+  for (auto& rank : ranks) {
+    expect_equal(rank->program.result(), undisturbed(value));
+    EXPECT_EQ(rank->program.recoveries.at(0).step, 5);
+  }
+}
+
+// Ranks 0 and 1 wait until all have taken the last step.
+TEST(ElasticRun, ARankThatIsLostInTheLastStepGetsItsResult) {
+  const Case value{"none"};
+  Ranks ranks = new_ranks(value);
+  ranks[2]->program.failure = {kSteps - 1, Place::kAfterUpdate};
+  run_all(ranks, Outcome::kLoss);
+  ranks[2] = new_rank(value);
+  recover(ranks);
+  for (auto& rank : ranks) {
+    expect_equal(rank->program.result(), undisturbed(value));
+    EXPECT_EQ(rank->program.recoveries.at(0).step, kSteps);
+  }
+}
+
+TEST(ElasticRun, LossesMayFollowEachOther) {
+  const Case value{"int8", "int8"};
+  Ranks ranks = new_ranks(value);
+  int64_t lost = 0;
+  for (const int64_t step : {2, 3, 3, 6}) {
+    for (auto& rank : ranks) rank->program.failure = {step, Place::kAfterUpdate};
+    run_all(ranks, Outcome::kLoss, {.env = {}, .interrupted_at = std::chrono::steady_clock::now()});
+    ranks[lost++ % kRanks] = new_rank(value);
+  }
+  recover(ranks);
+  for (auto& rank : ranks) expect_equal(rank->program.result(), undisturbed(value));
+  EXPECT_EQ(ranks[1]->run.recoveries(), 3) << "it is new since the second loss";
+}
+
+// The groups' own steps are not made yet, or are just being made.
+TEST(ElasticRun, ALossBeforeTheFirstStepBeginsAgain) {
+  const Case value{"none"};
+  Ranks ranks = new_ranks(value);
+  const ElasticRun::MakeSteps make = std::exchange(ranks[1]->make, [](const ProcessGroupPtr&) -> ElasticSteps {
+    lose();
+    return {};
+  });
+  run_all(ranks, Outcome::kLoss);
+  ranks[1]->make = make;
+  recover(ranks);
+  for (auto& rank : ranks) expect_equal(rank->program.result(), undisturbed(value));
+}
+
+TEST(ElasticRun, AStateThatDiffersBetweenRanksIsAnErrorOnAll) {
+  Ranks ranks = new_ranks({"none"});
+  ranks[1]->program.state.add("more", at::zeros({2}));
+  ranks[0]->program.state.add("more", at::zeros({3}));
+  ranks[2]->program.state.add("more", at::zeros({3}));
+  run_ranks(kRanks, [&](int64_t rank, const ProcessGroupPtr& group) {
+    EXPECT_EQ(error_message<c10::ValueError>([&] { ranks[rank]->run.take_steps(group, {}); }),
+              "state 'more' differs between ranks: rank 0 has Float [3], rank 1 has Float [2]");
+  });
+}
+
+TEST(ElasticRun, FirstStepsThatDifferAreAnErrorOnAll) {
+  Ranks ranks = new_ranks({"none"});
+  ranks[2]->program.options.first_step = 3;
+  run_ranks(kRanks, [&](int64_t rank, const ProcessGroupPtr& group) {
+    EXPECT_EQ(error_message<c10::ValueError>([&] { ranks[rank]->run.take_steps(group, {}); }),
+              "first_step differs between ranks: rank 0 has 0, rank 2 has 3");
+  });
+}
+
+// Steps that only add to a tensor, without a DistributedDataParallel.
+struct Adding {
+  at::Tensor sum = at::zeros({2});
+  ElasticState state;
+  ElasticOptions options;
+  std::function<void(int64_t step)> before_end = [](int64_t) {};
+  ElasticRun::MakeSteps make = [this](const ProcessGroupPtr& group) {
+    ElasticSteps steps;
+    steps.take = [this, group](int64_t step) {
+      sum += all_reduce_sum(group, {1}).at(0);
+      before_end(step);
+      return step + 1 < kSteps;
+    };
+    return steps;
+  };
+  ElasticRun run{state, options, make};
+
+  Adding() { state.add("sum", sum); }
+};
+
+TEST(ElasticRun, ATensorThatGrowsIsAnErrorThatNamesIt) {
+  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
+    Adding adding;
+    adding.before_end = [&](int64_t step) {
+      if (step == 3) adding.sum.resize_({4});
+    };
+    EXPECT_THAT(error_message<c10::ValueError>([&] { adding.run.take_steps(group, {}); }),
+                HasSubstr("state: 'sum' was Float [2] and is now Float [4]"));
+  });
+}
+
+TEST(ElasticRun, WithoutRecoveryTheStepsRunOnce) {
+  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
+    Adding adding;
+    adding.options.first_step = 2;
+    adding.run.take_steps_once(group);
+    EXPECT_EQ(adding.sum[0].item<double>(), 2 * (kSteps - 2));
+    EXPECT_EQ(adding.run.step(), -1);
+  });
+}
+
+// An error that is no loss leaves the state as it is.
+TEST(ElasticRun, OtherErrorsAreTheCallers) {
+  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
+    Adding adding;
+    adding.before_end = [](int64_t step) { TORCH_CHECK_INDEX(step < 4, "no data for step 4"); };
+    EXPECT_EQ(error_message<c10::IndexError>([&] { adding.run.take_steps(group, {}); }), "no data for step 4");
+    EXPECT_EQ(adding.run.step(), 4);
+    EXPECT_EQ(adding.sum[0].item<double>(), 10);
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::recovery

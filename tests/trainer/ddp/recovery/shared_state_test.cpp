@@ -1,0 +1,113 @@
+#include "trainer/ddp/recovery/shared_state.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "tests/support/ranks.h"
+
+namespace narrowcast::recovery {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::run_ranks;
+using ::testing::UnorderedElementsAre;
+
+// A state whose common tensors follow from the point.
+RankState state_at(int64_t point, int64_t rank) {
+  const auto value = static_cast<double>(point);
+  return {.point = point,
+          .values = std::to_string(point),
+          .common = {{"weight", at::full({3, 5}, value)},
+                     {"half", at::full({7}, value, at::kHalf)},
+                     {"empty", at::zeros({0, 2})},
+                     {"steps", at::full({}, point, at::kLong)},
+                     {"mask", at::ones({1}, at::kBool)},
+                     {"transposed", at::arange(6, at::kDouble).add(value).view({2, 3}).t()}},
+          .own = {{"seconds", at::full({}, 100 * point + rank, at::kLong)}}};
+}
+
+using States = std::vector<std::optional<RankState>>;
+using Results = std::vector<std::optional<SharedState>>;
+
+// Returns the result of each rank, if rank r has states[r].
+Results shared(const States& states) {
+  Results results(states.size());
+  run_ranks(static_cast<int64_t>(states.size()),
+            [&](int64_t rank, const ProcessGroupPtr& group) { results[rank] = share_states(group, states[rank]); });
+  return results;
+}
+
+void expect_state(const RankState& found, int64_t point, int64_t own_of) {
+  const RankState expected = state_at(point, own_of);
+  EXPECT_EQ(found.point, point);
+  EXPECT_EQ(found.values, expected.values);
+  ASSERT_EQ(found.common.size(), expected.common.size());
+  for (const auto& [name, tensor] : expected.common) {
+    EXPECT_EQ(found.common.at(name).scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_TRUE(at::equal(found.common.at(name), tensor)) << name;
+  }
+  EXPECT_EQ(found.own.at("seconds").item<int64_t>(), 100 * point + own_of);
+}
+
+class ShareStatesOfRanks : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(ShareStatesOfRanks, WithoutAStateThereIsNone) {
+  for (const auto& result : shared(States(static_cast<size_t>(GetParam())))) {
+    EXPECT_FALSE(result.has_value());
+  }
+}
+
+TEST_P(ShareStatesOfRanks, ALostRankGetsTheStateFromAllOthers) {
+  const int64_t world_size = GetParam();
+  for (int64_t lost = 0; lost < world_size && world_size > 1; ++lost) {
+    States states;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      states.push_back(rank == lost ? std::nullopt : std::optional(state_at(4, rank)));
+    }
+    const Results results = shared(states);
+    const int64_t first = lost == 0 ? 1 : 0;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      ASSERT_TRUE(results[rank].has_value());
+      EXPECT_THAT(results[rank]->lost_ranks, ElementsAre(lost));
+      EXPECT_EQ(results[rank]->first_source, first);
+      EXPECT_EQ(results[rank]->is_received, rank == lost);
+      expect_state(results[rank]->state, 4, rank == lost ? first : rank);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ShareStatesOfRanks, ::testing::Values(1, 2, 3, 5));
+
+TEST(ShareStates, ARankThatIsBehindReceivesButIsNotLost) {
+  const Results results = shared({state_at(4, 0), state_at(5, 1), state_at(5, 2)});
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(results[rank]->is_received, rank == 0);
+    EXPECT_THAT(results[rank]->lost_ranks, IsEmpty());
+    expect_state(results[rank]->state, 5, rank == 0 ? 1 : rank);
+  }
+}
+
+// Large tensors come from all sources: a source that lacks one which only the second source sends fails.
+TEST(ShareStates, ASourceWhoseTensorDiffersIsAnErrorThatNamesIt) {
+  RankState other = state_at(4, 1);
+  for (auto& [name, tensor] : other.common) tensor = at::zeros({11});
+  try {
+    shared({state_at(4, 0), other, std::nullopt});
+    ADD_FAILURE() << "no error";
+  } catch (const CorruptInputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the first source announced 'common."));
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::recovery

@@ -1,0 +1,70 @@
+// One rank's part of ElasticGroup::run: its last point between steps, and the steps in one group after another.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/elastic_group.h>
+#include "trainer/ddp/recovery/attempts.h"
+#include "trainer/ddp/recovery/shared_state.h"
+
+namespace narrowcast::recovery {
+
+class ElasticRun {
+ public:
+  using MakeSteps = std::function<ElasticSteps(const ProcessGroupPtr&)>;
+
+  // All arguments must outlive this object.
+  ElasticRun(ElasticState& state, const ElasticOptions& options, const MakeSteps& make)
+      : state_(state), options_(options), make_(make) {}
+
+  // A collective: takes all steps in the group. Returns after all ranks have taken the last one.
+  void take_steps(const ProcessGroupPtr& group, const Attempt& attempt);
+
+  // The same without recovery: nothing is copied, and other ranks' last step is not waited for.
+  void take_steps_once(const ProcessGroupPtr& group) const;
+
+  // The step after which this rank can go on; -1: none.
+  int64_t step() const { return point_ ? point_->step : -1; }
+  // How often the steps went on after a loss.
+  int64_t recoveries() const { return recoveries_; }
+
+ private:
+  // The last moment between steps at which all values of the state are known.
+  struct Point {
+    int64_t step = 0;                          // the next one
+    bool is_over = false;                      // there is no next one
+    std::optional<ReducerState> reducer = {};  // of a DistributedDataParallel; its tensors are copies
+    bool is_copied = false;                    // copies_ has the values of the state; else the state itself
+  };
+  // As in RankState.
+  struct Values {
+    TensorMap common;
+    TensorMap own;
+  };
+
+  bool take(int64_t step, const ElasticSteps& steps, const ProcessGroupPtr& group) const;
+  void take_steps_from_point(const ProcessGroupPtr& group, const ElasticSteps& steps);
+  void remember(int64_t step, bool is_over, const ElasticSteps& steps);
+  std::vector<NamedValue> description() const;
+  void check_shapes() const;
+  Values values_now() const;
+  void copy_state();
+  RankState rank_state() const;
+  void restore(SharedState& shared, const ProcessGroupPtr& group);
+  static Point read_point(const SharedState& shared, int64_t world_size);
+  void check_fits(const RankState& received) const;
+  void load(const Values& values);
+
+  ElasticState& state_;
+  const ElasticOptions& options_;
+  const MakeSteps& make_;
+  std::optional<Point> point_;  // empty until the first group has made its steps
+  Values copies_;
+  int64_t recoveries_ = 0;
+};
+
+}  // namespace narrowcast::recovery

@@ -1,0 +1,211 @@
+#include "trainer/ddp/recovery/shared_state.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/errors.h>
+#include <narrowcast/network_errors.h>
+#include "ops/common/text.h"
+#include "trainer/base/files/safetensors_header.h"
+
+namespace narrowcast::recovery {
+namespace {
+
+constexpr const char* kStep = "recovery of lost ranks";
+constexpr int kTag = 0x7265;  // of the messages with tensors
+constexpr int64_t kNothing = -1;
+constexpr const char* kCommon = "common.";  // before the names of RankState::common in an inventory
+constexpr const char* kOwn = "own.";        // and of RankState::own
+constexpr const char* kValues = "values";   // RankState::values in an inventory
+
+std::vector<int64_t> points_of_ranks(const ProcessGroupPtr& group, int64_t own) {
+  std::vector<int64_t> points;
+  for (const std::string& text : all_gather_text(group, std::to_string(own))) {
+    int64_t point = kNothing;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), point);
+    NARROWCAST_CHECK_INPUT(end.ec == std::errc() && point >= kNothing, "rank ", points.size(), " announced '", text,
+                           "' as the point of its training");
+    points.push_back(point);
+  }
+  return points;
+}
+
+template <class Matches>
+std::vector<int64_t> ranks_that(const std::vector<int64_t>& points, const Matches& matches) {
+  std::vector<int64_t> ranks;
+  for (size_t rank = 0; rank < points.size(); ++rank) {
+    if (matches(points[rank])) {
+      ranks.push_back(static_cast<int64_t>(rank));
+    }
+  }
+  return ranks;
+}
+
+// Tensors of the sources, by name, and from which source each comes.
+struct Inventory {
+  struct Part {
+    std::string name;
+    files::TensorEntry entry;
+    size_t source = 0;  // index among the sources
+  };
+  std::vector<Part> parts;
+  std::string values;
+};
+
+TensorMap tensors_of(const RankState& state) {
+  TensorMap tensors;
+  for (const auto& [name, tensor] : state.common) tensors[kCommon + name] = tensor;
+  for (const auto& [name, tensor] : state.own) tensors[kOwn + name] = tensor;
+  return tensors;
+}
+
+// The inventory as the first source announces it: the bytes of all tensors, a space, and the header of a safetensors
+// file.
+std::string to_text(const RankState& state) {
+  files::SafetensorsHeader header;
+  int64_t end = 0;
+  for (const auto& [name, tensor] : tensors_of(state)) {
+    TORCH_CHECK_VALUE(files::dtype_name(tensor.scalar_type()).has_value(), kStep, ": tensor ", in_quotes(name),
+                      " has the dtype ", tensor.scalar_type(), ", which cannot be sent");
+    const int64_t begin = std::exchange(end, end + static_cast<int64_t>(tensor.nbytes()));
+    header.tensors.push_back({name, {tensor.scalar_type(), tensor.sizes().vec(), begin, end}});
+  }
+  header.metadata = {{kValues, state.values}};
+  return c10::str(end, " ", files::format_safetensors_header(header, kStep));
+}
+
+// Throws CorruptInputError for a text that to_text does not write.
+Inventory read_inventory(const std::string& text, size_t sources) {
+  int64_t bytes = -1;
+  const char* const end = text.data() + text.size();
+  const auto number = std::from_chars(text.data(), end, bytes);
+  NARROWCAST_CHECK_INPUT(number.ec == std::errc() && bytes >= 0 && number.ptr != end && *number.ptr == ' ', kStep,
+                         ": the first source's inventory does not begin with a number of bytes");
+  const files::SafetensorsHeader header =
+      files::parse_safetensors_header(std::string_view(number.ptr + 1, end), bytes, kStep);
+  const auto values = header.metadata.find(kValues);
+  NARROWCAST_CHECK_INPUT(values != header.metadata.end(), kStep, ": the first source's inventory has no '", kValues,
+                         "'");
+  Inventory inventory = {.parts = {}, .values = values->second};
+  std::vector<int64_t> load(sources);  // bytes that each source sends
+  for (const auto& [name, entry] : header.tensors) {
+    const size_t source =
+        name.starts_with(kCommon) ? static_cast<size_t>(std::ranges::min_element(load) - load.begin()) : 0;
+    load[source] += entry.end - entry.begin;
+    inventory.parts.push_back({name, entry, source});
+  }
+  return inventory;
+}
+
+at::Tensor bytes_of(const at::Tensor& tensor) { return tensor.cpu().contiguous().reshape({-1}).view(at::kByte); }
+
+int64_t bytes_from(const Inventory& inventory, size_t source) {
+  int64_t bytes = 0;
+  for (const Inventory::Part& part : inventory.parts) {
+    bytes += part.source == source ? part.entry.end - part.entry.begin : 0;
+  }
+  return bytes;
+}
+
+// Builds the message of this source to each rank that needs it. The first source's inventory decides its content.
+at::Tensor message_of(const Inventory& inventory, size_t source, const RankState& state) {
+  const TensorMap tensors = tensors_of(state);
+  std::vector<at::Tensor> pieces = {at::empty({0}, at::kByte)};
+  for (const Inventory::Part& part : inventory.parts) {
+    if (part.source != source) {
+      continue;
+    }
+    const auto found = tensors.find(part.name);
+    NARROWCAST_CHECK_INPUT(found != tensors.end() && found->second.scalar_type() == part.entry.dtype &&
+                               found->second.sizes() == part.entry.shape,
+                           kStep, ": the first source announced '", part.name, "', of which this rank has no equal");
+    pieces.push_back(bytes_of(found->second));
+  }
+  return at::cat(pieces);
+}
+
+// The tensors of a message, by name.
+void read_message(const Inventory& inventory, size_t source, const at::Tensor& message, TensorMap& tensors) {
+  int64_t begin = 0;
+  for (const Inventory::Part& part : inventory.parts) {
+    if (part.source == source) {
+      const int64_t bytes = part.entry.end - part.entry.begin;
+      // A copy, because a tensor must begin at a multiple of its elements' size.
+      tensors[part.name] = message.narrow(0, begin, bytes).clone().view(part.entry.dtype).view(part.entry.shape);
+      begin += bytes;
+    }
+  }
+}
+
+// The ranks that send, and those that receive.
+struct Roles {
+  std::vector<int64_t> sources;
+  std::vector<int64_t> needy;
+};
+
+// Moves the tensors from the sources to the ranks that need them. Returns them on these, else an empty map.
+TensorMap move_tensors(const ProcessGroupPtr& group, const Inventory& inventory, const Roles& roles,
+                       const std::optional<RankState>& own) {
+  return with_network_errors(group->getRank(), kStep, [&] {
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    std::vector<std::vector<at::Tensor>> messages;  // by source; on a source only its own
+    const bool is_needy = std::ranges::binary_search(roles.needy, group->getRank());
+    TensorMap tensors;
+    for (size_t source = 0; source < roles.sources.size(); ++source) {
+      std::vector<at::Tensor> message;
+      const int64_t bytes = bytes_from(inventory, source);
+      if (bytes > 0 && roles.sources[source] == group->getRank()) {
+        message = {message_of(inventory, source, *own)};
+        for (const int64_t rank : roles.needy) {
+          works.push_back(group->send(message, static_cast<int>(rank), kTag));
+        }
+      } else if (bytes > 0 && is_needy) {
+        message = {at::empty({bytes}, at::kByte)};
+        works.push_back(group->recv(message, static_cast<int>(roles.sources[source]), kTag));
+      }
+      messages.push_back(std::move(message));
+    }
+    for (const auto& work : works) {
+      work->wait();
+    }
+    for (size_t source = 0; is_needy && source < roles.sources.size(); ++source) {
+      if (!messages[source].empty()) read_message(inventory, source, messages[source][0], tensors);
+    }
+    return tensors;
+  });
+}
+
+}  // namespace
+
+std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optional<RankState> own) {
+  const std::vector<int64_t> points = points_of_ranks(group, own.has_value() ? own->point : kNothing);
+  const int64_t furthest = *std::ranges::max_element(points);
+  if (furthest == kNothing) {
+    return std::nullopt;
+  }
+  const Roles roles = {.sources = ranks_that(points, [&](int64_t point) { return point == furthest; }),
+                       .needy = ranks_that(points, [&](int64_t point) { return point != furthest; })};
+  const int64_t first = roles.sources[0];
+  const std::string text =
+      all_gather_text(group, group->getRank() == first ? to_text(*own) : "").at(static_cast<size_t>(first));
+  const Inventory inventory = read_inventory(text, roles.sources.size());
+  const TensorMap tensors = move_tensors(group, inventory, roles, own);
+  const bool is_received = points[static_cast<size_t>(group->getRank())] != furthest;
+  SharedState shared = {.state = {.point = furthest, .values = inventory.values},
+                        .is_received = is_received,
+                        .first_source = first,
+                        .lost_ranks = ranks_that(points, [](int64_t point) { return point == kNothing; })};
+  shared.state.common = is_received ? hooks::part_of(tensors, kCommon) : std::move(own->common);
+  shared.state.own = is_received ? hooks::part_of(tensors, kOwn) : std::move(own->own);
+  return shared;
+}
+
+}  // namespace narrowcast::recovery
