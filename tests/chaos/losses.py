@@ -90,11 +90,16 @@ def _kill_launcher_of(scene, host):
 
 
 def cut_wire(scene):
-    """Of two halves, the one with most hosts may go on, or with host 0 if both have the same number."""
-    host = scene.random_host()
-    lost = 1 if len(scene.training.launchers) == 2 else host
-    scene.aim(scene.workers_of(lost))
+    host = scene.random_host(first=1)
+    scene.aim(scene.workers_of(host))
     return scene.network.cut_host(host, LONG_CUT_SECONDS)
+
+
+def cut_serving_host(scene):
+    """The ranks of host 0 go on, after the others have come back."""
+    for host in range(1, len(scene.training.launchers)):
+        scene.aim(scene.workers_of(host))
+    return scene.network.cut_host(0, LONG_CUT_SECONDS)
 
 
 def cut_wire_briefly(scene):
@@ -105,9 +110,9 @@ def cut_wire_briefly(scene):
 OF_RANKS = {"killed": send(signal.SIGKILL), "crashes": send(signal.SIGSEGV), "hangs": send(signal.SIGSTOP),
             "two killed": kill_two, "memory": limit_memory}
 OF_HOSTS = {"launcher killed": kill_launcher, "host killed": kill_serving_launcher, "wire cut": cut_wire,
-            "wire cut briefly": cut_wire_briefly}
+            "host cut": cut_serving_host, "wire cut briefly": cut_wire_briefly}
 KINDS = {**OF_RANKS, **OF_HOSTS}
-# After all others, all ranks may start again from a checkpoint.
-MUST_RECOVER_IN_PLACE = set(OF_RANKS)
+# After the loss of the launcher that serves the store, all ranks start again from a checkpoint.
+MUST_RECOVER_IN_PLACE = set(KINDS) - {"host killed"}
 MUST_PASS = {"wire cut briefly"}
 MAY_PASS = {"memory"}

@@ -159,7 +159,9 @@ void Coordinator::form() {
   }
   decision_.members = std::move(members);
   decision_.changes = 0;
+  decision_.losses = 0;
   decision_.change.clear();
+  gone_.clear();
   decision_.phase = Decision::Phase::kRunning;
   decision_.note.clear();
 }
@@ -196,22 +198,21 @@ bool Coordinator::may_change_members() const {
 
 // Removes members that are gone and admits newcomers, while the ranks of the others live on.
 void Coordinator::change_members() {
-  const bool some_are_gone =
-      std::any_of(decision_.members.begin(), decision_.members.end(),
-                  [&](const Member& member) { return !present(roster_.nodes().at(member.ticket)); });
-  const bool are_full = static_cast<int64_t>(decision_.members.size()) == own_.settings.max_nodes;
-  if (!may_change_members() || (are_full && !some_are_gone)) {
+  if (!may_change_members()) {
     return;
   }
+  const size_t gone_before = gone_.size();
+  for (const Member& member : decision_.members) {
+    if (!present(roster_.nodes().at(member.ticket))) {
+      gone_.insert(member.ticket);
+    }
+  }
+  const bool is_loss = gone_.size() > gone_before;
+  decision_.losses += is_loss ? 1 : 0;
   const Applicants found = applicants();
   std::vector<Member> members = membership_->form(found);
   if (members.empty()) {
-    forming_since_ = decision_.note.empty() ? now_ : *forming_since_;
-    decision_.note = membership_->missing(found);
-    if (now_ - *forming_since_ > timeouts_.join) {
-      give_up("not complete within " + seconds(timeouts_.join) + ": " + decision_.note, program::kPeerFailed);
-    }
-    return;
+    return wait_for_members(found, is_loss);
   }
   decision_.note.clear();
   if (std::string change = describe_change(members); !change.empty()) {
@@ -221,17 +222,35 @@ void Coordinator::change_members() {
   }
 }
 
-// Names the members that `members` lack, and those that are new. Empty if there are none.
-std::string Coordinator::describe_change(const std::vector<Member>& members) const {
-  const auto has = [](const std::vector<Member>& all, int64_t ticket) {
-    return std::any_of(all.begin(), all.end(), [ticket](const Member& member) { return member.ticket == ticket; });
-  };
-  std::vector<std::string> changes;
+// Too few nodes are left. Their ranks wait.
+void Coordinator::wait_for_members(const Applicants& found, bool is_loss) {
+  if (is_loss) {
+    forming_since_ = now_;
+    decision_.change = describe_losses();
+  }
+  decision_.note = membership_->missing(found);
+  if (now_ - *forming_since_ > timeouts_.join) {
+    give_up("not complete within " + seconds(timeouts_.join) + ": " + decision_.note, program::kPeerFailed);
+  }
+}
+
+// Names the members that are gone. Empty if none is.
+std::string Coordinator::describe_losses() const {
+  std::vector<std::string> losses;
   for (const Member& member : decision_.members) {
-    if (!has(members, member.ticket)) {
-      const Roster::Node& node = roster_.nodes().at(member.ticket);
-      changes.push_back(member.name + (wants_to_leave(node) ? " left" : " was lost: " + lost_because(node)));
+    const Roster::Node& node = roster_.nodes().at(member.ticket);
+    if (!present(node)) {
+      losses.push_back(member.name + (wants_to_leave(node) ? " left" : " was lost: " + lost_because(node)));
     }
+  }
+  return printable(absl::StrJoin(losses, ", "), kLongestReason);
+}
+
+// Names also those of `members` that are new.
+std::string Coordinator::describe_change(const std::vector<Member>& members) const {
+  std::vector<std::string> changes;
+  if (std::string losses = describe_losses(); !losses.empty()) {
+    changes.push_back(std::move(losses));
   }
   for (const Member& member : members) {
     if (!is_member(member.ticket)) {

@@ -63,6 +63,7 @@ class Coordinator {
   bool cannot_form(const Applicants& found);
   void form();
   void change_members();
+  void wait_for_members(const Applicants& found, bool is_loss);
   bool may_change_members() const;
   void look_at_members();
   void look_at_newcomers();
@@ -76,6 +77,7 @@ class Coordinator {
   const Member* lost_member() const;
   Applicants applicants();
   std::string lost_because(const Roster::Node& node) const;
+  std::string describe_losses() const;
   std::string describe_change(const std::vector<Member>& members) const;
 
   const NodeDescription own_;
@@ -86,6 +88,7 @@ class Coordinator {
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
+  std::set<int64_t> gone_;              // members of the round that are gone
   std::string newcomer_;                // the node for which the round is stopped
   std::set<int64_t> turned_away_;       // tickets of all launchers that were turned away
   std::deque<int64_t> listed_;          // the latest of them that the decision lists, oldest first: non-members

@@ -125,6 +125,7 @@ void check(const Decision& decision) {
   check_enumerator("phase", decision.phase, Phase::kOver);
   check_range("round", decision.round, 0, std::numeric_limits<int64_t>::max());
   check_range("changes", decision.changes, 0, std::numeric_limits<int64_t>::max());
+  check_range("losses", decision.losses, 0, std::numeric_limits<int64_t>::max());
   const bool has_round = decision.phase == Phase::kRunning || decision.phase == Phase::kStopping;
   check_range("members", std::ssize(decision.members), has_round ? 1 : 0, kMostLaunchers);
   for (const Member& member : decision.members) {
@@ -265,7 +266,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, before, signal, tex
 void to_json(json& j, const Decision& decision) {
   j = {{"phase", decision.phase},     {"round", decision.round}, {"run_id", decision.run_id},
        {"members", decision.members}, {"note", decision.note},   {"end", decision.end},
-       {"changes", decision.changes}, {"change", decision.change},
+       {"changes", decision.changes}, {"losses", decision.losses},   {"change", decision.change},
        {"turned_away", json::array()}};
   for (const auto& [ticket, end] : decision.evicted) {
     j["turned_away"].push_back({{"ticket", ticket}, {"end", end}});
@@ -280,6 +281,7 @@ void from_json(const json& j, Decision& decision) {
   j.at("note").get_to(decision.note);
   j.at("end").get_to(decision.end);
   j.at("changes").get_to(decision.changes);
+  j.at("losses").get_to(decision.losses);
   j.at("change").get_to(decision.change);
   for (const json& entry : j.at("turned_away")) {
     decision.evicted[entry.at("ticket").get<int64_t>()] = entry.at("end").get<GroupEnd>();

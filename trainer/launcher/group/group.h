@@ -149,8 +149,11 @@ struct Decision {
   int64_t round = 0;
   std::string run_id = {};
   std::vector<Member> members = {};          // members of the round, by node rank; empty before the first round
-  int64_t changes = 0;      // recovery in place: how often the members have changed during the round
-  std::string change = {};  // and why they did so last, for users
+  // Recovery in place: how often the members have changed during the round, how often some were lost, and why that
+  // happened last, for users. After a loss the members stay the same until there are enough others.
+  int64_t changes = 0;
+  int64_t losses = 0;
+  std::string change = {};
   std::optional<GroupEnd> end = {};          // end of the previous round; in kOver, end of the job
   std::string note = {};                     // text for users: what the group waits for
   std::map<int64_t, GroupEnd> evicted = {};  // by ticket: launchers that were turned away, and why

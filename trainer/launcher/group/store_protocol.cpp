@@ -49,13 +49,6 @@ rendezvous::Places places_of(const Decision& decision) {
   return places;
 }
 
-// Whether a member of `before` is none of `now`.
-bool lacks_some_of(const Decision& now, const Decision& before) {
-  const rendezvous::Places places = places_of(now);
-  return std::any_of(before.members.begin(), before.members.end(),
-                     [&](const Member& member) { return !places.first_rank(member.ticket).has_value(); });
-}
-
 constexpr size_t kMostBytesOfADecision = size_t{8} << 20;  // The largest value that a store takes.
 
 // A launcher without an answer for this time draws another ticket: an attacker may have replayed an old hello with its
@@ -181,7 +174,7 @@ void StoreHost::step(Clock::time_point now) {
 // Removes and writes what workers read, before they can learn of the round or of the change.
 void StoreHost::prepare(const Decision& decision) {
   const bool is_new = decision.round != prepared_.round;
-  if (!is_new && decision.changes == prepared_.changes) {
+  if (!is_new && decision.changes == prepared_.changes && decision.losses == prepared_.losses) {
     return;
   }
   if (is_new) {
@@ -189,7 +182,7 @@ void StoreHost::prepare(const Decision& decision) {
   }
   if (coordinator_.changes_in_place()) {
     announce_places(entries_.store(), decision.run_id, places_of(decision));
-    if (!is_new && lacks_some_of(decision, prepared_)) {
+    if (!is_new && decision.losses != prepared_.losses) {
       announce_loss(entries_.store(), decision.run_id);
     }
   }

@@ -171,9 +171,10 @@ bool Agent::goes_on() {
   if (directive.kind != Directive::Kind::kRun) {
     return false;
   }
-  if (directive.round.changes != round_.changes) {
+  const bool have_changed = directive.round.changes != round_.changes;
+  if (have_changed || directive.round.losses != round_.losses) {
     round_ = directive.round;
-    options_.tell(round_.change + ": goes on with " + world_text(round_));
+    options_.tell(round_.change + (have_changed ? ": goes on with " + world_text(round_) : ": waits for other nodes"));
   }
   return true;
 }

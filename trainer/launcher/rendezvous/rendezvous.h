@@ -29,8 +29,10 @@ struct Round {
   int64_t role_world_size = 1;
   int64_t restart_count = 0;  // number of previous rounds
   int64_t node = 0;           // names this node among the job's nodes, also in places.h; 0: it is alone
-  int64_t changes = 0;        // recovery in place: how often the nodes have changed during the round
-  std::string change = {};    // and why they did so last, for users
+  // Recovery in place: Decision::changes, losses and change.
+  int64_t changes = 0;
+  int64_t losses = 0;
+  std::string change = {};
   int64_t max_restarts = 0;
 };
 

@@ -24,6 +24,7 @@ Round round_of(const Decision& decision, const NodeState& state, const Member& o
               .restart_count = decision.round,
               .node = own.ticket,
               .changes = decision.changes,
+              .losses = decision.losses,
               .change = decision.change,
               .max_restarts = state.max_restarts};
   for (const Member& member : decision.members) {

@@ -381,9 +381,12 @@ TEST_F(CoordinatorTest, RanksWaitInPlaceForEnoughNodes) {
   after(600);
   EXPECT_EQ(decision().phase, Phase::kRunning);
   EXPECT_EQ(decision().changes, 0);
+  EXPECT_EQ(decision().losses, 1) << "the ranks learn that they wait";
+  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s");
   EXPECT_THAT(decision().note, HasSubstr("1 node has joined of at least 2"));
   comes("c", 0);
   EXPECT_EQ(after(100).changes, 1);
+  EXPECT_EQ(decision().losses, 1);
   EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s, c (pid 7) joined");
   dead.insert(3);
   after(600);
