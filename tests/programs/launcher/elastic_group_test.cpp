@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/serialize.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kRanks = 3;
-constexpr int kSteps = 30;
+constexpr int kElasticGroupRanks = 3;
+constexpr int kElasticGroupSteps = 30;
 
 class ElasticGroupTest : public NarrowcastRunFixture {
  protected:
@@ -25,27 +26,28 @@ class ElasticGroupTest : public NarrowcastRunFixture {
   ProgramEnd run_steps(const std::string& name, const Words& faults,
                        const Words& flags = {"--recovery=in_place"}) const {
     std::filesystem::create_directories(folder / name);
-    Words words = {kRun, "--standalone", "--nproc_per_node=" + std::to_string(kRanks), "--max_restarts=8"};
+    Words words = {kRun, "--standalone", "--nproc_per_node=" + std::to_string(kElasticGroupRanks), "--max_restarts=8"};
     words.insert(words.end(), flags.begin(), flags.end());
-    words.insert(words.end(), {kElasticSteps, folder / name, std::to_string(kSteps)});
+    words.insert(words.end(), {kElasticSteps, folder / name, std::to_string(kElasticGroupSteps)});
     words.insert(words.end(), faults.begin(), faults.end());
     return run_to_end(words);
   }
 
   std::vector<at::Tensor> result(const std::string& name, int rank) const {
     std::vector<at::Tensor> parameters;
-    torch::load(parameters, folder / name / ("rank-" + std::to_string(rank)));
+    torch::load(parameters, folder / (name + "/rank-" + std::to_string(rank)));
     return parameters;
   }
 
   // All ranks have the parameters of an undisturbed run, and have counted each step once.
   void expect_undisturbed(const std::string& name, const ProgramEnd& ended) const {
     EXPECT_EQ(ended.exit_code, 0) << ended.errors;
-    EXPECT_EQ(count_of("ends after " + std::to_string(kSteps) + " steps", ended.output), kRanks) << ended.output;
+    EXPECT_EQ(count_of("ends after " + std::to_string(kElasticGroupSteps) + " steps", ended.output), kElasticGroupRanks)
+        << ended.output;
     const ProgramEnd whole = run_steps("whole", {});
     ASSERT_EQ(whole.exit_code, 0) << whole.errors;
     const std::vector<at::Tensor> expected = result("whole", 0);
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kElasticGroupRanks; ++rank) {
       const std::vector<at::Tensor> found = result(name, rank);
       ASSERT_EQ(found.size(), expected.size());
       for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << "rank " << rank;
@@ -56,8 +58,9 @@ class ElasticGroupTest : public NarrowcastRunFixture {
 TEST_F(ElasticGroupTest, AKilledRankIsReplacedAndTheOthersGoOn) {
   const ProgramEnd ended = run_steps("killed", {"kill:1:12"});
   expect_undisturbed("killed", ended);
-  EXPECT_EQ(count_of("goes on with step 12", ended.output), kRanks) << ended.output;
-  EXPECT_EQ(count_of("ends after 30 steps, 1 recoveries", ended.output), kRanks - 1) << "the others lived on";
+  EXPECT_EQ(count_of("goes on with step 12", ended.output), kElasticGroupRanks) << ended.output;
+  EXPECT_EQ(count_of("ends after 30 steps, 1 recoveries", ended.output), kElasticGroupRanks - 1)
+      << "the others lived on";
 }
 
 // Rank 0, whose parameters all take at the start, in the first and in the last step, and others at once.
@@ -84,7 +87,7 @@ TEST_F(ElasticGroupTest, UnderARestartingLauncherAllRanksBeginAgain) {
   const ProgramEnd ended = run_steps("restart", {"kill:1:12"}, {"--recovery=restart"});
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
   EXPECT_THAT(ended.errors, AllOf(HasSubstr("restart 1"), Not(HasSubstr("takes its place"))));
-  EXPECT_EQ(count_of("ends after 30 steps, 0 recoveries", ended.output), kRanks);
+  EXPECT_EQ(count_of("ends after 30 steps, 0 recoveries", ended.output), kElasticGroupRanks);
   EXPECT_THAT(ended.output, Not(HasSubstr("goes on with step")));
 }
 

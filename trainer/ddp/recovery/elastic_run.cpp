@@ -198,8 +198,13 @@ void ElasticRun::restore(SharedState& shared, const ProcessGroupPtr& group) {
     check_fits(shared.state);
     load({.common = shared.state.common, .own = shared.state.own});
     point_ = read_point(shared, group->getSize());
-  } else if (point_->is_copied) {
+    return;
+  }
+  if (point_->is_copied) {
     load(copies_);
+  }
+  if (point_->reducer) {
+    point_->reducer->hook.world_size = group->getSize();  // This rank keeps its state, whatever its number is now.
   }
 }
 

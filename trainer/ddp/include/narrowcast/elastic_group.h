@@ -112,7 +112,7 @@ struct ElasticSteps {
 // follows from the state, the step and the rank, the result has the bits of a run without losses. Residuals of hooks
 // are an exception: those of lost ranks, and of ranks that were a step behind, are lost.
 //
-// Otherwise, e.g. under another launcher or with one rank, the steps run once, and a loss is an error.
+// Otherwise, e.g. under another launcher or with one rank, the steps run once, and a loss is an error. Not thread-safe.
 class NARROWCAST_EXPORT ElasticGroup {
  public:
   // `env` is this process's place in the job. Communicates nothing.
