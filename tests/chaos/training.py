@@ -29,6 +29,20 @@ def living(pids):
     return found
 
 
+def _environments_of_living():
+    """(process id, variables) of each process."""
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue  # It has ended meanwhile.
+        if state != "Z":
+            yield int(entry.name), dict(variable.split("=", 1) for variable in variables if "=" in variable)
+
+
 class Stuck(Exception):
     """Something did not happen in time."""
 
@@ -152,22 +166,20 @@ class Training:
         return [pid for pid in self.workers().values() if _parent(pid) == launcher.process.pid]
 
     def workers(self):
-        """Process ids of the living ranks, by rank."""
-        found = {}
-        name = f"{self.rank_variable}=".encode()
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
+        """Process ids of the living ranks, by rank. A process on nodes that change keeps the variables of its start, so
+        its rank follows from the nodes that live: they have the same number of ranks each."""
+        found, placed = {}, {}
+        for pid, variables in _environments_of_living():
+            if variables.get("TORCHELASTIC_RUN_ID") != identity_of(self.folder) or self.rank_variable not in variables:
                 continue
-            try:
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue  # It has ended meanwhile.
-            if f"TORCHELASTIC_RUN_ID={identity_of(self.folder)}".encode() not in variables or state == "Z":
-                continue
-            rank = next((v for v in variables if v.startswith(name)), None)
-            if rank:
-                found[int(rank[len(name):])] = int(entry.name)
+            if "NARROWCAST_NODE" in variables:
+                node, rank_on_node = variables["NARROWCAST_NODE"].split("/")
+                placed[int(node), int(rank_on_node)] = pid, int(variables["LOCAL_WORLD_SIZE"])
+            else:
+                found[int(variables[self.rank_variable])] = pid
+        nodes = sorted({node for node, _ in placed})
+        for (node, rank_on_node), (pid, ranks) in placed.items():
+            found[nodes.index(node) * ranks + rank_on_node] = pid
         return found
 
     def newest_step(self):
