@@ -70,6 +70,19 @@ TEST(WorkerEnvTest, RecoversInPlaceWhereTheLauncherDoesItsPart) {
             "NARROWCAST_RECOVERY=in_place needs a launcher that serves the store, TORCHELASTIC_USE_AGENT_STORE=True");
 }
 
+TEST(WorkerEnvTest, KnowsItsPlaceOnANodeThatMayChange) {
+  EnvironmentVariables variables = torchrun_variables() + EnvironmentVariables{{"NARROWCAST_NODE", "3/1"}};
+  EXPECT_EQ(WorkerEnv::from_variables(variables).node, 3);
+  EXPECT_EQ(WorkerEnv::from_variables(variables).rank_on_node, 1);
+  EXPECT_FALSE(WorkerEnv::from_variables(variables).is_alone());
+  for (const char* const text : {"3", "3/", "/1", "0/1", "-3/1", "3/-1", "a/1"}) {
+    variables["NARROWCAST_NODE"] = text;
+    EXPECT_THAT(testing::error_message<c10::ValueError>([&] { WorkerEnv::from_variables(variables); }),
+                HasSubstr("NARROWCAST_NODE"))
+        << text;
+  }
+}
+
 TEST(WorkerEnvTest, AnIPv6AddressMayStandInBracketsAndHaveAPort) {
   const EnvironmentVariables job = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
   for (const auto& [address, port] : {std::pair("[::1]", "29500"), std::pair("::1", "29500"),

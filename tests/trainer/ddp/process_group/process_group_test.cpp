@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -43,6 +45,63 @@ TEST_P(ProcessGroupWorldTest, JoinsAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ProcessGroupWorldTest, ::testing::Values(1, 2, 3, 4));
+
+// Two nodes of one rank each, in this process, and their launchers' store.
+class ChangingNodesTest : public ::testing::Test {
+ protected:
+  ChangingNodesTest() { set_places("0 1:1,2:1"); }
+  void set_places(const std::string& places) {
+    launcher_.set("narrowcast/run/places", std::vector<uint8_t>(places.begin(), places.end()));
+  }
+  WorkerEnv env(int64_t rank) const {
+    WorkerEnv env = env_at({rank, 2}, launcher_.getPort());
+    env.use_agent_store = true;
+    env.recovers_in_place = true;
+    env.node = rank + 1;
+    env.run_id = "run";
+    return env;
+  }
+  // Calls body(scope) on both ranks, which have joined.
+  template <class Body>
+  void on_ranks(const Body& body) const {
+    std::vector<std::future<void>> ranks;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      ranks.push_back(std::async(std::launch::async, [&, rank] {
+        const ProcessGroupScope scope(env(rank), {.group_name = "nodes" + std::to_string(rank)});
+        body(scope);
+      }));
+    }
+    for (auto& rank : ranks) rank.get();
+  }
+  c10d::TCPStore launcher_{"127.0.0.1", c10d::TCPStoreOptions{.port = 0, .isServer = true, .waitWorkers = false}};
+};
+
+// No connection breaks by itself: the machine of the lost node is gone without a sign.
+TEST_F(ChangingNodesTest, ALossEndsTheWaitForARankThatIsGone) {
+  std::promise<void> is_over;
+  const std::shared_future<void> over = is_over.get_future().share();
+  on_ranks([&](const ProcessGroupScope& scope) {
+    if (scope.env().rank == 1) {
+      return over.wait();
+    }
+    EXPECT_FALSE(scope.has_newcomers());
+    set_places("1 1:1");
+    launcher_.add("narrowcast/run/starts", 1);
+    std::vector<at::Tensor> tensors = {at::zeros({3})};
+    EXPECT_ANY_THROW(scope.group()->recv(tensors, 1, 0)->wait());
+    is_over.set_value();
+  });
+}
+
+TEST_F(ChangingNodesTest, NewcomersBreakNothing) {
+  on_ranks([&](const ProcessGroupScope& scope) {
+    if (scope.env().rank == 0) {
+      set_places("1 1:1,2:1,3:1");
+    }
+    while (!scope.has_newcomers()) std::this_thread::yield();
+    barrier(scope.group(), "test");
+  });
+}
 
 TEST(ProcessGroupTest, IsAClientOfTheAgentsStore) {
   c10d::TCPStoreOptions options;

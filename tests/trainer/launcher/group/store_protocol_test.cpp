@@ -10,6 +10,8 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "trainer/base/network/places.h"
+#include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {
@@ -58,6 +60,42 @@ TEST_F(StoreProtocolTest, BringsLaunchersTogether) {
   EXPECT_EQ(rounds_prepared, 1);
   EXPECT_EQ(other.decision().members.at(1).ticket, other.ticket());
   EXPECT_EQ(other.decision().run_id, "made-up");
+}
+
+// The ranks of the lost node are waited for in vain, those of a newcomer are not.
+TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
+  const auto describe = [](const std::string& host) {
+    return NodeDescription{
+        .host = host,
+        .pid = 7,
+        .nproc = 2,
+        .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 2, .max_restarts = 1, .in_place = true}};
+  };
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  StoreHost host(store, Coordinator(describe("a"), {.silence = milliseconds(1000)}, "made-up"), [] {});
+  std::vector<StoreMember> members(3, StoreMember(store));
+  const auto step = [&](int64_t time, const std::vector<size_t>& living) {
+    for (const size_t member : living) {
+      members[member].beat();
+    }
+    host.step(Clock::time_point(milliseconds(time)));
+  };
+  const auto entry = [&](const char* name) {
+    const std::string key = rendezvous::job_prefix("made-up") + "/" + name;
+    return store->check({key}) ? store->get_to_str(key) : "";
+  };
+  members[0].join_as_host(describe("a"));
+  members[1].join(describe("b"));
+  step(0, {0, 1});
+  EXPECT_EQ(entry(rendezvous::kPlaces), "0 1:2,2:2");
+  step(600, {0});
+  step(1200, {0});
+  EXPECT_EQ(entry(rendezvous::kPlaces), "1 1:2");
+  EXPECT_EQ(entry(rendezvous::kStarts), "1");
+  members[2].join(describe("c"));
+  step(1300, {0, 2});
+  EXPECT_EQ(entry(rendezvous::kPlaces), "2 1:2,3:2");
+  EXPECT_EQ(entry(rendezvous::kStarts), "1");
 }
 
 TEST_F(StoreProtocolTest, CarriesReportsAndTheEnd) {

@@ -9,6 +9,7 @@
 namespace narrowcast::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -319,6 +320,28 @@ TEST(PlanWorkers, TellsWorkersWhetherTheyRecoverInPlace) {
   options.in_place = false;
   const EnvironmentVariables inherited = {{"NARROWCAST_RECOVERY", "in_place"}};
   EXPECT_THAT(plan_workers(options, {}, inherited)[0].environment, Not(Contains(Key("NARROWCAST_RECOVERY"))));
+}
+
+TEST(PlanWorkers, NamesNodesThatMayChange) {
+  const LaunchOptions options{
+      .command = {"/bin/train"}, .nproc_per_node = 2, .output = {.run_folder = "/run"}, .in_place = true};
+  EXPECT_THAT(plan_workers(options, {}, {})[1].environment, Not(Contains(Key("NARROWCAST_NODE")))) << "it is alone";
+  const Round joined{.first_rank = 4, .restart_count = 3, .node = 7, .changes = 2};
+  const WorkerCommand newcomer = plan_workers(options, joined, {})[1];
+  EXPECT_THAT(newcomer.environment, Contains(Pair("NARROWCAST_NODE", "7/1")));
+  EXPECT_THAT(newcomer.environment, Contains(Pair("TORCHELASTIC_RESTART_COUNT", "5"))) << "it is not the first process";
+}
+
+TEST(PlanReplacement, HasThePresentPlace) {
+  const LaunchOptions options{
+      .command = {"/bin/train"}, .nproc_per_node = 2, .output = {.run_folder = "/run"}, .in_place = true};
+  const Round round{.nodes = 3, .first_rank = 4, .world_size = 6, .node = 3};
+  const Round changed{.node_rank = 1, .nodes = 2, .first_rank = 2, .world_size = 4, .node = 3, .changes = 1};
+  const WorkerCommand again = plan_replacement(options, changed, plan_workers(options, round, {})[1], 1);
+  EXPECT_EQ(again.rank, 5) << "its name on this node";
+  EXPECT_THAT(again.environment, AllOf(Contains(Pair("RANK", "3")), Contains(Pair("WORLD_SIZE", "4")),
+                                       Contains(Pair("GROUP_RANK", "1")), Contains(Pair("NARROWCAST_NODE", "3/1"))));
+  EXPECT_EQ(again.error_file, "/run/attempt_0.1/3/error.json");
 }
 
 TEST(PlanReplacement, HasANumberAndFilesOfItsOwn) {

@@ -9,10 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/resume_runs.h"
+#include "trainer/train/training/stop_agreement.h"
 #include "trainer/train/training/training_state.h"
 
 namespace narrowcast::training {
@@ -46,9 +48,12 @@ SurvivingState state_at(int64_t step, int64_t rank, bool is_reported = false) {
   return state;
 }
 
-// Returns the result of each rank, if rank r has states[r].
-std::vector<std::optional<RecoveredState>> shared(const std::vector<std::optional<SurvivingState>>& states) {
+// Returns the result of each rank, if rank r has states[r]. States that name no world are of one with this size.
+std::vector<std::optional<RecoveredState>> shared(std::vector<std::optional<SurvivingState>> states) {
   std::vector<std::optional<RecoveredState>> results(states.size());
+  for (auto& state : states) {
+    if (state && state->world_size == 1) state->world_size = std::ssize(states);
+  }
   run_ranks(static_cast<int64_t>(states.size()),
             [&](int64_t rank, const ProcessGroupPtr& group) { results[rank] = share_states(group, states[rank]); });
   return results;
@@ -121,6 +126,27 @@ TEST(ShareStates, APointWhoseReportsAreDoneIsFurther) {
   EXPECT_TRUE(results[1]->is_reported);
   EXPECT_THAT(results[1]->lost_ranks, IsEmpty());
   EXPECT_EQ(load_counters(results[1]->restored, 2).window_batches, 0);
+}
+// Ranks 0 to 2 were four, and one is lost; then they get a newcomer. Their mean loss until the next report stays.
+TEST(ShareStates, InAnotherWorldTheFormerOneIsKnownAndTheMeanLossStays) {
+  const auto of_four = [](int64_t rank) {
+    SurvivingState state = state_at(4, rank);
+    state.world_size = 4;
+    return state;
+  };
+  for (const bool has_newcomer : {false, true}) {
+    std::vector<std::optional<SurvivingState>> states = {of_four(0), of_four(1), of_four(2)};
+    if (has_newcomer) states.emplace_back();
+    if (has_newcomer) states.emplace_back();
+    const auto results = shared(states);
+    double loss = 0;
+    for (const auto& result : results) {
+      EXPECT_EQ(result->former_ranks, 4);
+      EXPECT_EQ(result->restored.former.world_size, 4);
+      loss += load_counters(result->restored, std::ssize(states)).window_loss;
+    }
+    EXPECT_DOUBLE_EQ(loss / static_cast<double>(states.size()), 41) << "the mean of 40, 41 and 42";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ShareStatesTest, ::testing::Values(1, 3));
@@ -253,6 +279,54 @@ TEST_P(RecoveryTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, RecoveryTest, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
+
+// The sums of gradients have another order in another world, so the bits differ.
+void expect_nearly_equal(const models::Model& model, const models::Model& expected) {
+  const auto parameters = model.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(at::allclose(parameters[i], expected.parameters()[i], 1e-4, 1e-5)) << "parameter " << i;
+  }
+}
+
+class WorldChangeTest : public ::testing::TestWithParam<std::pair<int64_t, int64_t>> {};
+
+// All ranks stop after the same step, with a state that the ranks of the next group share.
+TEST_P(WorldChangeTest, TakesInNewcomersAndGoesOnWithFewer) {
+  const auto [before, after] = GetParam();
+  const ResumeCase value = cases()[0];
+  const TrainingOptions options = resuming::options_of(value);
+  const data::TextDataset dataset = testing::small_text();
+  const Models whole = train_undisturbed(after, value);
+  Models models = new_models(std::max(before, after), value, {});
+  std::vector<std::optional<SurvivingState>> states(models.size());
+  run_ranks(before, [&](int64_t rank, const ProcessGroupPtr& group) {
+    Checkpoints checkpoints = {.surviving = &states[rank]};
+    checkpoints.asked_to_stop = [rank] { return rank == 0 ? kNewcomers : 0; };
+    const TrainingResult result = train(
+        {.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp, .checkpoints = checkpoints},
+        options);
+    EXPECT_TRUE(result.takes_in_newcomers);
+  });
+  for (int64_t rank = 0; rank < before; ++rank) {
+    ASSERT_TRUE(states[rank].has_value());
+    EXPECT_EQ(states[rank]->content.step, states[0]->content.step);
+    EXPECT_LT(states[rank]->content.step, kSteps);
+    EXPECT_TRUE(states[rank]->is_reported);
+  }
+  run_ranks(after, [&](int64_t rank, const ProcessGroupPtr& group) {
+    std::optional<RecoveredState> recovered = share_states(group, states[rank]);
+    const Checkpoints checkpoints = {.restored = &recovered->restored};
+    train({.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp, .checkpoints = checkpoints},
+          options);
+  });
+  for (int64_t rank = 0; rank < after; ++rank) {
+    EXPECT_TRUE(resuming::equal_bits(*models[rank], *models[0])) << "rank " << rank;
+  }
+  expect_nearly_equal(*models[0], *whole[0]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, WorldChangeTest,
+                         ::testing::Values(std::pair(2, 3), std::pair(3, 2), std::pair(1, 4), std::pair(4, 1)));
 
 }  // namespace
 }  // namespace narrowcast::training
