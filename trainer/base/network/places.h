@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/worker_env.h>
+
 namespace narrowcast::rendezvous {
 
 // The key of the places, below job_prefix(). narrowcast-run writes it before the ranks start together, and at each
@@ -38,6 +40,9 @@ struct Places {
   // The first rank of that node. Empty if the node has no place.
   std::optional<int64_t> first_rank(int64_t node) const;
 };
+
+// Whether no other process is, or will be, in the job.
+inline bool is_alone(const WorkerEnv& env) { return env.world_size == 1 && env.node == 0; }
 
 // The places as text, e.g. "2 1:4,3:4": after two changes, nodes 1 and 3 have 4 ranks each.
 std::string to_text(const Places& places);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include <narrowcast/process_group.h>
 #include "trainer/base/network/connections.h"
 #include "trainer/ddp/process_group/rendezvous.h"
 
@@ -30,5 +31,9 @@ class ChangeWatch {
   std::shared_ptr<State> state_;
   std::thread thread_;
 };
+
+// Whether other nodes wait to be taken in, with WorkerEnv::node. They join when all ranks of the scope's group make a
+// new scope. Ranks notice it at different times.
+bool has_newcomers(const ProcessGroupScope& scope);
 
 }  // namespace narrowcast

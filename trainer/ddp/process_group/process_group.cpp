@@ -17,6 +17,7 @@
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
 #include "trainer/base/network/connections.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/process/process_limits.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/process_group/change_watch.h"
@@ -122,8 +123,8 @@ ProcessGroupPtr connect_unless_changed(const ProcessGroupOptions& options, const
   std::future<ProcessGroupPtr> connected = task->get_future();
   std::thread([task] { (*task)(); }).detach();
   while (connected.wait_for(kBetweenLooks) != std::future_status::ready) {
-    TORCH_CHECK_WITH(DistBackendError, !job->have_changed(std::chrono::milliseconds(0)), "rank ", job->env().rank,
-                     ": ", rendezvous::kRanksHaveChanged);
+    TORCH_CHECK_WITH(DistBackendError, !job->have_changed(std::chrono::milliseconds(0)), "rank ", job->env().rank, ": ",
+                     rendezvous::kRanksHaveChanged);
   }
   return connected.get();
 }
@@ -134,7 +135,7 @@ std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
   try {
     const auto store = job->join();
     JoinedGroup joined = {.group = nullptr, .job = job, .connections = {}};
-    if (job->env().recovers_in_place && !job->env().is_alone()) {
+    if (job->env().recovers_in_place && !rendezvous::is_alone(job->env())) {
       const auto before = network::Connections::of_this_process();
       joined.group = connect_unless_changed(options, store, job);
       joined.connections = network::Connections::of_this_process().without(before);
@@ -201,8 +202,7 @@ JoinedGroup join_process_group(const WorkerEnv& env, const ProcessGroupOptions& 
   std::optional<JoinedGroup> joined;
   while (!joined.has_value()) {
     joined = try_to_join(
-        options,
-        std::make_shared<rendezvous::JobStore>(env, rendezvous::JobStoreOptions{options.timeout, interface}));
+        options, std::make_shared<rendezvous::JobStore>(env, rendezvous::JobStoreOptions{options.timeout, interface}));
   }
   joined->group->setGroupName(options.group_name);
   c10d::register_process_group(options.group_name, joined->group);
@@ -244,7 +244,9 @@ ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOpt
   }
 }
 
-bool ProcessGroupScope::has_newcomers() const { return changes_ != nullptr && changes_->has_newcomers(); }
+bool has_newcomers(const ProcessGroupScope& scope) {
+  return scope.changes_ != nullptr && scope.changes_->has_newcomers();
+}
 
 // A rank that has failed cannot wait for collectives that the others will never join. Collectives of NCCL are broken
 // off on this rank and, because this rank is gone, on all others.

@@ -251,7 +251,7 @@ StorePtr call_roll(const StorePtr& store, const RollCall& call) {
 
 JobStore::JobStore(const WorkerEnv& env, const JobStoreOptions& options)
     : env_(env), options_(options), deadline_(Clock::now() + options.timeout) {
-  if (env.is_alone()) {
+  if (is_alone(env)) {
     keys_ = c10::make_intrusive<c10d::HashStore>();
     return;
   }
@@ -274,7 +274,7 @@ JobStore::JobStore(const WorkerEnv& env, const JobStoreOptions& options)
 }
 
 StorePtr JobStore::join() {
-  if (env_.is_alone()) {
+  if (is_alone(env_)) {
     return keys_;
   }
   if (env_.recovers_in_place && answering_.defined()) {
@@ -283,7 +283,8 @@ StorePtr JobStore::join() {
   }
   const std::string place = network::host_and_port(env_.master_addr, env_.master_port);
   const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", place), [&] {
-    return call_roll(keys_, {.rank = env_.rank, .world_size = env_.world_size, .changes = changes_, .deadline = deadline_});
+    return call_roll(keys_,
+                     {.rank = env_.rank, .world_size = env_.world_size, .changes = changes_, .deadline = deadline_});
   });
   if (env_.recovers_in_place) {
     starts_when_joined_ = read_starts();
@@ -302,7 +303,7 @@ void JobStore::end_joining() {
 }
 
 bool JobStore::have_changed(milliseconds within) {
-  if (!env_.recovers_in_place || env_.is_alone()) {
+  if (!env_.recovers_in_place || is_alone(env_)) {
     return false;
   }
   const auto last = Clock::now() + within;
@@ -322,7 +323,7 @@ void JobStore::report_silent(int64_t rank) {
 
 // A loss may have been announced just before the ranks met without the lost one. Then starts_ is older.
 JobStore::Change JobStore::change_since_joined() const {
-  if (!env_.recovers_in_place || env_.is_alone()) {
+  if (!env_.recovers_in_place || is_alone(env_)) {
     return Change::kNone;
   }
   if (read_starts() != starts_when_joined_) {

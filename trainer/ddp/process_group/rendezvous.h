@@ -45,8 +45,8 @@ struct JobStoreOptions {
 // serves at 127.0.0.1 if all ranks are on its node, else at MASTER_ADDR, and only at that address. The store of a world
 // of one is in memory.
 //
-// With WorkerEnv::recovers_in_place, the job's ranks may change: another process takes the place of one that is gone, or
-// nodes come and go (places.h). Until end_joining(), each wait for a key then ends with an error, and have_changed()
+// With WorkerEnv::recovers_in_place, the job's ranks may change: another process takes the place of one that is gone,
+// or nodes come and go (places.h). Until end_joining(), each wait for a key then ends with an error, and have_changed()
 // tells why.
 class JobStore {
  public:

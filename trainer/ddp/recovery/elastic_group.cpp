@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 
 #include <narrowcast/elastic_group.h>
+#include "trainer/base/network/places.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/ddp/recovery/elastic_run.h"
@@ -10,7 +11,7 @@ namespace narrowcast {
 void ElasticGroup::run_steps(ElasticState& state, const std::function<ElasticSteps(const ProcessGroupPtr&)>& make) {
   TORCH_CHECK_VALUE(options_.first_step >= 0, "first_step: must be at least 0, but is ", options_.first_step);
   recovery::ElasticRun run(state, options_, make);
-  if (!env_.recovers_in_place || env_.is_alone() || options_.group.backend != kGlooBackend) {
+  if (!env_.recovers_in_place || rendezvous::is_alone(env_) || options_.group.backend != kGlooBackend) {
     const ProcessGroupScope scope(env_, options_.group);
     scope.run([&] { run.take_steps_once(scope.group()); });
     return;

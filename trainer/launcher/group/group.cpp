@@ -264,9 +264,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, before, signal, tex
                                    left_behind)
 
 void to_json(json& j, const Decision& decision) {
-  j = {{"phase", decision.phase},     {"round", decision.round}, {"run_id", decision.run_id},
-       {"members", decision.members}, {"note", decision.note},   {"end", decision.end},
-       {"changes", decision.changes}, {"losses", decision.losses},   {"change", decision.change},
+  j = {{"phase", decision.phase},     {"round", decision.round},   {"run_id", decision.run_id},
+       {"members", decision.members}, {"note", decision.note},     {"end", decision.end},
+       {"changes", decision.changes}, {"losses", decision.losses}, {"change", decision.change},
        {"turned_away", json::array()}};
   for (const auto& [ticket, end] : decision.evicted) {
     j["turned_away"].push_back({{"ticket", ticket}, {"end", end}});

@@ -148,7 +148,7 @@ struct Decision {
   Phase phase = Phase::kForming;
   int64_t round = 0;
   std::string run_id = {};
-  std::vector<Member> members = {};          // members of the round, by node rank; empty before the first round
+  std::vector<Member> members = {};  // members of the round, by node rank; empty before the first round
   // Recovery in place: how often the members have changed during the round, how often some were lost, and why that
   // happened last, for users. After a loss the members stay the same until there are enough others.
   int64_t changes = 0;

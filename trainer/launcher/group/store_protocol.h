@@ -105,7 +105,8 @@ class StoreMember {
 class StoreHost {
  public:
   // Writes the first decision. `before_round` is called before each round, and removes the entries of its workers. With
-  // recovery in place the workers' places are written then (worker_entries.h). A `seal` with a secret must have a session.
+  // recovery in place the workers' places are written then (worker_entries.h). A `seal` with a secret must have a
+  // session.
   StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal = {},
             std::chrono::milliseconds pause = {});
 

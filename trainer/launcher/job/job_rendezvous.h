@@ -40,8 +40,8 @@ bool surely_serves(const GroupRequest& request);
 
 // What a LocalRendezvous does in the job's store. The defaults do nothing.
 struct LocalEntries {
-  std::function<void()> before_round = [] {};                                  // called before each round
-  std::function<void(int64_t)> succeeded = [](int64_t) {};                     // of a rank
+  std::function<void()> before_round = [] {};               // called before each round
+  std::function<void(int64_t)> succeeded = [](int64_t) {};  // of a rank
   std::function<int64_t(const NumberedRank&)> announce_start = [](const auto&) { return 1; };  // as in worker_entries.h
   std::function<SilentRanks(const std::set<NumberedRank>&)> silent = [](const auto&) { return SilentRanks(); };
 };

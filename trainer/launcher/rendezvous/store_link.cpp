@@ -251,8 +251,8 @@ class StoreLink::Conversation {
   std::condition_variable changed_;
   LinkState state_;
   std::optional<int64_t> succeeded_;  // the last rank that succeeded, until it is announced
-  std::set<NumberedRank> starting_;        // ranks whose starts are to be announced
-  std::set<NumberedRank> watched_;         // ranks that may be found silent
+  std::set<NumberedRank> starting_;   // ranks whose starts are to be announced
+  std::set<NumberedRank> watched_;    // ranks that may be found silent
   std::optional<RoundReport> report_;
   bool leaving_ = false;
   bool stopping_ = false;

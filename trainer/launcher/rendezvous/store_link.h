@@ -60,14 +60,14 @@ struct LinkState {
   int64_t answers = 0;  // answers with a new heartbeat of the host; all, if this launcher is the host
   int64_t ticket = 0;   // 0: not joined yet
   std::optional<Decision> decision = {};
-  std::string broken = {};                 // why no more answers will come; empty: they may
-  bool others_left = false;                // no launcher needs the store any more
-  bool left = false;                       // leave() was written to the store
-  int64_t rejected = 0;                    // number of ignored entries
-  HostSign host = {};                      // last heartbeat of another launcher that serves the store
-  bool host_is_spoiled = false;            // its heartbeats were overwritten or removed since the last one
+  std::string broken = {};                      // why no more answers will come; empty: they may
+  bool others_left = false;                     // no launcher needs the store any more
+  bool left = false;                            // leave() was written to the store
+  int64_t rejected = 0;                         // number of ignored entries
+  HostSign host = {};                           // last heartbeat of another launcher that serves the store
+  bool host_is_spoiled = false;                 // its heartbeats were overwritten or removed since the last one
   std::map<NumberedRank, int64_t> starts = {};  // result of a rank's last announced start; none: not in the store yet
-  SilentRanks silent = {};                 // of the ranks that are watched
+  SilentRanks silent = {};                      // of the ranks that are watched
 };
 
 // Exchanges data with the store during its lifetime. No call blocks.

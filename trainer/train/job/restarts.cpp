@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "trainer/base/network/places.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/job/training_job.h"
@@ -27,7 +28,7 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
 }
 
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env, at::Device device) {
-  return env.recovers_in_place && env.world_size > 1 && !job.verification.has_value() && device.is_cpu();
+  return env.recovers_in_place && !rendezvous::is_alone(env) && !job.verification.has_value() && device.is_cpu();
 }
 
 bool has_recovered(const AgreedJob& agreed) {

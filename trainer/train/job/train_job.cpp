@@ -18,6 +18,7 @@
 #include "trainer/base/network/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
+#include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
@@ -302,7 +303,7 @@ int run_through_losses(const TrainJob& job, JobInputs& inputs, const ProcessGrou
     }
     const ProcessGroupScope scope(attempt.env, group);
     attempt.has_joined = true;
-    recovery.has_newcomers = [&scope] { return scope.has_newcomers(); };
+    recovery.has_newcomers = [&scope] { return narrowcast::has_newcomers(scope); };
     recovery.regroups = false;
     JobContext again = context;
     again.env = scope.env();

@@ -197,7 +197,8 @@ void Metrics::on_resume(const ResumeReport& report) {
 }
 
 void Metrics::on_recovery(const RecoveryReport& report) {
-  json line = {{"event", "recovery"}, {"step", report.step}, {"ranks", report.ranks}, {"lost_ranks", report.lost_ranks}};
+  json line = {
+      {"event", "recovery"}, {"step", report.step}, {"ranks", report.ranks}, {"lost_ranks", report.lost_ranks}};
   if (report.seconds.has_value()) {
     line["seconds"] = *report.seconds;
   }

@@ -104,8 +104,8 @@ struct ResumeReport {
 
 // A recovery in place: processes of lost ranks were replaced, and the training goes on.
 struct RecoveryReport {
-  int64_t ranks = 1;         // from now on
-  int64_t former_ranks = 1;  // before
+  int64_t ranks = 1;                     // from now on
+  int64_t former_ranks = 1;              // before
   int64_t step = 0;                      // optimizer steps done
   std::vector<int64_t> lost_ranks = {};  // in order; empty if only connections were lost
   std::optional<double> seconds = {};    // from the loss, as rank 0 noticed it, to here; empty if rank 0 was lost

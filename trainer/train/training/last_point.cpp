@@ -29,9 +29,8 @@ void LastPoint::leave(Moment moment) {
   if (!point_.has_value()) {
     return;
   }
-  SurvivingState state = {.content = {},
-                          .is_reported = point_->is_reported,
-                          .world_size = steps_.model().process_group()->getSize()};
+  SurvivingState state = {
+      .content = {}, .is_reported = point_->is_reported, .world_size = steps_.model().process_group()->getSize()};
   if (moment == Moment::kInStep) {
     steps_.restore_buffers();
   }

@@ -25,14 +25,12 @@ int64_t point_of(const SurvivingState& state) { return 2 * state.content.step + 
 
 // Counters of times, and all of Content::rank, differ between ranks.
 recovery::RankState rank_state(const SurvivingState& state) {
-  recovery::RankState result = {
-      .point = point_of(state),
-      .values =
-          json({{"step", state.content.step},
-                {"is_reported", state.is_reported},
-                {"world_size", state.world_size},
-                {"training", state.content.training}})
-              .dump()};
+  recovery::RankState result = {.point = point_of(state),
+                                .values = json({{"step", state.content.step},
+                                                {"is_reported", state.is_reported},
+                                                {"world_size", state.world_size},
+                                                {"training", state.content.training}})
+                                              .dump()};
   for (const auto& [name, tensor] : state.content.replica) {
     if (is_counter(name)) {
       result.own[kReplica + name] = tensor;

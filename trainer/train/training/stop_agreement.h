@@ -23,7 +23,7 @@
 
 namespace narrowcast::training {
 
-// Instead of a signal: other nodes wait to be taken in (ProcessGroupScope::has_newcomers). It is greater than every
+// Instead of a signal: other nodes wait to be taken in (has_newcomers in change_watch.h). It is greater than every
 // signal. Signals are not forgotten meanwhile.
 inline constexpr int kNewcomers = 1000;
 

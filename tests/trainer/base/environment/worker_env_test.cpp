@@ -74,7 +74,6 @@ TEST(WorkerEnvTest, KnowsItsPlaceOnANodeThatMayChange) {
   EnvironmentVariables variables = torchrun_variables() + EnvironmentVariables{{"NARROWCAST_NODE", "3/1"}};
   EXPECT_EQ(WorkerEnv::from_variables(variables).node, 3);
   EXPECT_EQ(WorkerEnv::from_variables(variables).rank_on_node, 1);
-  EXPECT_FALSE(WorkerEnv::from_variables(variables).is_alone());
   for (const char* const text : {"3", "3/", "/1", "0/1", "-3/1", "3/-1", "a/1"}) {
     variables["NARROWCAST_NODE"] = text;
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { WorkerEnv::from_variables(variables); }),

@@ -18,6 +18,13 @@ TEST(Places, NumbersTheRanksOfEachNode) {
   EXPECT_EQ(parse_places("2 1:4,3:2"), places);
 }
 
+TEST(Places, ARankOfANodeThatMayGetOthersIsNotAlone) {
+  EXPECT_TRUE(is_alone({}));
+  WorkerEnv env;
+  env.node = 1;
+  EXPECT_FALSE(is_alone(env));
+}
+
 TEST(Places, RefusesWhatNoLauncherWrites) {
   for (const char* const text :
        {"", "1", "1 ", " 1:2", "-1 1:2", "x 1:2", "1 1", "1 1:", "1 :2", "1 1:0", "1 0:1", "1 1:2,", "1 1:2,1:3",

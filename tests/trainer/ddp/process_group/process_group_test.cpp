@@ -20,6 +20,7 @@
 #include "tests/support/patience.h"
 #include "tests/trainer/ddp/process_group/ranks_on_threads.h"
 #include "trainer/base/process/process_limits.h"
+#include "trainer/ddp/process_group/change_watch.h"
 
 namespace narrowcast {
 namespace {
@@ -84,7 +85,7 @@ TEST_F(ChangingNodesTest, ALossEndsTheWaitForARankThatIsGone) {
     if (scope.env().rank == 1) {
       return over.wait();
     }
-    EXPECT_FALSE(scope.has_newcomers());
+    EXPECT_FALSE(has_newcomers(scope));
     set_places("1 1:1");
     launcher_.add("narrowcast/run/starts", 1);
     std::vector<at::Tensor> tensors = {at::zeros({3})};
@@ -98,7 +99,7 @@ TEST_F(ChangingNodesTest, NewcomersBreakNothing) {
     if (scope.env().rank == 0) {
       set_places("1 1:1,2:1,3:1");
     }
-    while (!scope.has_newcomers()) std::this_thread::yield();
+    while (!has_newcomers(scope)) std::this_thread::yield();
     barrier(scope.group(), "test");
   });
 }

@@ -302,9 +302,9 @@ TEST_P(WorldChangeTest, TakesInNewcomersAndGoesOnWithFewer) {
   run_ranks(before, [&](int64_t rank, const ProcessGroupPtr& group) {
     Checkpoints checkpoints = {.surviving = &states[rank]};
     checkpoints.asked_to_stop = [rank] { return rank == 0 ? kNewcomers : 0; };
-    const TrainingResult result = train(
-        {.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp, .checkpoints = checkpoints},
-        options);
+    const TrainingResult result =
+        train({.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp, .checkpoints = checkpoints},
+              options);
     EXPECT_TRUE(result.takes_in_newcomers);
   });
   for (int64_t rank = 0; rank < before; ++rank) {

@@ -49,18 +49,15 @@ struct WorkerEnv {
   bool use_agent_store = false;    // TORCHELASTIC_USE_AGENT_STORE: the launcher serves the store, not rank 0
   int64_t restart_count = 0;       // TORCHELASTIC_RESTART_COUNT
   bool recovers_in_place = false;  // NARROWCAST_RECOVERY=in_place: the launcher replaces a lost rank's process alone
-  int64_t node = 0;                // names this node in a job whose nodes may change (NARROWCAST_NODE=node/rank_on_node);
-                                   // 0: they do not change
-  int64_t rank_on_node = 0;        // among the ranks of this node, if they may change
-  std::string run_id;              // TORCHELASTIC_RUN_ID, the same for all processes of a job
-  std::string error_file;          // TORCHELASTIC_ERROR_FILE, to which a failing worker writes its error; empty: none
-  std::string socket_interface;    // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
+  int64_t node = 0;              // names this node in a job whose nodes may change (NARROWCAST_NODE=node/rank_on_node);
+                                 // 0: they do not change
+  int64_t rank_on_node = 0;      // among the ranks of this node, if they may change
+  std::string run_id;            // TORCHELASTIC_RUN_ID, the same for all processes of a job
+  std::string error_file;        // TORCHELASTIC_ERROR_FILE, to which a failing worker writes its error; empty: none
+  std::string socket_interface;  // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
 
   // Whether all ranks run on this node.
   bool on_one_node() const { return local_world_size == world_size; }
-
-  // Whether no other process is, or will be, in the job.
-  bool is_alone() const { return world_size == 1 && node == 0; }
 
   // Reads this process's environment, as from_variables does.
   static WorkerEnv from_environment(const WorkerFlags& flags = {});

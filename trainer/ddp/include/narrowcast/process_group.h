@@ -20,7 +20,7 @@
 namespace narrowcast {
 class ChangeWatch;
 class JobWatch;
-}
+}  // namespace narrowcast
 
 namespace NARROWCAST_EXPORT narrowcast {
 
@@ -91,10 +91,6 @@ class ProcessGroupScope {
   // those that the launcher gave the process when it started.
   const WorkerEnv& env() const { return env_; }
 
-  // Whether other nodes wait to be taken in, with WorkerEnv::node. They join when all ranks of this group make a new
-  // scope. Ranks notice it at different times.
-  bool has_newcomers() const;
-
   // Returns body(), the work of the job. If a collective in it times out, the error also lists what each other rank is
   // doing, or that the rank does not answer. If a rank is lost and body() fails with an error of CUDA, NCCL or the
   // network, that error becomes the c10::DistBackendError "rank R: rank L is lost: REASON". If collectives were
@@ -117,6 +113,8 @@ class ProcessGroupScope {
   }
 
  private:
+  friend bool has_newcomers(const ProcessGroupScope& scope);
+
   void throw_if_broken_off() const;
   void throw_explained(const std::exception& error) const;
 
