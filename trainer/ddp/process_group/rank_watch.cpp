@@ -320,6 +320,11 @@ struct RankWatch::Answering {
   }
 };
 
+std::string text_of_silence(const LostRank& loss, milliseconds silence) {
+  return c10::str("rank ", loss.rank, ": rank ", loss.lost, " is lost: it has sent no heartbeat for ",
+                  silence.count() / 1000, " s");
+}
+
 RankWatch::RankWatch(const StorePtr& store, const Options& options)
     : store_(store), options_(options), answering_(std::make_shared<Answering>()) {
   std::thread([answering = answering_, own = store->clone(), options] { answering->run(own, options); }).detach();
