@@ -132,7 +132,8 @@ class CommHookClass final : public torch::CustomClassHolder {
       throw_error_of(done, watch);
       return std::make_pair(done.value(), done.storages());
     };
-    return hook().runHook(bucket)->then(give_value, c10::TensorType::get());
+    const auto future = hook().runHook(bucket);
+    return future->then(give_value, future->elementType());
   }
 
   // The same for Python's DistributedDataParallel, which takes only a future of a Python object. `result` is that

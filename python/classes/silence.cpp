@@ -36,7 +36,7 @@ milliseconds checked_silence(std::optional<double> seconds, const ProcessGroupPt
 }
 
 std::shared_ptr<GroupWatch> start_watch(const ProcessGroupPtr& group, milliseconds silence) {
-  return GroupWatch::of_group(group, {silence, [](const std::string& why) { TORCH_WARN(why); }});
+  return GroupWatch::of_group(group, {.silence = silence, .on_loss = [](const std::string& why) { TORCH_WARN(why); }});
 }
 
 }  // namespace narrowcast::classes

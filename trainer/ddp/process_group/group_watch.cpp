@@ -80,6 +80,7 @@ RankWatch::Options watch_options(const ProcessGroupPtr& group, const std::shared
   };
   return {.rank = rank,
           .world_size = group->getSize(),
+          .look_every = options.look_every,
           .watched = (rank + 1) % group->getSize(),
           .silence = options.silence,
           .on_silence = on_silence,

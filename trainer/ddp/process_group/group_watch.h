@@ -29,6 +29,7 @@ class NARROWCAST_EXPORT GroupWatch {
     std::chrono::milliseconds silence{30000};  // heartbeat timeout; 0: never
     // Called once, on a separate thread, with "rank R: rank L is lost: it has sent no heartbeat for 30 s".
     std::function<void(const std::string& why)> on_loss = [](const std::string& /*why*/) {};
+    std::chrono::milliseconds look_every = RankWatch::Options().look_every;
   };
 
   // Whether waits for tensors on `device` can be ended: `group` moves them by Gloo, and CPU tensors, too.
