@@ -25,11 +25,11 @@ using testing::error_message;
 using testing::run_ranks;
 using testing::wait_for_ranks;
 
-constexpr const char* kLossOfRank1 = "rank 0: rank 1 is lost: it has sent no heartbeat for 1 s";
+constexpr const char* kSilenceOfRank1 = "rank 0: rank 1 is lost: it has sent no heartbeat for 1 s";
 
 // Rank 1 runs, but it has no watch: as if its process were stopped. It has given a sign before. Rank 0 calls `body`.
 template <class Body>
-void lose_rank_1(const Body& body) {
+void silence_rank_1(const Body& body) {
   std::promise<void> done;
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
     const auto store = group->getStore();
@@ -45,37 +45,37 @@ void lose_rank_1(const Body& body) {
         group, store,
         {.silence = 1s, .on_loss = [&](const std::string& why) { told.set_value(why); }, .look_every = 5ms});
     body(group, watch);
-    EXPECT_EQ(told.get_future().get(), kLossOfRank1);
+    EXPECT_EQ(told.get_future().get(), kSilenceOfRank1);
     done.set_value();
   });
 }
 
 TEST(GroupWatchTest, ALossFailsExchangesInProgressAndLaterOnes) {
-  lose_rank_1([](const ProcessGroupPtr& group, const GroupWatch& /*watch*/) {
+  silence_rank_1([](const ProcessGroupPtr& group, const GroupWatch& /*watch*/) {
     const auto engine = Engine::for_group(group);
     const auto first = engine->submit(std::make_shared<TwoHops>(0, 1000));
-    EXPECT_EQ(error_message<c10::DistBackendError>([&] { first->waitAndThrow(); }), kLossOfRank1);
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] { first->waitAndThrow(); }), kSilenceOfRank1);
     const auto later = engine->submit(std::make_shared<TwoHops>(1, 1000));
     EXPECT_THAT(error_message<c10::DistBackendError>([&] { later->waitAndThrow(); }),
-                ::testing::EndsWith(kLossOfRank1));
+                ::testing::EndsWith(kSilenceOfRank1));
   });
 }
 
 TEST(GroupWatchTest, ALossEndsCollectivesOfGloo) {
-  lose_rank_1([](const ProcessGroupPtr& group, const GroupWatch& /*watch*/) {
+  silence_rank_1([](const ProcessGroupPtr& group, const GroupWatch& /*watch*/) {
     std::vector<at::Tensor> tensors = {at::zeros({1000})};
     EXPECT_ANY_THROW(group->allreduce(tensors)->wait());
   });
 }
 
 TEST(GroupWatchTest, ErrorsOfTheNetworkAreExplainedByTheLoss) {
-  lose_rank_1([](const ProcessGroupPtr& group, const GroupWatch& watch) {
+  silence_rank_1([](const ProcessGroupPtr& group, const GroupWatch& watch) {
     const auto exchange = Engine::for_group(group)->submit(std::make_shared<TwoHops>(0, 1000));
     EXPECT_THROW(exchange->waitAndThrow(), c10::DistBackendError);
     const c10::SourceLocation here{__func__, __FILE__, __LINE__};
     EXPECT_EQ(error_message<c10::DistBackendError>(
                   [&] { watch.throw_explained(c10::DistBackendError(here, "rank 0: Connection closed by peer")); }),
-              kLossOfRank1);
+              kSilenceOfRank1);
     EXPECT_NO_THROW(watch.throw_explained(c10::ValueError(here, "levels")));
   });
 }
