@@ -44,6 +44,7 @@ class Exits:
                 ready = time.monotonic()
                 if number is not None:
                     os.kill(self.pids(output)["1"], number)
+        process.stdout.close()
         process.wait()
         seconds = None if ready is None else time.monotonic() - ready
         self.assertTrue(timer.is_alive(), output)

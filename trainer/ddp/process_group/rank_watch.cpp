@@ -212,9 +212,6 @@ struct RankWatch::Answering {
   void answer_questions(const StorePtr& store, const Options& options) {
     const bool looks_for_signs = options.silence.count() > 0;
     Signs signs(options);
-    if (looks_for_signs) {
-      signs.give(store);
-    }
     while (!stops_within(options.look_every)) {
       if (looks_for_signs) {
         look_for_signs(signs, store, options);
@@ -327,6 +324,9 @@ std::string text_of_silence(const LostRank& loss, milliseconds silence) {
 
 RankWatch::RankWatch(const StorePtr& store, const Options& options)
     : store_(store), options_(options), answering_(std::make_shared<Answering>()) {
+  if (options.silence.count() > 0) {
+    Signs(options).give(store);  // At once: this rank may hang before the thread's first poll.
+  }
   std::thread([answering = answering_, own = store->clone(), options] { answering->run(own, options); }).detach();
   if (options.rank_0_serves && options.rank != 0 && options.silence.count() > 0) {
     std::thread([answering = answering_, options] { answering->watch_store(options); }).detach();
