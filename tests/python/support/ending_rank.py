@@ -14,7 +14,7 @@ import narrowcast
 from narrowcast.ddp_comm_hooks.default_hooks import allreduce_hook
 
 TIMEOUT = datetime.timedelta(seconds=5)  # Of the group of a rank that hangs, if no watch notices it.
-SILENCE = 3  # Seconds in which a watch notices a rank that hangs.
+SILENCE = 5  # Seconds in which a watch notices a rank that hangs.
 PATIENCE = datetime.timedelta(seconds=60)  # Of all other groups.
 
 
