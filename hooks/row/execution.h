@@ -13,13 +13,14 @@
 #include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
 #include "ops/comm/engine/engine.h"
 
 namespace narrowcast::hooks {
 
 // Whether the gradients are on GPUs: as HookOptions::device says, else whether the group moves tensors there.
-bool averages_on_gpus(const HookOptions& options);
+NARROWCAST_EXPORT bool averages_on_gpus(const HookOptions& options);
 
 // Engine::for_group. If the gradients are on the CPU, the engine is made at once; otherwise when the first CPU bucket
 // comes, because a training on GPUs needs no engine thread.

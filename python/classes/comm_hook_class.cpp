@@ -13,6 +13,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -23,9 +24,12 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "hooks/row/execution.h"
 #include "hooks/table/hook_table.h"
 #include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
+#include "python/classes/silence.h"
+#include "trainer/ddp/process_group/group_watch.h"
 
 namespace narrowcast::classes {
 namespace {
@@ -41,11 +45,19 @@ c10::DeviceType parse_device(const hooks::OptionValue& value) {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+struct HookClassOptions {
+  hooks::HookOptions hook = {};
+  std::chrono::milliseconds silence{0};
+};
+
 // c10::ValueError and c10::TypeError name what is wrong. A group for CPU and CUDA tensors needs the device.
-hooks::HookOptions to_hook_options(const OptionDict& given, const Group& group) {
-  hooks::HookOptions options;
+HookClassOptions to_hook_class_options(const OptionDict& given, const Group& group) {
+  hooks::HookOptions options{.process_group = group};
+  std::optional<double> silence;
   for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) {
-    if (name != kDevice) {
+    if (name == kSilence) {
+      silence = parse_silence(value);
+    } else if (name != kDevice) {
       hooks::set_option(options, name, value);
     } else if (!std::holds_alternative<std::monostate>(value)) {
       options.device = parse_device(value);
@@ -54,7 +66,8 @@ hooks::HookOptions to_hook_options(const OptionDict& given, const Group& group) 
   const bool moves_both = collectives::moves_cpu_tensors(group) && collectives::moves_tensors_on(at::kCUDA, group);
   TORCH_CHECK_VALUE(options.device || !moves_both, kDevice, ": must be \"cpu\" or \"cuda\", because group \"",
                     group->getGroupName(), "\" moves tensors on both");
-  return options;
+  const auto device = hooks::averages_on_gpus(options) ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
+  return {options, checked_silence(silence, group, device)};
 }
 
 // Its index among the buckets of a backward pass.
@@ -86,27 +99,41 @@ c10d::GradBucket make_bucket(const at::Tensor& buffer, const BucketPlace& place,
 
 class CommHookClass final : public torch::CustomClassHolder {
  public:
-  // create_comm_hook, a collective. `options`: by the names of hooks::named_options, and "device". `group_name`: of a
-  // registered group. c10::ValueError and c10::TypeError name what is wrong; "none" is not a hook.
+  // create_comm_hook and start_watch, a collective. `options`: by the names of hooks::named_options, "device" and
+  // "silence_seconds". `group_name`: of a registered group. c10::ValueError and c10::TypeError name what is wrong;
+  // "none" is not a hook.
   CommHookClass(const std::string& name, const OptionDict& options, const std::string& group_name)
       : CommHookClass(name, options, collectives::find_group(group_name)) {}
 
-  CommHookClass(const std::string& name, const OptionDict& options, const Group& group)
-      : hook_(hooks::create_comm_hook(name, group, [&] { return to_hook_options(options, group); })) {
+  CommHookClass(const std::string& name, const OptionDict& given, const Group& group) {
+    HookClassOptions options;
+    hook_ = hooks::create_comm_hook(name, group, [&] {
+      options = to_hook_class_options(given, group);
+      return options.hook;
+    });
     TORCH_CHECK_VALUE(hook_, "hook: '", name,
                       "' is not a hook: register no hook to average as DistributedDataParallel does");
+    watch_ = start_watch(group, options.silence);
   }
 
-  // A forked child has no engine's thread, which the hook's destructor would wait for.
+  // A forked child has no threads of the engine and the watch, which their destructors would wait for.
   ~CommHookClass() override {
-    if (getpid() != process_) (void)hook_.release();
+    if (getpid() != process_) {
+      (void)hook_.release();
+      (void)std::make_unique<std::shared_ptr<GroupWatch>>(std::move(watch_)).release();
+    }
   }
 
   // CommHook::runHook: a future of the averaged bucket, which is `buffer`. `parameters`: whose gradients the bucket
   // holds, in its order; may be empty for hooks that keep nothing per parameter.
   c10::IValue run(const at::Tensor& buffer, int64_t index, bool is_last, std::vector<at::Tensor> parameters) {
     c10d::GradBucket bucket = make_bucket(buffer, {index, is_last}, std::move(parameters));
-    return hook().runHook(bucket);
+    const auto give_value = [watch = weak_watch()](Future& done) {
+      throw_error_of(done, watch);
+      return std::make_pair(done.value(), done.storages());
+    };
+    const auto future = hook().runHook(bucket);
+    return future->then(give_value, future->elementType());
   }
 
   // The same for Python's DistributedDataParallel, which takes only a future of a Python object. `result` is that
@@ -115,8 +142,8 @@ class CommHookClass final : public torch::CustomClassHolder {
                               std::vector<at::Tensor> parameters) {
     c10d::GradBucket bucket = make_bucket(buffer, place, std::move(parameters));
     // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
-    const auto give_object = [result = std::move(result)](Future& done) {
-      if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+    const auto give_object = [result = std::move(result), watch = weak_watch()](Future& done) {
+      throw_error_of(done, watch);
       return std::make_pair(result, done.storages());
     };
     return hook().runHook(bucket)->then(give_object, c10::PyObjectType::get());
@@ -145,7 +172,10 @@ class CommHookClass final : public torch::CustomClassHolder {
 
   // Destroys the hook, and its group's engine if no other hook uses it. Python must call it: the destructor of a
   // Python object holds the GIL, while the engine's thread may need it to release a tensor before it can be joined.
-  void close() { hook_.reset(); }
+  void close() {
+    hook_.reset();
+    watch_.reset();
+  }
 
  private:
   using Future = c10::ivalue::Future;
@@ -155,8 +185,15 @@ class CommHookClass final : public torch::CustomClassHolder {
     return *hook_;
   }
 
+  std::weak_ptr<GroupWatch> weak_watch() const { return watch_; }
+
+  static void throw_error_of(const Future& done, const std::weak_ptr<GroupWatch>& watch) {
+    if (done.hasError()) with_watch(watch.lock(), [&] { std::rethrow_exception(done.exception_ptr()); });
+  }
+
   const pid_t process_ = getpid();
   std::unique_ptr<hooks::CommHook> hook_;
+  std::shared_ptr<GroupWatch> watch_;
 };
 
 // torch::class_ derives schemas from C++ types, and none of those is a Python object: this schema is made by hand.

@@ -9,6 +9,7 @@
 #include <torch/optim/optimizer.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,8 +23,10 @@
 #include <narrowcast/outer_optimizer.h>
 #include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
+#include "python/classes/silence.h"
 #include "trainer/ddp/module/broadcast.h"
 #include "trainer/ddp/outer/outer_arguments.h"
+#include "trainer/ddp/process_group/group_watch.h"
 
 namespace narrowcast::classes {
 namespace {
@@ -45,12 +48,17 @@ constexpr const char* kInitSync = "init_sync";
 
 struct ClassOptions {
   OuterOptions outer = {};
-  bool init_sync = true;  // The parameters become rank 0's first.
+  std::optional<double> silence = {};  // seconds; none: the default
+  bool init_sync = true;               // The parameters become rank 0's first.
 };
 
 ClassOptions to_class_options(const OptionDict& given) {
   ClassOptions options;
   for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) {
+    if (name == kSilence) {
+      options.silence = parse_silence(value);
+      return;
+    }
     if (name != kInitSync) {
       options.outer.set(name, value);
       return;
@@ -61,49 +69,59 @@ ClassOptions to_class_options(const OptionDict& given) {
   return options;
 }
 
+struct WatchedOptimizer {
+  std::shared_ptr<GroupWatch> watch;
+  std::unique_ptr<OuterOptimizer> outer;
+};
+
 // `inner`: without parameters; takes them. Broadcasts nothing unless all ranks' arguments are right.
-std::unique_ptr<OuterOptimizer> make_outer(ParametersOnly& inner, std::vector<at::Tensor> parameters,
-                                           const OptionDict& given, const ProcessGroupPtr& group) {
+WatchedOptimizer make_outer(ParametersOnly& inner, std::vector<at::Tensor> parameters, const OptionDict& given,
+                            const ProcessGroupPtr& group) {
   ClassOptions options;
+  std::chrono::milliseconds silence{0};
   agree_on_outer_options(inner, group, [&] {
+    const auto device = parameters.empty() ? c10::DeviceType::CPU : parameters.front().device().type();
     inner.take(std::move(parameters));
     options = to_class_options(given);
+    silence = checked_silence(options.silence, group, device);
     return options.outer;
   });
   check_equal_on_all_ranks(group, {{kInitSync, hooks::text_of(options.init_sync)}});
   if (options.init_sync) {
     broadcast_from_rank_0(group, outer_parameters_of(inner), "the broadcast of the first parameters");
   }
-  return std::make_unique<OuterOptimizer>(inner, group, options.outer);
+  auto outer = std::make_unique<OuterOptimizer>(inner, group, options.outer);
+  return {start_watch(group, silence), std::move(outer)};
 }
 
 class OuterOptimizerClass final : public torch::CustomClassHolder {
  public:
-  // OuterOptimizer's constructor, a collective. `options`: by the names of OuterOptions::named, "first_exchange", and
-  // "init_sync" (ClassOptions). An error of one rank's arguments is an error on all.
+  // OuterOptimizer's constructor and start_watch, a collective. `options`: by the names of OuterOptions::named,
+  // "first_exchange", "silence_seconds" and "init_sync" (ClassOptions). An error of one rank's arguments is an error on
+  // all.
   OuterOptimizerClass(std::vector<at::Tensor> parameters, const OptionDict& options, const std::string& group_name)
-      : outer_(make_outer(inner_, std::move(parameters), options, collectives::find_group(group_name))) {}
+      : own_(make_outer(inner_, std::move(parameters), options, collectives::find_group(group_name))) {}
 
-  // A forked child has no engine's thread, see CommHookClass.
+  // A forked child has no threads, see CommHookClass.
   ~OuterOptimizerClass() override {
     if (getpid() != process_) {
       (void)borrowed_.release();
-      (void)outer_.release();
+      (void)std::make_unique<WatchedOptimizer>(std::move(own_)).release();
     }
   }
 
   // After this rank's optimizer has taken a step, or in its place. Collectives.
   void step() {
     check_own_parameters();
-    outer().step();
+    with_watch(own_.watch, [&] { outer().step(); });
   }
   void skip_step() {
     check_own_parameters();
-    outer().skip_step();
+    with_watch(own_.watch, [&] { outer().skip_step(); });
   }
   void finish() {
     check_own_parameters();
-    outer().finish();
+    with_watch(own_.watch, [&] { outer().finish(); });
   }
 
   // OuterParameters. The first one is a collective.
@@ -141,13 +159,14 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
   // Waits for the exchange that is under way. Python must call it, as CommHook.close.
   void close() {
     borrowed_.reset();
-    outer_.reset();
+    own_.outer.reset();
+    own_.watch.reset();
   }
 
  private:
   OuterOptimizer& outer() const {
-    TORCH_CHECK_VALUE(outer_, "the outer optimizer is closed");
-    return *outer_;
+    TORCH_CHECK_VALUE(own_.outer, "the outer optimizer is closed");
+    return *own_.outer;
   }
   void check_own_parameters() const {
     TORCH_CHECK_VALUE(!borrowed_, "the model has the outer parameters: call restore_own_parameters first");
@@ -155,7 +174,7 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
 
   const pid_t process_ = getpid();
   ParametersOnly inner_;
-  std::unique_ptr<OuterOptimizer> outer_;
+  WatchedOptimizer own_;
   std::unique_ptr<OuterOptimizer::OuterParameters> borrowed_;
 };
 

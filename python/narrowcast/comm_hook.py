@@ -25,7 +25,8 @@ class CommHook:
     process_group: its ranks average their gradients. None is the default group at the time of the first bucket.
     options: as flags of narrowcast-train have them, e.g. error_feedback=True, levels="one", hook_format="int6_b32",
         stochastic_rounding=7 (the seed), power_sgd_rank=4. device="cpu" or "cuda", or a torch.device: where the gradients are, if
-        no bucket should decide it.
+        no bucket should decide it. silence_seconds=30: how long a rank may send no heartbeat before the others' backward()
+        raises an error that names it; at least 3, or 0 for never. Only in groups that move the gradients by Gloo.
 
     The hook is made by open(), or with the first bucket. That is a collective: ranks compare names and options, find the nodes,
     and may measure the network. All ranks must use the same names and options. It raises ValueError or TypeError, naming the

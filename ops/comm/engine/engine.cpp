@@ -44,6 +44,9 @@ class Worker {
   // Gives up unfinished jobs and makes run return.
   void stop();
 
+  // Engine::break_off.
+  void break_off(const std::string& why);
+
  private:
   struct Submission {
     std::shared_ptr<Job> job;
@@ -65,6 +68,8 @@ class Worker {
     std::exception_ptr error;
   };
 
+  // Gives up an exchange if the engine has stopped or is broken off. The caller holds mutex_.
+  void give_up_if_over(InFlight& exchange) const;
   bool wait_for_job();
   std::shared_ptr<InFlight> take_queued();
   void start_queued();
@@ -80,11 +85,12 @@ class Worker {
   void throw_if_failed(const std::string& exchange) const;
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
-  std::mutex mutex_;  // Guards queued_, in_flight_ (as a list) and stopping_.
+  std::mutex mutex_;  // Guards queued_, in_flight_ (as a list), stopping_ and broken_off_.
   std::condition_variable changed_;
   std::deque<Submission> queued_;
   std::deque<std::shared_ptr<InFlight>> in_flight_;
   bool stopping_ = false;
+  std::string broken_off_;  // Why; empty if it is not.
   const std::shared_ptr<std::atomic<int64_t>> started_;
   // Used by the thread only.
   std::string first_failure_;
@@ -147,6 +153,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Engine::submit(std::shared_ptr<Job> job)
   return worker_->submit(std::move(job));
 }
 
+void Engine::break_off(const std::string& why) { worker_->break_off(why); }
+
 namespace {
 
 using c10::ivalue::Future;
@@ -186,9 +194,24 @@ void Worker::stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
-    for (const auto& exchange : in_flight_) exchange->transport.give_up();
+    for (const auto& exchange : in_flight_) give_up_if_over(*exchange);
   }
   changed_.notify_one();
+}
+
+void Worker::break_off(const std::string& why) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (broken_off_.empty()) broken_off_ = why;
+  for (const auto& exchange : in_flight_) give_up_if_over(*exchange);
+}
+
+void Worker::give_up_if_over(InFlight& exchange) const {
+  if (!broken_off_.empty()) {
+    exchange.transport.give_up(broken_off_);
+  } else if (stopping_) {
+    exchange.transport.give_up(c10::str("rank ", backend_->getRank(), ": ", exchange.name,
+                                        " was cancelled, because its process group was destroyed on this rank"));
+  }
 }
 
 // Waits until there is a job. Returns false if there will never be one.
@@ -207,7 +230,7 @@ std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   TransportOptions options{backend_, queued_.front().job->name(), (*started_)++, [this] { start_queued(); }};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();
-  if (stopping_) in_flight_.back()->transport.give_up();
+  give_up_if_over(*in_flight_.back());
   return in_flight_.back();
 }
 

@@ -107,6 +107,10 @@ class NARROWCAST_EXPORT Engine {
   // same jobs in the same order. A job may be submitted again once its future is completed. Thread-safe.
   c10::intrusive_ptr<c10::ivalue::Future> submit(std::shared_ptr<Job> job);
 
+  // Makes the exchanges in flight and all later ones fail with the c10::DistBackendError `why`, which is not empty. The
+  // first reason counts. Thread-safe.
+  void break_off(const std::string& why);
+
  private:
   std::shared_ptr<BackendOfGroup> of_group_;
   std::shared_ptr<Worker> worker_;  // Shared with the thread, which may outlive this object during a callback.

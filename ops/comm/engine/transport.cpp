@@ -119,9 +119,9 @@ void Transport::interrupt_wait() {
   if (awaiting_ != nullptr) awaiting_->wake();
 }
 
-void Transport::give_up() {
+void Transport::give_up(const std::string& why) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  given_up_ = true;
+  if (given_up_.empty()) given_up_ = why;
   if (waiting_) waiting_->abort();
   if (awaiting_ != nullptr) awaiting_->wake();
 }
@@ -137,10 +137,7 @@ int Transport::tag(int64_t channel) const {
   return static_cast<int>(kFirstTag + options_.sequence % kExchanges * kChannels + channel);
 }
 
-void Transport::throw_if_given_up() const {
-  TORCH_CHECK_WITH(DistBackendError, !given_up_, "rank ", rank(), ": ", options_.exchange,
-                   " was cancelled, because its process group was destroyed on this rank");
-}
+void Transport::throw_if_given_up() const { TORCH_CHECK_WITH(DistBackendError, given_up_.empty(), given_up_); }
 
 void Transport::add(std::vector<Pending>& works, Pending pending,
                     const std::function<c10::intrusive_ptr<Work>()>& post) {
@@ -173,6 +170,8 @@ bool Transport::wait_once(const Pending& pending, const char* action) {
   try {
     finished = pending.work->wait();
   } catch (const std::exception& error) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    throw_if_given_up();  // That is why the connection has broken.
     throw_backend_error(rank(), c10::str(options_.exchange, ": ", action, " rank ", pending.peer),
                         error_message(error));
   }
@@ -195,7 +194,7 @@ void Transport::set_awaiting(const Awaited* awaited) {
 
 bool Transport::was_interrupted() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (given_up_) awaiting_ = nullptr;
+  if (!given_up_.empty()) awaiting_ = nullptr;
   throw_if_given_up();
   return std::exchange(interrupted_, false);
 }

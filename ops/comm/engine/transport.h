@@ -96,8 +96,9 @@ class Transport {
   // call it.
   void interrupt_wait();
 
-  // Makes the wait in progress, if any, and all later calls throw. Any thread may call it.
-  void give_up();
+  // Makes the wait in progress, if any, and all later calls throw the c10::DistBackendError `why`, which is not empty.
+  // The first reason counts. Any thread may call it.
+  void give_up(const std::string& why);
 
  private:
   struct Pending {
@@ -124,7 +125,7 @@ class Transport {
   c10::intrusive_ptr<c10d::Work> waiting_;  // Null: not waiting for a message.
   const Awaited* awaiting_ = nullptr;       // Null: not waiting for anything else.
   bool interrupted_ = false;                // Since the last call of before_waiting.
-  bool given_up_ = false;
+  std::string given_up_;                    // Why; empty if it is not.
 };
 
 }  // namespace narrowcast::engine

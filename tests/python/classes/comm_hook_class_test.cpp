@@ -177,7 +177,14 @@ TEST(CommHookClassErrors, NameWhatIsWrong) {
                 HasSubstr("create_comm_hook: hook differs between ranks: rank 0 has int8, rank 1 has int4"));
     EXPECT_THAT(script_error([] { make_hook("int8", {}, "no such group"); }),
                 HasSubstr("group_name: no process group is registered as \"no such group\""));
-    const c10::IValue hook = make_hook("int8", {{"error_feedback", {}}}, registered.name());
+    EXPECT_THAT(error("int8", {{"silence_seconds", std::string("3")}}),
+                HasSubstr("silence_seconds: must be float, but is str 3"));
+    EXPECT_THAT(error("int8", {{"silence_seconds", rank == 0 ? 2.5 : 30.0}}),
+                HasSubstr("create_comm_hook on rank 0: silence_seconds: must be 0 or in 3..1e+06, but is 2.5"));
+    EXPECT_THAT(error("int8", {{"silence_seconds", 20.0 + static_cast<double>(rank)}}),
+                HasSubstr("silence_seconds differs between ranks: rank 0 has 20, rank 1 has 21"));
+    const c10::IValue hook =
+        make_hook("int8", {{"error_feedback", {}}, {"silence_seconds", int64_t{0}}}, registered.name());
     EXPECT_THAT(script_error([&] {
                   hook_script().run_method("average", hook, at::zeros({3}), int64_t{0}, true,
                                            std::vector<at::Tensor>{at::zeros({4})});

@@ -197,6 +197,8 @@ TEST(OuterOptimizerClass, NamesOptionsThatAreWrong) {
     EXPECT_THAT(error({{"outer_optimizer", std::string("adam")}}), HasSubstr("outer_optimizer"));
     EXPECT_THAT(error({{"sync_every", int64_t{0}}}), HasSubstr("sync_every: must be at least 1, but is 0"));
     EXPECT_THAT(error({{"init_sync", int64_t{1}}}), HasSubstr("init_sync: must be bool, but is 1"));
+    EXPECT_THAT(error({{"silence_seconds", int64_t{1}}}),
+                HasSubstr("silence_seconds: must be 0 or in 3..1e+06, but is 1"));
     EXPECT_THAT(error({{"wrong value", std::string("Python's text")}}), HasSubstr("Python's text"));
     EXPECT_THAT(error({{"wrong type", std::string("Python's text")}}), HasSubstr("Python's text"));
   });

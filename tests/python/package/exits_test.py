@@ -1,8 +1,9 @@
-"""How processes with hooks end, under narrowcast-run and under PyTorch's launcher torchrun."""
+"""How processes with hooks end, under narrowcast-run, under PyTorch's launcher torchrun, and without a launcher."""
 import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,9 +17,13 @@ RANK = pathlib.Path(__file__).resolve().parents[1] / "support/ending_rank.py"
 WORLD = 2
 LIMIT = 90  # Seconds of a case, of which most start Python.
 # Seconds in which the end of a process ends the others and the launcher, on a machine with other work. Less than the 60 s of
-# the group's time-out, which a killed rank's peers must not wait for.
+# the group's time-out, which a lost rank's peers must not wait for.
 LATE = 10
 TIMEOUT = ending_rank.TIMEOUT.total_seconds()
+# Seconds until all others have noticed a rank that hangs: they look each second, the rank that watches it counts the looks, and
+# the others learn of it at their next look.
+NOTICED = ending_rank.SILENCE + 2
+LOST = r"DistBackendError: rank {}: rank {} is lost: it has sent no heartbeat for " + str(ending_rank.SILENCE) + " s"
 ABORTS = ("terminate called", "Fatal Python error", "Aborted", "core dumped", "Segmentation fault")
 
 
@@ -30,7 +35,7 @@ class Exits:
         since rank 1 printed that it is ready, if it does. number: a signal for rank 1, once it is ready."""
         process = subprocess.Popen([*self.launcher(world_size), sys.executable, "-W", "ignore", str(RANK), case], text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        timer = threading.Timer(LIMIT + TIMEOUT + self.grace, process.terminate)
+        timer = threading.Timer(LIMIT + NOTICED + self.grace, process.terminate)
         timer.start()
         output, ready = "", None
         for line in process.stdout:
@@ -39,6 +44,7 @@ class Exits:
                 ready = time.monotonic()
                 if number is not None:
                     os.kill(self.pids(output)["1"], number)
+        process.stdout.close()
         process.wait()
         seconds = None if ready is None else time.monotonic() - ready
         self.assertTrue(timer.is_alive(), output)
@@ -46,9 +52,9 @@ class Exits:
         self.check_that_all_ended(output, world_size)
         return process.returncode, output, seconds
 
-    def check_hung_rank(self, case):
-        """The group's time-out ends another rank, whose error names the stopped one. The launcher ends the rest."""
-        self.check_lost_rank(case, 1, r"DistBackendError: rank [02]: int8 of bucket 0: .*rank 1", TIMEOUT + self.grace + LATE)
+    def check_hung_rank(self, case, expected=LOST.format("[02]", 1), noticed=NOTICED):
+        """Another rank notices the stopped one and fails. The launcher ends the rest."""
+        self.check_lost_rank(case, 1, expected, noticed + self.grace + LATE)
 
     def pids(self, output):
         return {rank: int(pid) for rank, pid in re.findall(r"pid of rank (\d): (\d+)", output)}
@@ -136,6 +142,15 @@ class UnderNarrowcastRun(Exits, unittest.TestCase):
     def test_hung_rank_of_a_node(self):
         self.check_hung_rank("hung_in_its_node")
 
+    def test_hung_rank_in_an_outer_step(self):
+        self.check_hung_rank("hung_in_an_outer_step")
+
+    def test_hung_rank_in_a_collective_of_pytorch(self):
+        self.check_hung_rank("hung_in_a_collective", r"(?s)Warning: rank [02]: rank 1 is lost.*RuntimeError: Application timeout")
+
+    def test_hung_rank_that_is_not_watched(self):
+        self.check_hung_rank("hung_without_a_watch", "DistBackendError: rank [02]: int8 of bucket 0: .*rank 1", TIMEOUT)
+
 
 class UnderTorchrun(Exits, unittest.TestCase):
     launcher = staticmethod(torchrun)
@@ -146,6 +161,43 @@ class UnderTorchrun(Exits, unittest.TestCase):
 
     def exit_text(self, code):
         return rf"rank +: 1 [^[]*exitcode +: {code} "
+
+
+class WithoutLauncher(unittest.TestCase):
+    """Nothing ends a rank here but the rank itself. Rank 0 serves the store."""
+
+    def check_hung_rank(self, case, lost):
+        with socket.socket() as any_port:
+            any_port.bind(("127.0.0.1", 0))
+            port = any_port.getsockname()[1]
+        processes = [self.start(case, rank, port) for rank in range(3)]
+        timer = threading.Timer(LIMIT, lambda: [each.kill() for each in processes])
+        timer.start()
+        while "ready" not in (line := processes[lost].stdout.readline()):
+            self.assertTrue(line, "the rank has ended")
+        begin = time.monotonic()
+        for rank in {0, 1, 2} - {lost}:
+            output, _ = processes[rank].communicate()
+            self.assertRegex(output, LOST.format(rank, lost))
+            self.assertEqual(processes[rank].returncode, 1, output)
+            self.assertLess(time.monotonic() - begin, NOTICED + LATE, output)
+        self.assertTrue(timer.is_alive())
+        timer.cancel()
+
+    def start(self, case, rank, port):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": port}
+        process = subprocess.Popen([sys.executable, "-W", "ignore", str(RANK), case], text=True, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   env={**os.environ, **{name: str(value) for name, value in place.items()}})
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close()))
+        return process
+
+    def test_hung_rank(self):
+        self.check_hung_rank("hung", 1)
+
+    def test_hung_rank_that_serves_the_store(self):
+        self.check_hung_rank("hung_first_rank", 0)
 
 
 if __name__ == "__main__":

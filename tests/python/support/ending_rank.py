@@ -13,14 +13,15 @@ from torch.nn.parallel import DistributedDataParallel
 import narrowcast
 from narrowcast.ddp_comm_hooks.default_hooks import allreduce_hook
 
-TIMEOUT = datetime.timedelta(seconds=5)  # Of the group of a rank that hangs.
+TIMEOUT = datetime.timedelta(seconds=5)  # Of the group of a rank that hangs, if no watch notices it.
+SILENCE = 5  # Seconds in which a watch notices a rank that hangs.
 PATIENCE = datetime.timedelta(seconds=60)  # Of all other groups.
 
 
-def make_ddp(register=True, group=None, levels="one"):
+def make_ddp(register=True, group=None, **options):
     torch.manual_seed(0)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(30, 50), nn.Tanh(), nn.Linear(50, 8)), process_group=group)
-    return ddp, narrowcast.register(ddp, "int8", levels=levels) if register else None
+    return ddp, narrowcast.register(ddp, "int8", **{"levels": "one", **options}) if register else None
 
 
 def take_step(ddp):
@@ -159,27 +160,49 @@ def killed():
 
 def hung():
     """Rank 1 stops itself between two steps."""
-    stopped_by(signal.SIGSTOP, trained_ddp(TIMEOUT))
+    stopped_by(signal.SIGSTOP, trained_ddp(PATIENCE, silence_seconds=SILENCE))
 
 
 def hung_in_its_node():
     """The same, with ranks that share memory, as they do by default on one machine."""
-    stopped_by(signal.SIGSTOP, trained_ddp(TIMEOUT, levels="auto"))
+    stopped_by(signal.SIGSTOP, trained_ddp(PATIENCE, silence_seconds=SILENCE, levels="auto"))
 
 
-def trained_ddp(timeout, levels="one"):
-    ddp, _ = make_ddp(group=dist.new_group(timeout=timeout), levels=levels)
+def hung_without_a_watch():
+    stopped_by(signal.SIGSTOP, trained_ddp(TIMEOUT, silence_seconds=0))
+
+
+def hung_first_rank():
+    """Rank 0, which serves the store where no launcher does."""
+    stopped_by(signal.SIGSTOP, trained_ddp(PATIENCE, silence_seconds=SILENCE), stopped=0)
+
+
+def hung_in_a_collective():
+    """The others wait in a collective of PyTorch."""
+    ddp = trained_ddp(PATIENCE, silence_seconds=SILENCE)
+    stopped_by(signal.SIGSTOP, ddp, step=lambda: dist.all_reduce(torch.ones(1), group=ddp.process_group))
+
+
+def hung_in_an_outer_step():
+    model = nn.Linear(30, 8)
+    outer = narrowcast.DiLoCo(torch.optim.SGD(model.parameters(), lr=.1), sync_every=1, silence_seconds=SILENCE)
+    model(torch.randn(16, 30)).square().mean().backward()
+    stopped_by(signal.SIGSTOP, step=outer.step)
+
+
+def trained_ddp(timeout, **options):
+    ddp, _ = make_ddp(group=dist.new_group(timeout=timeout), **options)
     for _ in range(2):  # DistributedDataParallel itself communicates before its second step.
         take_step(ddp)
     return ddp
 
 
-def stopped_by(number, ddp):
+def stopped_by(number, ddp=None, stopped=1, step=None):
     dist.barrier()
-    if dist.get_rank() == 1:
+    if dist.get_rank() == stopped:
         print("ready", flush=True)
         os.kill(os.getpid(), number)
-    take_step(ddp)
+    take_step(ddp) if step is None else step()
 
 
 if __name__ == "__main__":

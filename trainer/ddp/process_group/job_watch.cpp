@@ -36,11 +36,6 @@ bool is_replaced(const JobWatch::Options& options, int64_t lost) {
   }
 }
 
-std::string loss_by_silence(int64_t rank, int64_t lost, std::chrono::milliseconds silence) {
-  return c10::str("rank ", rank, ": rank ", lost, " is lost: it has sent no heartbeat for ", silence.count() / 1000,
-                  " s");
-}
-
 }  // namespace
 
 JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::move(group)), options_(options) {
@@ -63,7 +58,7 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
     of_ranks.rank_0_serves = options.rank_0_serves;
     of_ranks.on_silence = [rank, options](int64_t lost) {
       if (!is_replaced(options, lost)) {
-        options.on_silence(loss_by_silence(rank, lost, options.silence));
+        options.on_silence(text_of_silence({rank, lost}, options.silence));
       }
     };
   }
@@ -97,7 +92,7 @@ void JobWatch::throw_explained(const std::exception& error) const {
   if (options_.on_silence && losses_ == nullptr && may_follow_from_a_loss(error)) {
     const std::optional<int64_t> lost = ranks_->silent_rank();  // Other ranks may have ended because of it.
     TORCH_CHECK_WITH(DistBackendError, !lost.has_value(),
-                     loss_by_silence(group_->getRank(), lost.value_or(0), options_.silence));
+                     text_of_silence({group_->getRank(), lost.value_or(0)}, options_.silence));
   }
   TORCH_CHECK_WITH(DistBackendError, !is_time_out(error), error_message(error), "; ", ranks_->describe_others());
 }

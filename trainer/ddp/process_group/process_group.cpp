@@ -34,21 +34,18 @@ struct JoinedGroup {
   network::Connections connections;  // to the other ranks, if they may change
 };
 
-constexpr std::chrono::seconds kLeastSilence{3};  // Ranks send a heartbeat each second.
-
-// The heartbeat timeout; 0 (never) if it or the time-out of collectives is shorter than kLeastSilence.
+// The heartbeat timeout; 0 (never) if it or the time-out of collectives is shorter than RankWatch::kLeastSilence.
 std::chrono::milliseconds silence_of(const ProcessGroupOptions& options) {
   const std::chrono::milliseconds silence = std::min(options.silence, options.timeout);
-  return silence < kLeastSilence ? std::chrono::milliseconds(0) : silence;
+  return silence < RankWatch::kLeastSilence ? std::chrono::milliseconds(0) : silence;
 }
 
 void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(is_known_backend(options.backend), "backend: unknown name '", options.backend,
                     "'; known: ", kGlooBackend, ", ", kNcclBackend);
   TORCH_CHECK_VALUE(options.timeout.count() > 0, "timeout of ", options.timeout.count(), " ms must be greater than 0");
-  TORCH_CHECK_VALUE(options.silence.count() == 0 || options.silence >= kLeastSilence, "silence of ",
-                    options.silence.count(), " ms must be 0 or at least ",
-                    std::chrono::milliseconds(kLeastSilence).count());
+  TORCH_CHECK_VALUE(options.silence.count() == 0 || options.silence >= RankWatch::kLeastSilence, "silence of ",
+                    options.silence.count(), " ms must be 0 or at least ", RankWatch::kLeastSilence.count());
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
 }
 

@@ -212,9 +212,6 @@ struct RankWatch::Answering {
   void answer_questions(const StorePtr& store, const Options& options) {
     const bool looks_for_signs = options.silence.count() > 0;
     Signs signs(options);
-    if (looks_for_signs) {
-      signs.give(store);
-    }
     while (!stops_within(options.look_every)) {
       if (looks_for_signs) {
         look_for_signs(signs, store, options);
@@ -320,8 +317,16 @@ struct RankWatch::Answering {
   }
 };
 
+std::string text_of_silence(const LostRank& loss, milliseconds silence) {
+  return c10::str("rank ", loss.rank, ": rank ", loss.lost, " is lost: it has sent no heartbeat for ",
+                  silence.count() / 1000, " s");
+}
+
 RankWatch::RankWatch(const StorePtr& store, const Options& options)
     : store_(store), options_(options), answering_(std::make_shared<Answering>()) {
+  if (options.silence.count() > 0) {
+    Signs(options).give(store);  // At once: this rank may hang before the thread's first poll.
+  }
   std::thread([answering = answering_, own = store->clone(), options] { answering->run(own, options); }).detach();
   if (options.rank_0_serves && options.rank != 0 && options.silence.count() > 0) {
     std::thread([answering = answering_, options] { answering->watch_store(options); }).detach();

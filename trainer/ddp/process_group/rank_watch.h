@@ -20,8 +20,19 @@
 
 namespace narrowcast {
 
+// A rank that another one has lost.
+struct LostRank {
+  int64_t rank = 0;  // that reports it
+  int64_t lost = 0;
+};
+
+// "rank 0: rank 1 is lost: it has sent no heartbeat for 30 s".
+std::string text_of_silence(const LostRank& loss, std::chrono::milliseconds silence);
+
 class RankWatch {
  public:
+  static constexpr std::chrono::milliseconds kLeastSilence{3000};  // with heartbeats each second
+
   struct Options {
     int64_t rank = 0;
     int64_t world_size = 1;

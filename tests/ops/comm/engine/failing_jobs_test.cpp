@@ -75,6 +75,34 @@ TEST(EngineFaults, GivesUpWhatIsUnfinishedWhenItsLastUserGoes) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
 }
 
+TEST(EngineFaults, BreakingOffFailsWhatIsUnfinishedAndWhatComesLater) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    if (rank == 1) return wait_for_ranks(group);  // Never submits anything.
+    const auto engine = Engine::for_group(group);
+    std::promise<void> started;
+    const auto first =
+        engine->submit(std::make_shared<TwoHops>(0, 1000, Observer{.on_advance = [&] { started.set_value(); }}));
+    started.get_future().wait();
+    engine->break_off("rank 1 is lost");
+    engine->break_off("another reason");
+    EXPECT_EQ(error_of(first), "rank 1 is lost");
+    EXPECT_THAT(error_of(engine->submit(std::make_shared<TwoHops>(1, 1000))), HasSubstr("rank 1 is lost"));
+    wait_for_ranks(group);
+  });
+}
+
+TEST(EngineFaults, BreakingOffAnIdleEngineFailsItsNextExchange) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto engine = Engine::for_group(group);
+    engine->submit(std::make_shared<TwoHops>(0, 1000))->waitAndThrow();
+    if (rank == 0) {
+      engine->break_off("rank 1 is lost");
+      EXPECT_EQ(error_of(engine->submit(std::make_shared<TwoHops>(1, 1000))), "rank 1 is lost");
+    }
+    wait_for_ranks(group);
+  });
+}
+
 TEST(EngineFaults, ASilentPeerFailsTheExchangeAfterTheTimeout) {
   const auto body = [](int64_t rank, const Group& group) {
     if (rank == 1) return;  // Its group stays alive and silent until all ranks have returned.
