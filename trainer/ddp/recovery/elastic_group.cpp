@@ -3,6 +3,7 @@
 #include <narrowcast/elastic_group.h>
 #include "trainer/base/network/places.h"
 #include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/ddp/recovery/elastic_run.h"
 
@@ -19,8 +20,11 @@ void ElasticGroup::run_steps(ElasticState& state, const std::function<ElasticSte
   const auto attempt = [&](recovery::Attempt& attempt) {
     const ProcessGroupScope scope(attempt.env, options_.group);
     attempt.has_joined = true;
-    scope.run([&] { run.take_steps(scope.group(), attempt); });
-    return recovery::AttemptEnd::kDone;
+    const auto asked = [&] { return has_newcomers(scope) ? recovery::kNewcomers : 0; };
+    return scope.run([&] {
+      return run.take_steps(scope.group(), attempt,
+                            env_.node > 0 ? recovery::StopAgreement::Asked(asked) : recovery::StopAgreement::Asked());
+    });
   };
   recovery::work_until_nothing_is_lost(env_, {.attempt = attempt, .step = [&] { return run.step(); }});
   recoveries_ = run.recoveries();

@@ -50,7 +50,8 @@ ElasticRecovery recovery_of(const SharedState& shared, int64_t step, const Attem
 
 }  // namespace
 
-void ElasticRun::take_steps(const ProcessGroupPtr& group, const Attempt& attempt) {
+AttemptEnd ElasticRun::take_steps(const ProcessGroupPtr& group, const Attempt& attempt,
+                                  const StopAgreement::Asked& asked) {
   check_equal_on_all_ranks(group, description());
   std::optional<RankState> own;
   if (point_) {
@@ -79,7 +80,7 @@ void ElasticRun::take_steps(const ProcessGroupPtr& group, const Attempt& attempt
   if (shared && options_.on_recovery) {
     options_.on_recovery(recovery_of(*shared, point_->step, attempt));
   }
-  take_steps_from_point(group, steps);
+  return take_steps_from_point(group, steps, asked);
 }
 
 void ElasticRun::take_steps_once(const ProcessGroupPtr& group) const {
@@ -90,15 +91,24 @@ void ElasticRun::take_steps_once(const ProcessGroupPtr& group) const {
   }
 }
 
-void ElasticRun::take_steps_from_point(const ProcessGroupPtr& group, const ElasticSteps& steps) {
+AttemptEnd ElasticRun::take_steps_from_point(const ProcessGroupPtr& group, const ElasticSteps& steps,
+                                             const StopAgreement::Asked& asked) {
+  StopAgreement agreement(group, asked);
+  agreement.before_first_step();  // Newcomers are taken in after a step.
   int64_t step = point_->step;
   bool is_over = point_->is_over;
   while (!is_over) {
     is_over = !take(step, steps, group);
     ++step;
     remember(step, is_over, steps);
+    // Before the buckets are settled, there is no point after this step.
+    if (!is_over && agreement.after_step() == kNewcomers && point_->step == step) {
+      return AttemptEnd::kRegroup;
+    }
   }
+  agreement.finish();
   barrier(group, "waiting until all ranks have taken the last step");
+  return AttemptEnd::kDone;
 }
 
 // Takes the step, and returns whether there is another one.

@@ -10,6 +10,7 @@
 #include <narrowcast/elastic_group.h>
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/ddp/recovery/shared_state.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 
 namespace narrowcast::recovery {
 
@@ -21,8 +22,9 @@ class ElasticRun {
   ElasticRun(ElasticState& state, const ElasticOptions& options, const MakeSteps& make)
       : state_(state), options_(options), make_(make) {}
 
-  // A collective: takes all steps in the group. Returns after all ranks have taken the last one.
-  void take_steps(const ProcessGroupPtr& group, const Attempt& attempt);
+  // A collective: takes steps in the group until all ranks have taken the last one, or agree to take newcomers in.
+  // `asked` returns kNewcomers if this rank knows of some, else 0. Null on all ranks: there are none.
+  AttemptEnd take_steps(const ProcessGroupPtr& group, const Attempt& attempt, const StopAgreement::Asked& asked = {});
 
   // The same without recovery: nothing is copied, and other ranks' last step is not waited for.
   void take_steps_once(const ProcessGroupPtr& group) const;
@@ -47,7 +49,8 @@ class ElasticRun {
   };
 
   bool take(int64_t step, const ElasticSteps& steps, const ProcessGroupPtr& group) const;
-  void take_steps_from_point(const ProcessGroupPtr& group, const ElasticSteps& steps);
+  AttemptEnd take_steps_from_point(const ProcessGroupPtr& group, const ElasticSteps& steps,
+                                   const StopAgreement::Asked& asked);
   void remember(int64_t step, bool is_over, const ElasticSteps& steps);
   std::vector<NamedValue> description() const;
   void check_shapes() const;

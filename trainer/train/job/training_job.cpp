@@ -13,6 +13,7 @@
 #include "models/script_model.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/process_group/first_failure.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
@@ -28,7 +29,6 @@
 #include "trainer/train/reporting/report.h"
 #include "trainer/train/reporting/tensorboard.h"
 #include "trainer/train/training/replicas.h"
-#include "trainer/train/training/stop_agreement.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::job {
@@ -191,7 +191,7 @@ std::function<int()> asked_to_stop(const AgreedJob& agreed, const CaughtSignals*
     return by_signal;
   }
   return [by_signal, has_newcomers = agreed.recovery->has_newcomers] {
-    return has_newcomers() ? training::kNewcomers : (by_signal ? by_signal() : 0);
+    return has_newcomers() ? recovery::kNewcomers : (by_signal ? by_signal() : 0);
   };
 }
 

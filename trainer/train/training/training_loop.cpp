@@ -1,6 +1,7 @@
 #include "trainer/train/training/training_loop.h"
 #include <narrowcast/consensus.h>
 #include "trainer/ddp/process_group/first_failure.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,7 +18,6 @@
 #include "trainer/train/training/last_point.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/replicas.h"
-#include "trainer/train/training/stop_agreement.h"
 
 namespace narrowcast::training {
 namespace {
@@ -54,7 +54,7 @@ class TrainingRun {
     report_decision();
     window_began_ = Clock::now();
     stop_signal_ = stop_agreement_.before_first_step();
-    if (stop_signal_ == kNewcomers) {
+    if (stop_signal_ == recovery::kNewcomers) {
       stop_signal_ = 0;  // They are taken in after a step.
     }
     if (stop_signal_ != 0 && !is_over() && setup_.checkpoints.is_reported) {
@@ -133,7 +133,7 @@ class TrainingRun {
     if (stop_signal_ == 0) {
       stop_signal_ = stop_agreement_.after_step();
     }
-    if (stop_signal_ == kNewcomers) {
+    if (stop_signal_ == recovery::kNewcomers) {
       stop_signal_ = 0;
       stop_for_newcomers();
     }
@@ -392,7 +392,7 @@ class TrainingRun {
   const TrainingOptions& options_;
   OptimizerSteps steps_;
   LastPoint last_point_;
-  StopAgreement stop_agreement_;
+  recovery::StopAgreement stop_agreement_;
   Counters counters_;
   Moment moment_ = Moment::kBetweenSteps;  // kInStep: take_next runs, or has thrown.
   int64_t checked_step_ = 0;               // At which the replicas were last compared.

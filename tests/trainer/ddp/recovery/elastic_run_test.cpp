@@ -226,6 +226,24 @@ TEST(ElasticRun, RanksThatAreBehindGetTheFurthestState) {
   }
 }
 
+// All ranks stop after the same step, and go on from there in the next group.
+TEST(ElasticRun, TakesNewcomersInBetweenSteps) {
+  const Case value{"int8", "int8"};
+  Ranks ranks = new_ranks(value);
+  std::vector<AttemptEnd> ends(static_cast<size_t>(kRanks));
+  testing::run_ranks(kRanks, [&](int64_t rank, const ProcessGroupPtr& group) {
+    ends[rank] = ranks[rank]->run.take_steps(group, {}, [rank] { return rank == 1 ? kNewcomers : 0; });
+  });
+  EXPECT_THAT(ends, ::testing::Each(AttemptEnd::kRegroup));
+  for (auto& rank : ranks) {
+    EXPECT_EQ(rank->run.step(), ranks[0]->run.step());
+    EXPECT_LT(rank->run.step(), kSteps);
+  }
+  ranks[2] = new_rank(value);  // The newcomer.
+  recover(ranks);
+  for (auto& rank : ranks) expect_equal(rank->program.result(), undisturbed(value));
+}
+
 // Ranks 0 and 1 wait until all have taken the last step.
 TEST(ElasticRun, ARankThatIsLostInTheLastStepGetsItsResult) {
   const Case value{"none"};

@@ -14,7 +14,7 @@
 
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/resume_runs.h"
-#include "trainer/train/training/stop_agreement.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/training/training_state.h"
 
 namespace narrowcast::training {
@@ -301,7 +301,7 @@ TEST_P(WorldChangeTest, TakesInNewcomersAndGoesOnWithFewer) {
   std::vector<std::optional<SurvivingState>> states(models.size());
   run_ranks(before, [&](int64_t rank, const ProcessGroupPtr& group) {
     Checkpoints checkpoints = {.surviving = &states[rank]};
-    checkpoints.asked_to_stop = [rank] { return rank == 0 ? kNewcomers : 0; };
+    checkpoints.asked_to_stop = [rank] { return rank == 0 ? recovery::kNewcomers : 0; };
     const TrainingResult result =
         train({.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp, .checkpoints = checkpoints},
               options);

@@ -1,4 +1,4 @@
-#include "trainer/train/training/stop_agreement.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
-namespace narrowcast::training {
+namespace narrowcast::recovery {
 namespace {
 
 using ::testing::Each;
@@ -126,4 +126,4 @@ TEST(StopAgreement, NamesTheRankWhosePeerFailed) {
 }
 
 }  // namespace
-}  // namespace narrowcast::training
+}  // namespace narrowcast::recovery

@@ -1,4 +1,4 @@
-#include "trainer/train/training/stop_agreement.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 
 #include <ATen/ops/tensor.h>
 
@@ -10,7 +10,7 @@
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/group.h"
 
-namespace narrowcast::training {
+namespace narrowcast::recovery {
 namespace {
 
 constexpr double kSecondsOfInterval = 0.5;  // A signal is noticed within two of them, or within two steps.
@@ -73,4 +73,4 @@ int StopAgreement::read() {
   return static_cast<int>(values[0]);
 }
 
-}  // namespace narrowcast::training
+}  // namespace narrowcast::recovery

@@ -21,7 +21,7 @@
 
 #include <narrowcast/process_group.h>
 
-namespace narrowcast::training {
+namespace narrowcast::recovery {
 
 // Instead of a signal: other nodes wait to be taken in (has_newcomers in change_watch.h). It is greater than every
 // signal. Signals are not forgotten meanwhile.
@@ -66,4 +66,4 @@ class StopAgreement {
   c10::intrusive_ptr<c10d::Work> work_;  // null without a round in progress
 };
 
-}  // namespace narrowcast::training
+}  // namespace narrowcast::recovery
