@@ -51,6 +51,10 @@ void check_nccl_backend(const WorkerEnv& env, const ProcessGroupOptions& options
 GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrusive_ptr<c10d::Store>& store,
                                  const WorkerEnv& env, const ProcessGroupOptions& options);
 
+// Ends all connections of Gloo's `backend`: each wait for another rank then ends with an error. Thread-safe. Throws
+// nothing.
+void close_gloo_connections(c10d::Backend& backend);
+
 }  // namespace narrowcast
 
 // NCCL, and LibTorch's use of it, read some settings only from the environment. These functions are in

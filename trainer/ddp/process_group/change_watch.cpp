@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "trainer/ddp/process_group/backends.h"
+
 namespace narrowcast {
 namespace {
 
@@ -16,17 +18,17 @@ constexpr std::chrono::milliseconds kPatienceWithTheThread{500};
 
 // The thread and its owner share it.
 struct ChangeWatch::State {
-  State(std::shared_ptr<rendezvous::JobStore> store, const network::Connections& to_others)
-      : job(std::move(store)), connections(to_others) {}
+  State(std::shared_ptr<rendezvous::JobStore> store, c10::intrusive_ptr<c10d::Backend> backend)
+      : job(std::move(store)), gloo(std::move(backend)) {}
 
   void look() {
     std::unique_lock lock(mutex);
     while (!changed.wait_for(lock, kBetweenChangeLooks, [this] { return stop; })) {
       lock.unlock();
-      const rendezvous::JobStore::Change change = job->change_since_joined();
+      const rendezvous::JobStore::Change change = job->change();
       lock.lock();
       if (change == rendezvous::JobStore::Change::kLoss && !stop) {
-        connections.shut_down();
+        close_gloo_connections(*gloo);
         return;
       }
       newcomers = change == rendezvous::JobStore::Change::kNewcomer;
@@ -45,7 +47,7 @@ struct ChangeWatch::State {
   }
 
   const std::shared_ptr<rendezvous::JobStore> job;
-  const network::Connections connections;
+  const c10::intrusive_ptr<c10d::Backend> gloo;
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false;
@@ -53,8 +55,8 @@ struct ChangeWatch::State {
   bool newcomers = false;
 };
 
-ChangeWatch::ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, const network::Connections& connections)
-    : state_(std::make_shared<State>(std::move(job), connections)), thread_([state = state_] { state->run(); }) {}
+ChangeWatch::ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, c10::intrusive_ptr<c10d::Backend> gloo)
+    : state_(std::make_shared<State>(std::move(job), std::move(gloo))), thread_([state = state_] { state->run(); }) {}
 
 ChangeWatch::~ChangeWatch() {
   std::unique_lock lock(state_->mutex);

@@ -1,11 +1,13 @@
-// Notices that the ranks of a job change, with recovery in place on several nodes.
+// Notices that the ranks of a job change, with recovery in place.
 #pragma once
+
+#include <c10/util/intrusive_ptr.h>
 
 #include <memory>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <narrowcast/process_group.h>
-#include "trainer/base/network/connections.h"
 #include "trainer/ddp/process_group/rendezvous.h"
 
 namespace narrowcast {
@@ -15,8 +17,8 @@ namespace narrowcast {
 // with an error. When only newcomers have come, nothing breaks.
 class ChangeWatch {
  public:
-  // `job` has joined the ranks to which `connections` lead.
-  ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, const network::Connections& connections);
+  // `job` has joined the ranks of the group, whose Gloo backend this is.
+  ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, c10::intrusive_ptr<c10d::Backend> gloo);
   // Ends the thread. A thread that waits for an answer of the store is left behind, and ends no connections any more.
   ~ChangeWatch();
   ChangeWatch(const ChangeWatch&) = delete;

@@ -1,6 +1,5 @@
 #include "trainer/ddp/process_group/group_watch.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -16,14 +15,12 @@
 #include "ops/comm/groups/group.h"
 #include "ops/common/backend_timeout.h"
 #include "ops/common/per_group.h"
+#include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr int kUnsentTag = 0x4DFFFFFE;  // below the tags of LossWatch and of engines
-constexpr int kMostNetworks = 8;        // of one group: GLOO_SOCKET_IFNAME may list several
 
 // A group's latest watch, which its users own.
 struct LatestWatch {
@@ -51,20 +48,6 @@ bool rank_0_serves_store(c10d::Backend& backend) {
   return (found == variables.end() || found->second != "True") && (ranks.empty() || ranks.front() == 0);
 }
 
-// Gloo closes all connections of a network when a wait for one of its messages times out.
-void close_connections(c10d::Backend& backend) {
-  for (int tag = kUnsentTag; tag > kUnsentTag - kMostNetworks; --tag) {  // Gloo chooses the network by the tag.
-    for (int distance = 1; distance < backend.getSize(); ++distance) {
-      try {
-        std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
-        backend.recv(nothing, (backend.getRank() + distance) % backend.getSize(), tag)->wait(milliseconds(1));
-      } catch (const std::exception&) {
-        // The connection is closed now, or was before.
-      }
-    }
-  }
-}
-
 RankWatch::Options watch_options(const ProcessGroupPtr& group, const std::shared_ptr<engine::Engine>& engine,
                                  const GroupWatch::Options& options) {
   const int64_t rank = group->getRank();
@@ -76,7 +59,7 @@ RankWatch::Options watch_options(const ProcessGroupPtr& group, const std::shared
       running->break_off(why);
     }
     options.on_loss(why);
-    close_connections(*backend);
+    close_gloo_connections(*backend);
   };
   return {.rank = rank,
           .world_size = group->getSize(),

@@ -16,7 +16,6 @@
 #include "ops/comm/groups/broken_groups.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
-#include "trainer/base/network/connections.h"
 #include "trainer/base/network/places.h"
 #include "trainer/base/process/process_limits.h"
 #include "trainer/ddp/process_group/backends.h"
@@ -31,7 +30,6 @@ namespace {
 struct JoinedGroup {
   ProcessGroupPtr group;
   std::shared_ptr<rendezvous::JobStore> job;
-  network::Connections connections;  // to the other ranks, if they may change
 };
 
 // The heartbeat timeout; 0 (never) if it or the time-out of collectives is shorter than RankWatch::kLeastSilence.
@@ -131,11 +129,9 @@ std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
                                        const std::shared_ptr<rendezvous::JobStore>& job) {
   try {
     const auto store = job->join();
-    JoinedGroup joined = {.group = nullptr, .job = job, .connections = {}};
+    JoinedGroup joined = {.group = nullptr, .job = job};
     if (job->env().recovers_in_place && !rendezvous::is_alone(job->env())) {
-      const auto before = network::Connections::of_this_process();
       joined.group = connect_unless_changed(options, store, job);
-      joined.connections = network::Connections::of_this_process().without(before);
     } else {
       joined.group = connect(job->env(), options, store);
     }
@@ -236,8 +232,8 @@ ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOpt
     watch_ = std::make_unique<JobWatch>(group_, watch);
     unregister.release();
   }
-  if (env_.node > 0) {
-    changes_ = std::make_unique<ChangeWatch>(joined.job, joined.connections);
+  if (env_.recovers_in_place && !rendezvous::is_alone(env_)) {
+    changes_ = std::make_unique<ChangeWatch>(joined.job, group_->getBackend(c10::DeviceType::CPU));
   }
 }
 

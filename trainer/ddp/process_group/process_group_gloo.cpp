@@ -1,9 +1,12 @@
 // The only file that includes ProcessGroupGloo.hpp, which is slow to parse and needs Gloo's headers.
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <csignal>
+#include <exception>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <vector>
 
 #include <narrowcast/network_errors.h>
 #include "trainer/base/network/addresses.h"
@@ -11,6 +14,9 @@
 
 namespace narrowcast {
 namespace {
+
+constexpr int kUnsentTag = 0x4DFFFFFE;  // below the tags of LossWatch and of engines
+constexpr int kMostNetworks = 8;        // of one group: GLOO_SOCKET_IFNAME may list several
 
 // Other nodes can reach this node at the address from which it reaches the master. Its host name, the usual guess,
 // often resolves to a loopback address.
@@ -68,6 +74,20 @@ GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, c
                                                        static_cast<int>(env.world_size), gloo_options);
   });
   return {c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend)};
+}
+
+// Gloo closes all connections of a network when a wait for one of its messages times out.
+void close_gloo_connections(c10d::Backend& backend) {
+  for (int tag = kUnsentTag; tag > kUnsentTag - kMostNetworks; --tag) {  // Gloo chooses the network by the tag.
+    for (int distance = 1; distance < backend.getSize(); ++distance) {
+      try {
+        std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
+        backend.recv(nothing, (backend.getRank() + distance) % backend.getSize(), tag)->wait(milliseconds(1));
+      } catch (const std::exception&) {
+        // The connection is closed now, or was before.
+      }
+    }
+  }
 }
 
 }  // namespace narrowcast

@@ -42,7 +42,7 @@ std::string drawn_name() {
 }
 
 // The key of the name of the newest attempt.
-std::string attempt_key(int64_t changes) { return c10::str("attempt/", changes); }
+std::string attempt_key(const std::string& epoch) { return c10::str("attempt/", epoch); }
 std::string presence_key(const std::string& attempt, int64_t rank) { return c10::str(attempt, "/here/", rank); }
 std::string complete_key(const std::string& attempt) { return c10::str(attempt, "/complete"); }
 
@@ -121,12 +121,12 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
 std::string lead(const StorePtr& store, const RollCall& call) {
   std::string attempt = drawn_name();
   store->set(presence_key(attempt, 0), attempt);
-  store->set(attempt_key(call.changes), attempt);
+  store->set(attempt_key(call.epoch), attempt);
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < call.world_size; ++rank) {
     keys.push_back(presence_key(attempt, rank));
   }
-  if (!arrive_in_time(store, keys, call, OwnEntry{.key = attempt_key(call.changes), .value = attempt})) {
+  if (!arrive_in_time(store, keys, call, OwnEntry{.key = attempt_key(call.epoch), .value = attempt})) {
     throw_missing(missing_ranks(store, attempt, call.world_size));
   }
   std::vector<std::string> numbers;
@@ -157,7 +157,7 @@ class Follower {
  private:
   // Waits for a limited time for the attempt that includes this rank.
   bool is_complete() {
-    const std::string key = attempt_key(call_.changes);
+    const std::string key = attempt_key(call_.epoch);
     if (!arrive_in_time(store_, {key}, call_)) {
       return false;
     }
@@ -282,13 +282,10 @@ StorePtr JobStore::join() {
     answering_->set_interruption([this]() -> std::string { return is_as_found() ? "" : kRanksHaveChanged; });
   }
   const std::string place = network::host_and_port(env_.master_addr, env_.master_port);
+  const std::string epoch = env_.recovers_in_place ? c10::str(starts_, "/", changes_) : "";
   const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", place), [&] {
-    return call_roll(keys_,
-                     {.rank = env_.rank, .world_size = env_.world_size, .changes = changes_, .deadline = deadline_});
+    return call_roll(keys_, {.rank = env_.rank, .world_size = env_.world_size, .epoch = epoch, .deadline = deadline_});
   });
-  if (env_.recovers_in_place) {
-    starts_when_joined_ = read_starts();
-  }
   store->setTimeout(options_.timeout);
   if (answering_.defined()) {
     answering_->set_patience(options_.timeout);
@@ -321,18 +318,17 @@ void JobStore::report_silent(int64_t rank) {
   keys_->set(silent_key(changes_, rank), std::vector<uint8_t>(starts.begin(), starts.end()));
 }
 
-// A loss may have been announced just before the ranks met without the lost one. Then starts_ is older.
-JobStore::Change JobStore::change_since_joined() const {
+JobStore::Change JobStore::change() const {
   if (!env_.recovers_in_place || is_alone(env_)) {
     return Change::kNone;
   }
-  if (read_starts() != starts_when_joined_) {
+  if (read_starts() != starts_) {
     return Change::kLoss;
   }
   return read_places() == places_ ? Change::kNone : Change::kNewcomer;
 }
 
-bool JobStore::is_as_found() const { return read_starts() == starts_ && read_places() == places_; }
+bool JobStore::is_as_found() const { return change() == Change::kNone; }
 
 // Takes the place that the launchers give this node's ranks at present.
 void JobStore::take_place() {

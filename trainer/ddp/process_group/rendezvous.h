@@ -27,7 +27,7 @@ inline constexpr const char* kRanksHaveChanged = "the job's ranks have changed m
 struct RollCall {
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t changes = 0;  // of the places (places.h): ranks with other numbers meet apart from each other
+  std::string epoch = {};  // ranks of different epochs do not meet
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -47,7 +47,7 @@ struct JobStoreOptions {
 //
 // With WorkerEnv::recovers_in_place, the job's ranks may change: another process takes the place of one that is gone,
 // or nodes come and go (places.h). Until end_joining(), each wait for a key then ends with an error, and have_changed()
-// tells why.
+// tells why. Only ranks meet that know the same changes: otherwise some would leave a group in which others stay.
 class JobStore {
  public:
   // Serves or reaches the store. Throws c10::DistBackendError "rank R: ..." naming address and port if rank 0 cannot
@@ -68,13 +68,13 @@ class JobStore {
   // recovers_in_place.
   bool have_changed(std::chrono::milliseconds within);
 
-  // How the job's ranks have changed since join() returned.
+  // How the job's ranks have changed since this object was made.
   enum class Change {
     kNone,
     kLoss,      // a process was replaced, or a node was lost
     kNewcomer,  // only nodes have joined
   };
-  Change change_since_joined() const;
+  Change change() const;
 
   // With recovers_in_place: asks the launcher to end the process of a rank that was found silent.
   void report_silent(int64_t rank);
@@ -91,7 +91,6 @@ class JobStore {
   c10::intrusive_ptr<c10d::Store> keys_;                   // of the launcher's job
   c10::intrusive_ptr<network::AnsweringStore> answering_;  // null in a world of one and on the rank that serves
   int64_t starts_ = 0;                                     // kStarts when this was made
-  int64_t starts_when_joined_ = 0;                         // and when all ranks had met
   std::string places_;                                     // kPlaces when this was made; empty: nodes do not change
   int64_t changes_ = 0;                                    // Places::changes of these
 };

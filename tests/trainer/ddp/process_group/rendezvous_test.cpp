@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RollCallTest, ::testing::Values(1, 2, 3, 8));
 TEST(RollCallRestartTest, ARankThatComesBeforeRankZeroIgnoresTheLastAttempt) {
   const StorePtr store = new_store();
   attempt_of(store, {"old", "old"});
-  const auto attempt = store->get("attempt/0");
+  const auto attempt = store->get("attempt/");
   const std::string presence = std::string(attempt.begin(), attempt.end()) + "/here/1";
   const auto number_before = store->get(presence);
   auto early = std::async(std::launch::async, [&] { return call_roll(store, rank_of(1, 2)); });
@@ -130,8 +130,8 @@ TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
 TEST(RollCallErrorTest, SaysWhoseEntryWasOverwritten) {
   for (const int64_t rank : {0, 1}) {
     const StorePtr store = new_store();
-    if (rank != 0) store->set("attempt/0", std::string("name"));
-    const std::string entry = rank == 0 ? "attempt/0" : "name/here/1";
+    if (rank != 0) store->set("attempt/", std::string("name"));
+    const std::string entry = rank == 0 ? "attempt/" : "name/here/1";
     auto error = std::async(std::launch::async, [&] { return error_of(store, rank_of(rank, 3)); });
     while (!store->check({entry})) std::this_thread::yield();
     store->set(entry, std::string("another"));
@@ -336,6 +336,17 @@ TEST_F(RecoveringStoreTest, ARankTakesItsPresentPlace) {
               HasSubstr("its node is no longer one of the job's nodes"));
 }
 
+// Otherwise the first rank would leave a group in which the second, which knows of no further change, waits for it.
+TEST_F(RecoveringStoreTest, RanksThatKnowDifferentLossesDoNotMeet) {
+  JobStore first(env(0), options(200ms));
+  replace_a_process();
+  JobStore second(env(1), options(200ms));
+  auto waits = std::async(std::launch::async, [&] { second.join(); });
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { first.join(); }), HasSubstr(kRanksHaveChanged));
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { waits.get(); }), HasSubstr("did not join"));
+  EXPECT_EQ(second.change(), JobStore::Change::kNone);
+}
+
 TEST_F(RecoveringStoreTest, RanksOfDifferentPlacesDoNotMeet) {
   set_places("0 1:1,2:1");
   JobStore first(env_on(1, 0), options());
@@ -352,11 +363,11 @@ TEST_F(RecoveringStoreTest, TellsLossesFromNewcomers) {
   JobStore store(env_on(1, 0), options());
   store.join();
   store.end_joining();
-  EXPECT_EQ(store.change_since_joined(), Change::kNone);
+  EXPECT_EQ(store.change(), Change::kNone);
   set_places("1 1:1,2:1");
-  EXPECT_EQ(store.change_since_joined(), Change::kNewcomer);
+  EXPECT_EQ(store.change(), Change::kNewcomer);
   replace_a_process();
-  EXPECT_EQ(store.change_since_joined(), Change::kLoss);
+  EXPECT_EQ(store.change(), Change::kLoss);
 }
 
 TEST_F(RecoveringStoreTest, ReportsASilentRankWithTheStartsThatItKnows) {

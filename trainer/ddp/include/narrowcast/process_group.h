@@ -121,7 +121,7 @@ class ProcessGroupScope {
   ProcessGroupPtr group_;
   WorkerEnv env_;
   std::unique_ptr<JobWatch> watch_;       // none in a world of one
-  std::unique_ptr<ChangeWatch> changes_;  // none if the job's nodes do not change
+  std::unique_ptr<ChangeWatch> changes_;  // none without recovery in place
 };
 
 }  // namespace narrowcast
