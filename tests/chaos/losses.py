@@ -1,4 +1,5 @@
 """The losses that a training may survive: of ranks, of launchers, and of hosts' networks."""
+import contextlib
 import dataclasses
 import os
 import random
@@ -11,8 +12,8 @@ import faults
 from metered import LIMIT_SECONDS, MeteredTraining, Moment
 from training import wait_until
 
-SHORT_CUT_SECONDS = 0.3
-LONG_CUT_SECONDS = faults.TIMEOUT_SECONDS + 1
+SHORT_SECONDS = 0.3
+LONG_SECONDS = faults.TIMEOUT_SECONDS + 1
 
 
 @dataclasses.dataclass
@@ -24,7 +25,7 @@ class Scene:
     chance: random.Random
     hit: set = dataclasses.field(default_factory=set)  # process ids
     before: Moment | None = None
-    undo: Callable[[], None] | None = None  # if the fault may have no effect
+    undo: Callable[[], None] = lambda: None  # if the fault had no effect
 
     def aim(self, pids):
         """To be called before each blow, with the processes that it hits."""
@@ -89,30 +90,45 @@ def _kill_launcher_of(scene, host):
     return faults.kill_launcher(scene.training, host)
 
 
+def pause_host(scene):
+    """Stops a host's launcher and ranks until the others must have noticed."""
+    host = scene.random_host(first=1)
+    pids = scene.workers_of(host)
+    scene.aim(pids)
+    pids = [scene.training.launchers[host].process.pid, *pids]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            time.sleep(LONG_SECONDS)
+    return f"host {host}: stands still for {LONG_SECONDS} s"
+
+
 def cut_wire(scene):
     host = scene.random_host(first=1)
     scene.aim(scene.workers_of(host))
-    return scene.network.cut_host(host, LONG_CUT_SECONDS)
+    return scene.network.cut_host(host, LONG_SECONDS)
 
 
 def cut_serving_host(scene):
     """The ranks of host 0 go on, after the others have come back."""
     for host in range(1, len(scene.training.launchers)):
         scene.aim(scene.workers_of(host))
-    return scene.network.cut_host(0, LONG_CUT_SECONDS)
+    return scene.network.cut_host(0, LONG_SECONDS)
 
 
 def cut_wire_briefly(scene):
     scene.aim([])
-    return scene.network.cut_host(scene.random_host(), SHORT_CUT_SECONDS)
+    return scene.network.cut_host(scene.random_host(), SHORT_SECONDS)
 
 
 OF_RANKS = {"killed": send(signal.SIGKILL), "crashes": send(signal.SIGSEGV), "hangs": send(signal.SIGSTOP),
             "two killed": kill_two, "memory": limit_memory}
-OF_HOSTS = {"launcher killed": kill_launcher, "host killed": kill_serving_launcher, "wire cut": cut_wire,
-            "host cut": cut_serving_host, "wire cut briefly": cut_wire_briefly}
+OF_HOSTS = {"launcher killed": kill_launcher, "host killed": kill_serving_launcher, "host paused": pause_host,
+            "wire cut": cut_wire, "host cut": cut_serving_host, "wire cut briefly": cut_wire_briefly}
 KINDS = {**OF_RANKS, **OF_HOSTS}
 # After the loss of the launcher that serves the store, all ranks start again from a checkpoint.
 MUST_RECOVER_IN_PLACE = set(KINDS) - {"host killed"}
 MUST_PASS = {"wire cut briefly"}
-MAY_PASS = {"memory"}
+MAY_PASS = {"memory", "host paused"}

@@ -48,9 +48,10 @@ class MeteredTraining(Training):
         lines = self.metrics()
         return Moment(time.monotonic(), self.workers(), frozenset(map(_identity, lines)), _newest_step(lines))
 
-    def wait_for_recovery(self, before, what, patience=math.inf):
+    def wait_for_recovery(self, before, what, patience=math.inf, limit=LIMIT_SECONDS):
         """Waits for the next step after a recovery in place, or for the first step of new processes after all that
-        lived before the fault have ended. Returns None once the training has done `patience` steps without either."""
+        lived before the fault have ended, for at most `limit` seconds. Returns None once the training has done `patience`
+        steps without either."""
         known, newest, in_place = before.events, before.step, True
 
         def recovered():
@@ -67,7 +68,7 @@ class MeteredTraining(Training):
                 return in_place and self.newest() > before.step + patience and _UNHARMED
             return Recovery(time.monotonic() - before.time, in_place, max(0, newest - resumed))
 
-        found = wait_until(recovered, LIMIT_SECONDS, what)
+        found = wait_until(recovered, limit, what)
         return None if found is _UNHARMED else found
 
     def lines_after(self, moment):

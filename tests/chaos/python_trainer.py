@@ -92,7 +92,7 @@ def train_with_torchft(folder, text, steps):
 
     replica = int(os.environ["REPLICA_GROUP_ID"])
     manager = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(timeout=TIMEOUT), load_state_dict=load, min_replica_size=2, timeout=TIMEOUT,
+        pg=torchft.ProcessGroupGloo(timeout=TIMEOUT), load_state_dict=load, min_replica_size=2, timeout=3 * TIMEOUT,
         state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
         replica_id=f"replica_{replica}", hostname="127.0.0.1")
     parallel = torchft.DistributedDataParallel(manager, model)
