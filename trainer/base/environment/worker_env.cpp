@@ -139,7 +139,8 @@ void read_elastic(const EnvironmentVariables& variables, WorkerEnv& env) {
   TORCH_CHECK_VALUE(recovery.empty() || env.use_agent_store, rendezvous::kRecoveryVariable, "=", recovery,
                     " needs a launcher that serves the store, TORCHELASTIC_USE_AGENT_STORE=True");
   env.recovers_in_place = !recovery.empty();
-  if (const auto node = find_variable(variables, rendezvous::kNodeVariable)) {
+  const auto node = find_variable(variables, rendezvous::kNodeVariable);
+  if (node && env.recovers_in_place) {
     read_node(*node, env);
   }
 }

@@ -16,6 +16,10 @@ namespace narrowcast::rendezvous {
 // not have the key.
 inline constexpr const char* kPlaces = "places";
 
+// The key by which a rank tells that all ranks can form a new group when nodes are lost or join, below job_prefix().
+// Without it, narrowcast-run starts all ranks again.
+inline constexpr const char* kRegroups = "regroups";
+
 // The environment variable of workers on nodes that may change: "NODE/RANK", where NODE is NodeRanks::node, and RANK is
 // the worker's number among its ranks, from 0.
 inline constexpr const char* kNodeVariable = "NARROWCAST_NODE";

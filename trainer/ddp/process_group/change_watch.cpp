@@ -21,29 +21,34 @@ struct ChangeWatch::State {
   State(std::shared_ptr<rendezvous::JobStore> store, c10::intrusive_ptr<c10d::Backend> backend)
       : job(std::move(store)), gloo(std::move(backend)) {}
 
-  void look() {
+  void run() {
     std::unique_lock lock(mutex);
     while (!changed.wait_for(lock, kBetweenChangeLooks, [this] { return stop; })) {
+      const bool announces = std::exchange(is_asked, false);
       lock.unlock();
-      const rendezvous::JobStore::Change change = job->change();
+      const Change change = look(announces);
       lock.lock();
-      if (change == rendezvous::JobStore::Change::kLoss && !stop) {
+      if (change == Change::kLoss && !stop) {
         close_gloo_connections(*gloo);
-        return;
+        break;
       }
-      newcomers = change == rendezvous::JobStore::Change::kNewcomer;
+      newcomers = change == Change::kNewcomer;
     }
-  }
-
-  void run() {
-    try {
-      look();
-    } catch (const std::exception&) {
-      // The launcher's store is gone, and so the launcher will end this process.
-    }
-    const std::lock_guard lock(mutex);
     ended = true;
     changed.notify_all();
+  }
+
+  using Change = rendezvous::JobStore::Change;
+
+  Change look(bool announces) const {
+    try {
+      if (announces) {
+        job->announce_regroups();
+      }
+      return job->change();
+    } catch (const std::exception&) {
+      return Change::kNone;  // The store may answer again. If it is gone, the launcher ends this process.
+    }
   }
 
   const std::shared_ptr<rendezvous::JobStore> job;
@@ -53,6 +58,8 @@ struct ChangeWatch::State {
   bool stop = false;
   bool ended = false;
   bool newcomers = false;
+  bool was_asked = false;
+  bool is_asked = false;  // for the first time
 };
 
 ChangeWatch::ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, c10::intrusive_ptr<c10d::Backend> gloo)
@@ -71,8 +78,9 @@ ChangeWatch::~ChangeWatch() {
   }
 }
 
-bool ChangeWatch::has_newcomers() const {
+bool ChangeWatch::has_newcomers() {
   const std::lock_guard lock(state_->mutex);
+  state_->is_asked = !std::exchange(state_->was_asked, true) || state_->is_asked;
   return state_->newcomers;
 }
 

@@ -24,8 +24,9 @@ class ChangeWatch {
   ChangeWatch(const ChangeWatch&) = delete;
   ChangeWatch& operator=(const ChangeWatch&) = delete;
 
-  // Whether other nodes wait to be taken in.
-  bool has_newcomers() const;
+  // Whether other nodes wait to be taken in. The first call tells the launchers that somebody asks: without it they
+  // start all ranks again when nodes come or are lost.
+  bool has_newcomers();
 
  private:
   struct State;

@@ -88,13 +88,16 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
   group->setDefaultBackend(created.type);
 }
 
-// How long a rank that could not join waits for the news that a process was replaced, which the launcher writes when it
-// has seen the end of the former process.
-constexpr std::chrono::milliseconds kUntilReplaced{5000};
+// How long a rank that could not join waits for the news that the job's ranks have changed. The launcher writes it when
+// it has seen the end of a process. If a node is lost, the launchers notice it by their heartbeats, after 10 s by
+// default.
+std::chrono::milliseconds until_changed(const WorkerEnv& env) {
+  return env.node > 0 ? std::chrono::milliseconds(20000) : std::chrono::milliseconds(5000);
+}
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 
 // The same for a rank that was found silent: its launcher first asks it for its stack.
-constexpr std::chrono::milliseconds kUntilSilentIsReplaced{10000};
+constexpr std::chrono::milliseconds kUntilSilentIsReplaced{20000};
 
 // The group of the ranks that have met in `store`.
 ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options,
@@ -138,7 +141,7 @@ std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
     job->end_joining();
     return joined;
   } catch (const c10::DistError& error) {
-    if (!job->have_changed(is_time_out(error) ? std::chrono::milliseconds(0) : kUntilReplaced)) {
+    if (!job->have_changed(is_time_out(error) ? std::chrono::milliseconds(0) : until_changed(job->env()))) {
       throw;
     }
     return std::nullopt;

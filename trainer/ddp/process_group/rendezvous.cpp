@@ -313,6 +313,8 @@ bool JobStore::have_changed(milliseconds within) {
   return true;
 }
 
+void JobStore::announce_regroups() { keys_->set(kRegroups, std::vector<uint8_t>{'1'}); }
+
 void JobStore::report_silent(int64_t rank) {
   const std::string starts = std::to_string(starts_);
   keys_->set(silent_key(changes_, rank), std::vector<uint8_t>(starts.begin(), starts.end()));

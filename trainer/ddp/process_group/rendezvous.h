@@ -76,6 +76,9 @@ class JobStore {
   };
   Change change() const;
 
+  // Tells the launchers that this job's ranks can form a new group when nodes are lost or join.
+  void announce_regroups();
+
   // With recovers_in_place: asks the launcher to end the process of a rank that was found silent.
   void report_silent(int64_t rank);
 

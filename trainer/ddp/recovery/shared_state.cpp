@@ -201,6 +201,7 @@ std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optio
   const bool is_received = points[static_cast<size_t>(group->getRank())] != furthest;
   SharedState shared = {.state = {.point = furthest, .values = inventory.values},
                         .is_received = is_received,
+                        .sources = std::ssize(roles.sources),
                         .first_source = first,
                         .lost_ranks = ranks_that(points, [](int64_t point) { return point == kNothing; })};
   shared.state.common = is_received ? hooks::part_of(tensors, kCommon) : std::move(own->common);

@@ -29,6 +29,7 @@ struct RankState {
 struct SharedState {
   RankState state;                  // if it was received: on the CPU, with `own` of the first source
   bool is_received = false;         // whether this rank was behind
+  int64_t sources = 1;              // number of ranks at the furthest point
   int64_t first_source = 0;         // the lowest rank at the furthest point
   std::vector<int64_t> lost_ranks;  // ranks that had no state, in order
 };

@@ -49,8 +49,11 @@ class Coordinator {
 
   const Decision& decision() const { return decision_; }
 
-  // Whether members may change while a round runs.
-  bool changes_in_place() const { return own_.settings.in_place && membership_->elastic(); }
+  // Whether ranks of a round that runs may be numbered anew.
+  bool numbers_ranks_anew() const { return own_.settings.in_place && membership_->elastic(); }
+
+  // Tells whether the ranks of the round can form a new group. Only then do members change while it runs.
+  void set_regroups(bool regroups) { regroups_ = regroups; }
 
   // Returns whether no other launcher needs this one any more.
   bool everyone_left() const { return decision_.phase == Decision::Phase::kOver && roster_.others_left(); }
@@ -64,6 +67,7 @@ class Coordinator {
   void form();
   void change_members();
   void wait_for_members(const Applicants& found, bool is_loss);
+  bool changes_in_place() const { return regroups_ && numbers_ranks_anew(); }
   bool may_change_members() const;
   void look_at_members();
   void look_at_newcomers();
@@ -88,6 +92,7 @@ class Coordinator {
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
+  bool regroups_ = false;
   std::set<int64_t> gone_;              // members of the round that are gone
   std::string newcomer_;                // the node for which the round is stopped
   std::set<int64_t> turned_away_;       // tickets of all launchers that were turned away

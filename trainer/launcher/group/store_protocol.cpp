@@ -49,6 +49,13 @@ rendezvous::Places places_of(const Decision& decision) {
   return places;
 }
 
+// Whether a member of `before` is none of `now`.
+bool lacks_some_of(const Decision& now, const Decision& before) {
+  const rendezvous::Places places = places_of(now);
+  return std::any_of(before.members.begin(), before.members.end(),
+                     [&](const Member& member) { return !places.first_rank(member.ticket).has_value(); });
+}
+
 constexpr size_t kMostBytesOfADecision = size_t{8} << 20;  // The largest value that a store takes.
 
 // A launcher without an answer for this time draws another ticket: an attacker may have replayed an old hello with its
@@ -163,6 +170,8 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
 }
 
 void StoreHost::step(Clock::time_point now) {
+  const std::string run_id = coordinator_.decision().run_id;
+  coordinator_.set_regroups(coordinator_.numbers_ranks_anew() && can_regroup(entries_.store(), run_id));
   const Decision& decision = coordinator_.step(now, look());
   if (decision.phase == Decision::Phase::kRunning) {
     prepare(decision);
@@ -180,9 +189,9 @@ void StoreHost::prepare(const Decision& decision) {
   if (is_new) {
     before_round_();
   }
-  if (coordinator_.changes_in_place()) {
+  if (coordinator_.numbers_ranks_anew()) {
     announce_places(entries_.store(), decision.run_id, places_of(decision));
-    if (!is_new && decision.losses != prepared_.losses) {
+    if (!is_new && (decision.losses != prepared_.losses || lacks_some_of(decision, prepared_))) {
       announce_loss(entries_.store(), decision.run_id);
     }
   }

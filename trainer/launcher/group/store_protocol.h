@@ -24,9 +24,9 @@
 //
 // A launcher whose entries cannot be read is turned away as if it were lost. The other launchers are not affected.
 //
-// With a secret of the job all entries except the ticket counter are sealed (sealed_entries.h). Entries of an attacker
-// are then ignored. Entries that an attacker has overwritten or removed are read from their copies, and written again.
-// A launcher that has drawn its ticket first learns the session:
+// With a secret of the job all entries of launchers except the ticket counter are sealed (sealed_entries.h). Entries of
+// an attacker are then ignored. Entries that an attacker has overwritten or removed are read from their copies, and
+// written again. A launcher that has drawn its ticket first learns the session:
 //
 //   `node/T/hello`        launcher T   A random number; sealed in no session.
 //   `node/T/welcome`      the host     The session, and the number of `steps` written. Sealed with the hello as its

@@ -35,6 +35,10 @@ void announce_places(c10d::Store& store, const std::string& run_id, const rendez
   store.set(key_of(run_id, rendezvous::kPlaces), stored(rendezvous::to_text(places)));
 }
 
+bool can_regroup(c10d::Store& store, const std::string& run_id) {
+  return store.check({key_of(run_id, rendezvous::kRegroups)});
+}
+
 void announce_loss(c10d::Store& store, const std::string& run_id) { add_start(store, run_id); }
 
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank) {

@@ -34,6 +34,9 @@ int64_t announce_start(c10d::Store& store, const std::string& run_id, const Numb
 // Announces which ranks the nodes have.
 void announce_places(c10d::Store& store, const std::string& run_id, const rendezvous::Places& places);
 
+// Whether a rank of this round has told that they can form a new group.
+bool can_regroup(c10d::Store& store, const std::string& run_id);
+
 // Announces that ranks of a lost node may be waited for in vain. The new places must have been announced.
 void announce_loss(c10d::Store& store, const std::string& run_id);
 

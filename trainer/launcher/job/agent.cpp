@@ -75,6 +75,9 @@ Directive Agent::next_directive() {
       options_.tell(directive.note);
       last_note_ = directive.note;
     }
+    if (directive.awaits_report) {
+      tell_group({.end = NodeReport::End::kStopped});  // The round ended before this node could start its workers.
+    }
     const int signal = idle();
     if (signals_ > 1) {  // A second signal ends the launcher before the group has reacted to the first.
       return {.kind = Directive::Kind::kOver,
@@ -122,7 +125,7 @@ void Agent::run_round(const Directive& directive) {
 }
 
 void Agent::tell_restart(const Directive& directive) const {
-  if (!directive.end) {
+  if (!directive.end || directive.round.changes > 0) {  // A node that joins a round starts nothing again.
     return;
   }
   for (const std::string& line : describe_end(*directive.end)) {

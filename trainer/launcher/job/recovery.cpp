@@ -2,8 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -36,6 +34,7 @@ InPlaceRecovery::InPlaceRecovery(Rendezvous& rendezvous, RecoveryOptions options
 void InPlaceRecovery::begin_round() {
   any_succeeded_ = false;
   refused_.reset();
+  numbers_.clear();
   announced_.clear();
   starts_.clear();
   ended_.clear();
@@ -75,21 +74,24 @@ std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
 
 // A report with a smaller number is about an earlier process.
 std::vector<int64_t> InPlaceRecovery::hanging(const std::set<int64_t>& running) {
-  std::map<NumberedRank, int64_t> ranks;
   for (const int64_t rank : running) {
-    ranks[options_.present(rank)] = rank;
+    numbers_[options_.present(rank)] = rank;
   }
   std::set<NumberedRank> asked;
-  std::ranges::transform(ranks, std::inserter(asked, asked.end()), [](const auto& entry) { return entry.first; });
+  for (const auto& [number, rank] : numbers_) {
+    if (running.contains(rank)) {
+      asked.insert(number);
+    }
+  }
   std::vector<int64_t> found;
   for (const auto& [silent, starts] : rendezvous_.silent_ranks(asked)) {
-    const auto own = ranks.find(silent);
-    if (own == ranks.end()) {
+    const auto own = numbers_.find(silent);
+    if (own == numbers_.end() || !running.contains(own->second)) {
       continue;  // The answer is older than the question.
     }
     const int64_t rank = own->second;
     if (starts >= starts_[rank] && ended_.insert(rank).second) {
-      options_.tell("rank " + std::to_string(silent.rank) +
+      options_.tell("rank " + std::to_string(options_.present(rank).rank) +
                     " is silent for other ranks: it gets SIGQUIT, and SIGKILL after 1 s");
       found.push_back(rank);
     }

@@ -46,6 +46,7 @@ struct Directive {
   };
   Kind kind = Kind::kWait;
   Round round = {};
+  bool awaits_report = false;        // kStop: the group waits for this node's report of `round`
   std::optional<GroupEnd> end = {};  // kRun: end of the previous round, if any; kOver: end of the job
   std::string note = {};             // kWait: text for users about the wait; may be empty
 };

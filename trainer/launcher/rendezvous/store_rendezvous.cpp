@@ -22,7 +22,7 @@ Round round_of(const Decision& decision, const NodeState& state, const Member& o
               .world_size = 0,
               .role_world_size = 0,
               .restart_count = decision.round,
-              .node = own.ticket,
+              .node = state.nodes_change ? own.ticket : 0,
               .changes = decision.changes,
               .losses = decision.losses,
               .change = decision.change,
@@ -56,6 +56,9 @@ Directive directive_for(const Decision& decision, const NodeState& state) {
   if (own == decision.members.end()) {
     return {.note = "waiting: the job runs with " + std::to_string(decision.members.size()) + " nodes"};
   }
+  if (decision.phase == Decision::Phase::kStopping && state.reported_round != decision.round && !state.interrupted) {
+    return {.kind = Directive::Kind::kStop, .round = round_of(decision, state, *own), .awaits_report = true};
+  }
   if (decision.phase == Decision::Phase::kStopping || state.reported_round == decision.round || state.interrupted) {
     return {.kind = Directive::Kind::kStop};
   }
@@ -84,13 +87,15 @@ Directive StoreRendezvous::directive() {
   if (!state.decision) {
     return before_joining();
   }
-  Directive directive = directive_for(*state.decision, {.ticket = state.ticket,
-                                                        .reported_round = reported_round_,
-                                                        .interrupted = signal_ != 0,
-                                                        .master_addr = options_.host,
-                                                        .master_port = options_.port,
-                                                        .max_restarts = options_.node.settings.max_restarts});
-  if (directive.kind == Directive::Kind::kRun) {
+  Directive directive =
+      directive_for(*state.decision, {.ticket = state.ticket,
+                                      .reported_round = reported_round_,
+                                      .interrupted = signal_ != 0,
+                                      .master_addr = options_.host,
+                                      .master_port = options_.port,
+                                      .max_restarts = options_.node.settings.max_restarts,
+                                      .nodes_change = options_.node.settings.backend == kElasticBackend});
+  if (directive.kind == Directive::Kind::kRun || directive.awaits_report) {
     round_ = directive.round.restart_count;
   }
   if (directive.kind == Directive::Kind::kOver) {

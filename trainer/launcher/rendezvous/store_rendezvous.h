@@ -50,6 +50,7 @@ struct NodeState {
   std::string master_addr;      // address of the store
   int64_t master_port = 0;
   int64_t max_restarts = 0;
+  bool nodes_change = false;  // with c10d
 };
 
 // Translates `decision` into an instruction for that launcher.

@@ -117,7 +117,12 @@ void tell_recovery(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   } else if (report.lost_ranks.empty()) {
     out << "connections were lost";
   } else {
-    out << describe_ranks(report.lost_ranks) << (report.lost_ranks.size() == 1 ? " was lost" : " were lost");
+    const bool is_one = report.lost_ranks.size() == 1;
+    // Where nodes change, ranks are numbered anew.
+    const char* const what = agreed.context.env.node > 0 ? (is_one ? " is new" : " are new")
+                             : is_one                    ? " was lost"
+                                                         : " were lost";
+    out << describe_ranks(report.lost_ranks) << what;
   }
   out << "; goes on after step " << report.step;
   if (report.seconds.has_value()) {

@@ -80,9 +80,8 @@ std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::op
     recovered.restored.former.states = {std::move(of_rank)};
   }
   if (recovered.former_ranks != group->getSize()) {
-    const int64_t staying = group->getSize() - std::ssize(recovered.lost_ranks);
     for (checkpoint::TensorMap& state : recovered.restored.former.states) {
-      scale_window_loss(state, static_cast<double>(recovered.former_ranks) / static_cast<double>(staying));
+      scale_window_loss(state, static_cast<double>(recovered.former_ranks) / static_cast<double>(shared->sources));
     }
   }
   return recovered;

@@ -72,6 +72,8 @@ TEST(WorkerEnvTest, RecoversInPlaceWhereTheLauncherDoesItsPart) {
 
 TEST(WorkerEnvTest, KnowsItsPlaceOnANodeThatMayChange) {
   EnvironmentVariables variables = torchrun_variables() + EnvironmentVariables{{"NARROWCAST_NODE", "3/1"}};
+  EXPECT_EQ(WorkerEnv::from_variables(variables).node, 0) << "another launcher's workers inherit it";
+  variables["NARROWCAST_RECOVERY"] = "in_place";
   EXPECT_EQ(WorkerEnv::from_variables(variables).node, 3);
   EXPECT_EQ(WorkerEnv::from_variables(variables).rank_on_node, 1);
   for (const char* const text : {"3", "3/", "/1", "0/1", "-3/1", "3/-1", "a/1"}) {

@@ -64,7 +64,7 @@ class ChangingNodesTest : public ::testing::Test {
   }
   // Calls body(scope) on both ranks, which have joined.
   template <class Body>
-  void on_ranks(const Body& body) const {
+  void on_ranks(const Body& body) {
     std::vector<std::future<void>> ranks;
     for (int64_t rank = 0; rank < 2; ++rank) {
       ranks.push_back(std::async(std::launch::async, [&, rank] {
@@ -100,6 +100,7 @@ TEST_F(ChangingNodesTest, NewcomersBreakNothing) {
       set_places("1 1:1,2:1,3:1");
     }
     while (!has_newcomers(scope)) std::this_thread::yield();
+    EXPECT_TRUE(launcher_.check({"narrowcast/run/regroups"})) << "somebody asks";
     barrier(scope.group(), "test");
   });
 }

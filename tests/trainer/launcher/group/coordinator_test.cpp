@@ -32,6 +32,7 @@ class CoordinatorTest : public ::testing::Test {
 
   void begin_in_place(int64_t least, int64_t most) {
     begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1, .in_place = true});
+    coordinator->set_regroups(true);
   }
 
   NodeDescription describe(const std::string& host, int64_t node_rank) const {
@@ -394,6 +395,17 @@ TEST_F(CoordinatorTest, RanksWaitInPlaceForEnoughNodes) {
   after(600);
   EXPECT_EQ(decision().phase, Phase::kOver);
   EXPECT_THAT(end().text, HasSubstr("not complete within 10 s"));
+}
+
+// Such as ranks on GPUs.
+TEST_F(CoordinatorTest, RanksThatCannotRegroupStartAgain) {
+  begin_in_place(1, 2);
+  coordinator->set_regroups(false);
+  comes("b", 0);
+  after(100);
+  dead.insert(2);
+  after(600);
+  EXPECT_EQ(after(600).phase, Phase::kStopping);
 }
 
 TEST_F(CoordinatorTest, AMemberThatReportsInPlaceEndsTheRound) {

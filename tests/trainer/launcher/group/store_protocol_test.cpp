@@ -88,6 +88,7 @@ TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
   members[1].join(describe("b"));
   step(0, {0, 1});
   EXPECT_EQ(entry(rendezvous::kPlaces), "0 1:2,2:2");
+  store->set(rendezvous::job_prefix("made-up") + "/" + rendezvous::kRegroups, std::vector<uint8_t>{'1'});
   step(600, {0});
   step(1200, {0});
   EXPECT_EQ(entry(rendezvous::kPlaces), "1 1:2");

@@ -126,6 +126,16 @@ TEST_F(AgentTest, EndsWithTheFailureWhenNoRestartIsLeft) {
   EXPECT_THAT(told.back(), "    last line of 0");
 }
 
+// Otherwise the group would wait for its report for ever.
+TEST_F(AgentTest, ReportsARoundThatEndedBeforeItsWorkersCouldStart) {
+  group.says(milliseconds(0), {.kind = Directive::Kind::kStop, .awaits_report = true});
+  group.says(milliseconds(150), {.kind = Directive::Kind::kStop});
+  group.says(milliseconds(400), over(GroupEnd::Cause::kSucceeded));
+  run(group, options(2));
+  EXPECT_THAT(runner.log, IsEmpty());
+  EXPECT_EQ(group.reports.at(0).end, NodeReport::End::kStopped);
+}
+
 TEST_F(AgentTest, WorkersLiveOnWhenTheNodesChangeInPlace) {
   Directive first = run_directive();
   first.round.first_rank = 4;

@@ -196,6 +196,12 @@ TEST_F(InPlaceRecoveryTest, KnowsRanksByTheirPresentNumbers) {
   group.silent = {{{6}, 0}, {{5, 1}, 0}};
   EXPECT_THAT(recovery.hanging({6, 7}), ElementsAre(7));
   EXPECT_THAT(told, ElementsAre(HasSubstr("rank 5 is silent")));
+  changes = 3;
+  first_rank = 2;
+  group.silent = {{{4, 1}, 0}};
+  EXPECT_THAT(recovery.hanging({6, 7}), ElementsAre(6)) << "others are still in the group before the change";
+  changes = 1;
+  first_rank = 4;
   EXPECT_TRUE(replaces(7, kBySigkill));
   EXPECT_THAT(group.announced, ElementsAre(5));
   changes = 2;  // Before the start was announced.

@@ -59,6 +59,9 @@ TEST(DirectiveFor, StopsWhoHasReportedOrWasInterruptedOrIsToldTo) {
   Decision stopping = running();
   stopping.phase = Decision::Phase::kStopping;
   EXPECT_EQ(directive_for(stopping, node(1)).kind, Kind::kStop);
+  EXPECT_TRUE(directive_for(stopping, node(1)).awaits_report);
+  EXPECT_FALSE(directive_for(stopping, reported).awaits_report);
+  EXPECT_FALSE(directive_for(stopping, interrupted).awaits_report);
 }
 
 TEST(DirectiveFor, LetsOthersWait) {
