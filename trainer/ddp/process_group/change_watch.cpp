@@ -23,13 +23,22 @@ struct ChangeWatch::State {
 
   void run() {
     std::unique_lock lock(mutex);
-    while (!changed.wait_for(lock, kBetweenChangeLooks, [this] { return stop; })) {
+    for (;;) {
+      changed.wait_for(lock, kBetweenChangeLooks, [this] { return stop || is_asked; });
+      if (stop) {
+        break;
+      }
       const bool announces = std::exchange(is_asked, false);
       lock.unlock();
-      const Change change = look(announces);
+      if (announces) {
+        announce();
+      }
+      const Change change = look();
       lock.lock();
       if (change == Change::kLoss && !stop) {
+        lock.unlock();
         close_gloo_connections(*gloo);
+        lock.lock();
         break;
       }
       newcomers = change == Change::kNewcomer;
@@ -40,14 +49,20 @@ struct ChangeWatch::State {
 
   using Change = rendezvous::JobStore::Change;
 
-  Change look(bool announces) const {
+  // The store may not answer now. If it is gone, the launcher ends this process.
+  Change look() const {
     try {
-      if (announces) {
-        job->announce_regroups();
-      }
       return job->change();
     } catch (const std::exception&) {
-      return Change::kNone;  // The store may answer again. If it is gone, the launcher ends this process.
+      return Change::kNone;
+    }
+  }
+
+  void announce() const {
+    try {
+      job->announce_regroups();
+    } catch (const std::exception&) {
+      // Then all ranks start again when nodes come or are lost.
     }
   }
 
@@ -80,7 +95,10 @@ ChangeWatch::~ChangeWatch() {
 
 bool ChangeWatch::has_newcomers() {
   const std::lock_guard lock(state_->mutex);
-  state_->is_asked = !std::exchange(state_->was_asked, true) || state_->is_asked;
+  if (!std::exchange(state_->was_asked, true)) {
+    state_->is_asked = true;
+    state_->changed.notify_all();
+  }
   return state_->newcomers;
 }
 

@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <narrowcast/process_group.h>
-#include "trainer/ddp/process_group/rendezvous.h"
+#include "trainer/ddp/rendezvous/rendezvous.h"
 
 namespace narrowcast {
 

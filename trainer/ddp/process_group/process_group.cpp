@@ -21,7 +21,7 @@
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/job_watch.h"
-#include "trainer/ddp/process_group/rendezvous.h"
+#include "trainer/ddp/rendezvous/rendezvous.h"
 
 namespace narrowcast {
 namespace {

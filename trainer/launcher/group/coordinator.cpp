@@ -162,6 +162,7 @@ void Coordinator::form() {
   decision_.losses = 0;
   decision_.change.clear();
   gone_.clear();
+  regroups_ = false;
   decision_.phase = Decision::Phase::kRunning;
   decision_.note.clear();
 }
@@ -212,7 +213,11 @@ void Coordinator::change_members() {
   const Applicants found = applicants();
   std::vector<Member> members = membership_->form(found);
   if (members.empty()) {
-    return wait_for_members(found, is_loss);
+    if (is_loss) {
+      forming_since_ = now_;
+      decision_.change = describe_losses();
+    }
+    return wait_for_members(found);
   }
   decision_.note.clear();
   if (std::string change = describe_change(members); !change.empty()) {
@@ -223,11 +228,7 @@ void Coordinator::change_members() {
 }
 
 // Too few nodes are left. Their ranks wait.
-void Coordinator::wait_for_members(const Applicants& found, bool is_loss) {
-  if (is_loss) {
-    forming_since_ = now_;
-    decision_.change = describe_losses();
-  }
+void Coordinator::wait_for_members(const Applicants& found) {
   decision_.note = membership_->missing(found);
   if (now_ - *forming_since_ > timeouts_.join) {
     give_up("not complete within " + seconds(timeouts_.join) + ": " + decision_.note, program::kPeerFailed);

@@ -52,8 +52,8 @@ class Coordinator {
   // Whether ranks of a round that runs may be numbered anew.
   bool numbers_ranks_anew() const { return own_.settings.in_place && membership_->elastic(); }
 
-  // Tells whether the ranks of the round can form a new group. Only then do members change while it runs.
-  void set_regroups(bool regroups) { regroups_ = regroups; }
+  // Tells that the ranks of the round can form a new group. Only then do members change while it runs.
+  void let_members_change() { regroups_ = true; }
 
   // Returns whether no other launcher needs this one any more.
   bool everyone_left() const { return decision_.phase == Decision::Phase::kOver && roster_.others_left(); }
@@ -66,7 +66,7 @@ class Coordinator {
   bool cannot_form(const Applicants& found);
   void form();
   void change_members();
-  void wait_for_members(const Applicants& found, bool is_loss);
+  void wait_for_members(const Applicants& found);
   bool changes_in_place() const { return regroups_ && numbers_ranks_anew(); }
   bool may_change_members() const;
   void look_at_members();

@@ -171,7 +171,9 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
 
 void StoreHost::step(Clock::time_point now) {
   const std::string run_id = coordinator_.decision().run_id;
-  coordinator_.set_regroups(coordinator_.numbers_ranks_anew() && can_regroup(entries_.store(), run_id));
+  if (coordinator_.numbers_ranks_anew() && can_regroup(entries_.store(), run_id)) {
+    coordinator_.let_members_change();
+  }
   const Decision& decision = coordinator_.step(now, look());
   if (decision.phase == Decision::Phase::kRunning) {
     prepare(decision);

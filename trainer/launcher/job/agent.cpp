@@ -158,6 +158,9 @@ Outcome Agent::supervise_round() {
   supervision.signal_timeout = options_.signal_timeout;
   supervision.monitor_interval = options_.monitor_interval;
   supervision.stop_wanted = [this] { return !goes_on(); };
+  supervision.others_go_on = [this] {
+    return recovery_.has_value() && rendezvous_.directive().kind == Directive::Kind::kOver;
+  };
   supervision.succeeded = [this](int64_t rank) {
     rendezvous_.rank_succeeded(present_rank(rank).rank);
     if (recovery_) {

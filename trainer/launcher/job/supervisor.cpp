@@ -191,7 +191,12 @@ class Supervisor {
   void ask_group() {
     if (options_.stop_wanted && options_.stop_wanted()) {
       outcome_.stopped_by_group = !outcome_.failure;
-      stop(SIGTERM);
+      if (options_.others_go_on && options_.others_go_on() && !all_gone_) {
+        outcome_.stopped_ranks = std::ssize(running_);
+        kill();
+      } else {
+        stop(SIGTERM);
+      }
     } else if (options_.replacer != nullptr) {
       end_hanging();
     }

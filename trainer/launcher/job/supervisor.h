@@ -4,6 +4,7 @@
 //      │ └────── INT/TERM/HUP/QUIT ──> stopping: that signal to all ── signal_timeout, or a second one ──> SIGKILL
 //      ├──────── all workers end ──> stopping: SIGTERM to processes that they left
 //      └──────── the group stops the round (another node failed, ...) ──> stopping: SIGTERM to all
+//                with recovery in place, if other nodes go on without this one ──> SIGKILL to all
 //
 // With recovery in place a Replacer decides at each failure, while running, whether a new process takes the rank's
 // place. The other workers then live on. First the processes that the failed one left are killed.
@@ -56,6 +57,9 @@ struct SupervisorOptions {
   std::chrono::milliseconds repeat_window{500};      // signals this close count as one (timeout(1) sends two)
   std::chrono::milliseconds kill_timeout{1000};      // how long SIGKILL may take
   std::function<bool()> stop_wanted = nullptr;       // returns whether the group stops the round; may be null
+  // Asked when the group stops it: whether other nodes go on. Then SIGKILL ends the workers: at a SIGTERM they would
+  // ask all ranks to stop. Null: they do not.
+  std::function<bool()> others_go_on = nullptr;
   std::chrono::milliseconds monitor_interval{100};   // time between two calls of it, and of Replacer::hanging
   std::function<void(int64_t)> succeeded = nullptr;  // called for each rank that ends successfully; may be null
   Replacer* replacer = nullptr;                      // null: any failure ends all workers

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "trainer/train/training/last_point.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/replicas.h"
+#include "trainer/train/training/window.h"
 
 namespace narrowcast::training {
 namespace {
@@ -186,7 +186,11 @@ class TrainingRun {
   // Collective: all ranks learn the mean loss, which ranks had gradients that were not finite, and thus whether to
   // continue. If all steps were skipped there is no loss.
   void report() {
-    const Window window = window_of_all_ranks();
+    const Window window =
+        window_of_all_ranks(setup_.group, {.loss = steps_.window_loss(),
+                                           .steps = counters_.window_steps,
+                                           .nonfinite_steps = steps_.take_nonfinite_steps(),
+                                           .skipped_in_a_row = counters_.skipped_in_a_row.value_or(0)});
     const double seconds = window_seconds();
     exchange_ = exchange_report(seconds);
     skipped_ = window.skipped;
@@ -208,50 +212,13 @@ class TrainingRun {
     window_began_ = Clock::now();
   }
 
-  // The results of all ranks since the last report.
-  struct Window {
-    double loss = 0;  // mean over ranks and steps
-    bool has_loss = false;
-    std::optional<reporting::SkippedReport> skipped;
-  };
-
-  // Collective. With an outer optimizer ranks skip steps independently: the longest run of skipped steps counts.
-  Window window_of_all_ranks() {
-    const auto ranks = static_cast<size_t>(setup_.group->getSize());
-    const auto rank = static_cast<size_t>(setup_.group->getRank());
-    std::vector<double> sums(2 + 2 * ranks);
-    sums[0] = steps_.window_loss();
-    sums[1] = static_cast<double>(counters_.window_steps);
-    sums[2 + rank] = static_cast<double>(steps_.take_nonfinite_steps());
-    sums[2 + ranks + rank] = static_cast<double>(counters_.skipped_in_a_row.value_or(0));
-    sums = all_reduce_sum(setup_.group, sums);
-    reporting::SkippedReport skipped;
-    for (size_t other = 0; other < ranks; ++other) {
-      if (sums[2 + other] > 0) skipped.nonfinite_ranks.push_back(static_cast<int64_t>(other));
-      skipped.in_a_row = std::max(skipped.in_a_row, static_cast<int64_t>(sums[2 + ranks + other]));
-    }
-    const bool skips = skipped.in_a_row > 0 || !skipped.nonfinite_ranks.empty();
-    return {
-        .loss = sums[0] / sums[1], .has_loss = sums[1] > 0, .skipped = skips ? std::optional(skipped) : std::nullopt};
-  }
-
-  // Collective: every rank learns each rank's share of waiting in these seconds. Not with an outer optimizer: then most
-  // steps wait for few ranks, and the outer exchange waits elsewhere.
+  // Not with an outer optimizer: then most steps wait for few ranks, and the outer exchange waits elsewhere.
   std::optional<reporting::ExchangeReport> exchange_report(double seconds) {
     const std::optional<double> waited = steps_.take_exchange_seconds();
-    const int64_t ranks = setup_.group->getSize();
-    if (!waited.has_value() || steps_.outer() != nullptr || ranks == 1) {
+    if (!waited.has_value() || steps_.outer() != nullptr || setup_.group->getSize() == 1) {
       return std::nullopt;
     }
-    std::vector<double> shares(static_cast<size_t>(ranks));
-    shares.at(static_cast<size_t>(setup_.group->getRank())) = *waited / seconds;
-    shares = all_reduce_sum(setup_.group, shares);
-    const auto least = std::ranges::min_element(shares);
-    const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
-    return reporting::ExchangeReport{.seconds = *least * seconds,
-                                     .share = *least,
-                                     .slowest_rank = least - shares.begin(),
-                                     .waiting_share = (all - *least) / static_cast<double>(ranks - 1) - *least};
+    return exchange_of_all_ranks(setup_.group, *waited, seconds);
   }
 
   // The report of the steps since the last report, which took `seconds`.

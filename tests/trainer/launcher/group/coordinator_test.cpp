@@ -32,7 +32,11 @@ class CoordinatorTest : public ::testing::Test {
 
   void begin_in_place(int64_t least, int64_t most) {
     begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1, .in_place = true});
-    coordinator->set_regroups(true);
+  }
+  // The round runs, and its ranks can form a new group.
+  void runs_in_place() {
+    EXPECT_EQ(after(100).phase, Phase::kRunning);
+    coordinator->let_members_change();
   }
 
   NodeDescription describe(const std::string& host, int64_t node_rank) const {
@@ -353,7 +357,7 @@ TEST_F(CoordinatorTest, ElasticJobEvictsASpareInTheEnd) {
 TEST_F(CoordinatorTest, MembersChangeInPlace) {
   begin_in_place(1, 2);
   comes("b", 0);
-  after(100);
+  runs_in_place();
   dead.insert(2);
   after(600);
   after(600);
@@ -376,7 +380,7 @@ TEST_F(CoordinatorTest, MembersChangeInPlace) {
 TEST_F(CoordinatorTest, RanksWaitInPlaceForEnoughNodes) {
   begin_in_place(2, 2);
   comes("b", 0);
-  after(100);
+  runs_in_place();
   dead.insert(2);
   after(600);
   after(600);
@@ -400,7 +404,6 @@ TEST_F(CoordinatorTest, RanksWaitInPlaceForEnoughNodes) {
 // Such as ranks on GPUs.
 TEST_F(CoordinatorTest, RanksThatCannotRegroupStartAgain) {
   begin_in_place(1, 2);
-  coordinator->set_regroups(false);
   comes("b", 0);
   after(100);
   dead.insert(2);
@@ -411,7 +414,7 @@ TEST_F(CoordinatorTest, RanksThatCannotRegroupStartAgain) {
 TEST_F(CoordinatorTest, AMemberThatReportsInPlaceEndsTheRound) {
   begin_in_place(1, 2);
   comes("b", 0);
-  after(100);
+  runs_in_place();
   reports(2, NodeReport::End::kFailed, 3);
   EXPECT_EQ(after(100).phase, Phase::kStopping);
   reports(1, NodeReport::End::kStopped);

@@ -126,6 +126,22 @@ TEST_F(AgentTest, EndsWithTheFailureWhenNoRestartIsLeft) {
   EXPECT_THAT(told.back(), "    last line of 0");
 }
 
+// At a SIGTERM its ranks would ask the others to stop.
+TEST_F(AgentTest, KillsWorkersWhoseNodeWasRemovedWhileTheOthersGoOn) {
+  for (const bool in_place : {true, false}) {
+    FakeRunner own;
+    FakeRendezvous job(own);
+    Directive runs = run_directive();
+    runs.round.max_restarts = 1;
+    job.says(milliseconds(0), runs);
+    job.says(milliseconds(1000), over(GroupEnd::Cause::kAborted));
+    AgentOptions wanted = options(1);
+    wanted.launch.in_place = in_place;
+    Agent(own, job, wanted).run();
+    EXPECT_THAT(own.log.at(1), HasSubstr(in_place ? "send SIGKILL" : "send SIGTERM"));
+  }
+}
+
 // Otherwise the group would wait for its report for ever.
 TEST_F(AgentTest, ReportsARoundThatEndedBeforeItsWorkersCouldStart) {
   group.says(milliseconds(0), {.kind = Directive::Kind::kStop, .awaits_report = true});

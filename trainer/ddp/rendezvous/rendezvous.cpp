@@ -1,4 +1,4 @@
-#include "trainer/ddp/process_group/rendezvous.h"
+#include "trainer/ddp/rendezvous/rendezvous.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>

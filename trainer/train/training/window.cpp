@@ -1,0 +1,42 @@
+#include "trainer/train/training/window.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include <narrowcast/consensus.h>
+
+namespace narrowcast::training {
+
+Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own) {
+  const auto ranks = static_cast<size_t>(group->getSize());
+  const auto rank = static_cast<size_t>(group->getRank());
+  std::vector<double> sums(2 + 2 * ranks);
+  sums[0] = own.loss;
+  sums[1] = static_cast<double>(own.steps);
+  sums[2 + rank] = static_cast<double>(own.nonfinite_steps);
+  sums[2 + ranks + rank] = static_cast<double>(own.skipped_in_a_row);
+  sums = all_reduce_sum(group, sums);
+  reporting::SkippedReport skipped;
+  for (size_t other = 0; other < ranks; ++other) {
+    if (sums[2 + other] > 0) skipped.nonfinite_ranks.push_back(static_cast<int64_t>(other));
+    skipped.in_a_row = std::max(skipped.in_a_row, static_cast<int64_t>(sums[2 + ranks + other]));
+  }
+  const bool skips = skipped.in_a_row > 0 || !skipped.nonfinite_ranks.empty();
+  return {.loss = sums[0] / sums[1], .has_loss = sums[1] > 0, .skipped = skips ? std::optional(skipped) : std::nullopt};
+}
+
+reporting::ExchangeReport exchange_of_all_ranks(const ProcessGroupPtr& group, double waited, double seconds) {
+  const int64_t ranks = group->getSize();
+  std::vector<double> shares(static_cast<size_t>(ranks));
+  shares.at(static_cast<size_t>(group->getRank())) = waited / seconds;
+  shares = all_reduce_sum(group, shares);
+  const auto least = std::ranges::min_element(shares);
+  const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+  return {.seconds = *least * seconds,
+          .share = *least,
+          .slowest_rank = least - shares.begin(),
+          .waiting_share = (all - *least) / static_cast<double>(ranks - 1) - *least};
+}
+
+}  // namespace narrowcast::training

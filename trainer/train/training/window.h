@@ -1,0 +1,35 @@
+// What all ranks have done since a training's last report.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <narrowcast/process_group.h>
+#include "trainer/train/reporting/progress.h"
+
+namespace narrowcast::training {
+
+// One rank's part.
+struct WindowOfRank {
+  double loss = 0;  // sum over the steps
+  int64_t steps = 0;
+  int64_t nonfinite_steps = 0;   // with gradients of this rank that were not finite
+  int64_t skipped_in_a_row = 0;  // the last skipped steps
+};
+
+// The results of all ranks.
+struct Window {
+  double loss = 0;  // mean over ranks and steps
+  bool has_loss = false;
+  std::optional<reporting::SkippedReport> skipped;
+};
+
+// Collective. With an outer optimizer ranks skip steps independently: the longest run of skipped steps counts. Throws
+// c10::DistBackendError if a peer fails.
+Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own);
+
+// Collective: each rank's share of waiting in these seconds. `waited`: by this rank. Throws c10::DistBackendError if a
+// peer fails.
+reporting::ExchangeReport exchange_of_all_ranks(const ProcessGroupPtr& group, double waited, double seconds);
+
+}  // namespace narrowcast::training
