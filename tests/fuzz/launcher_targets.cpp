@@ -13,6 +13,7 @@
 #include "tests/support/job_secret.h"
 #include "trainer/base/environment/launchers.h"
 #include "trainer/base/files/json.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/sealed_entries.h"
@@ -115,6 +116,16 @@ void read_sealed_entry(const std::string& value) {
 // Reads the entry of a rank about another one that is silent.
 void read_silent_rank(const std::string& text) { TORCH_INTERNAL_ASSERT(launcher::parse_starts(text).value_or(0) >= 0); }
 
+// Reads which ranks the nodes have. All that is accepted is written as it was read, and ranks count from 0.
+void read_places(const std::string& text) {
+  const rendezvous::Places places = rendezvous::parse_places(text);
+  TORCH_INTERNAL_ASSERT(rendezvous::parse_places(rendezvous::to_text(places)) == places);
+  for (const rendezvous::NodeRanks& node : places.nodes) {
+    const int64_t last = places.first_rank(node.node).value() + node.ranks - 1;
+    TORCH_INTERNAL_ASSERT(0 <= last && last < places.world_size());
+  }
+}
+
 // Lists that a writer of checkpoints gets from the ranks.
 void read_list_of_rank(const std::string& text) {
   files::parse_list({.text = text, .rank = 1, .what = "the files that it wrote"}, [](const nlohmann::json& entry) {
@@ -130,6 +141,7 @@ std::vector<Target> launcher_targets() {
       of_text("store_report", read_report, {launcher::to_text(launcher::RoundReport{.round = 1}), failed_report()}),
       of_text("store_decision", read_decision, decisions()),
       of_text("store_silent_rank", read_silent_rank, {"0", "12"}),
+      of_text("store_places", read_places, {"0 1:1", "2 1:4,3:4"}),
       of_text("store_sealed", read_sealed_entry, {sealed_entry()}),
       {"secret_file",
        as_file("secret",
