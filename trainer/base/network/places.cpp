@@ -1,12 +1,11 @@
 #include "trainer/base/network/places.h"
 
-#include <absl/strings/numbers.h>
-#include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
+#include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <charconv>
 #include <set>
-#include <utility>
+#include <string_view>
 
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
@@ -17,15 +16,23 @@ namespace {
 constexpr int64_t kMostRanks = int64_t{1} << 31;  // c10d counts ranks in int
 
 // A decimal number without a sign or spaces; -1 for anything else.
-int64_t number(const std::string& text) {
+int64_t number(std::string_view text) {
   int64_t value = -1;
-  const bool is_plain = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  return is_plain && absl::SimpleAtoi(text, &value) ? value : -1;
+  const char* const end = text.data() + text.size();
+  const bool has_sign = !text.empty() && text[0] == '-';
+  const auto parsed = std::from_chars(text.data(), end, value);
+  return !has_sign && parsed.ec == std::errc() && parsed.ptr == end ? value : -1;
 }
 
-NodeRanks parse_node(const std::string& text) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
-  return {.node = number(parts.first), .ranks = number(parts.second)};
+// The texts before and after the first `separator`; without one the second is empty.
+std::pair<std::string_view, std::string_view> halves(std::string_view text, char separator) {
+  const size_t middle = std::min(text.find(separator), text.size());
+  return {text.substr(0, middle), text.substr(std::min(middle + 1, text.size()))};
+}
+
+NodeRanks parse_node(std::string_view text) {
+  const auto [node, ranks] = halves(text, ':');
+  return {.node = number(node), .ranks = number(ranks)};
 }
 
 }  // namespace
@@ -50,24 +57,26 @@ std::optional<int64_t> Places::first_rank(int64_t node) const {
 }
 
 std::string to_text(const Places& places) {
-  const auto text_of = [](std::string* out, const NodeRanks& node) {
-    absl::StrAppend(out, node.node, ":", node.ranks);
-  };
-  return absl::StrCat(places.changes, " ", absl::StrJoin(places.nodes, ",", text_of));
+  std::string text = std::to_string(places.changes);
+  for (const NodeRanks& node : places.nodes) {
+    text += c10::str(&node == places.nodes.data() ? " " : ",", node.node, ":", node.ranks);
+  }
+  return text;
 }
 
 Places parse_places(const std::string& text) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
-  Places places = {.changes = number(parts.first)};
+  const auto [changes, nodes] = halves(text, ' ');
+  Places places = {.changes = number(changes)};
   std::set<int64_t> seen;
   int64_t ranks = 0;
-  bool is_valid = places.changes >= 0;
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(parts.second, ','))) {
-    places.nodes.push_back(parse_node(part));
+  bool is_valid = places.changes >= 0 && !nodes.empty() && nodes.back() != ',';
+  for (std::string_view rest = nodes; is_valid && !rest.empty();) {
+    const auto [first, others] = halves(rest, ',');
+    rest = others;
+    places.nodes.push_back(parse_node(first));
     const NodeRanks& node = places.nodes.back();
-    is_valid = is_valid && node.node > 0 && node.ranks > 0 && node.ranks <= kMostRanks && seen.insert(node.node).second;
-    ranks += is_valid ? node.ranks : 0;
-    is_valid = is_valid && ranks < kMostRanks;
+    is_valid = node.node > 0 && 0 < node.ranks && node.ranks < kMostRanks - ranks && seen.insert(node.node).second;
+    ranks += node.ranks;
   }
   NARROWCAST_CHECK_INPUT(is_valid, "the job's store: ", kPlaces, " is ", in_quotes(text));
   return places;

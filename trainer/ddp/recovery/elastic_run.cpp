@@ -100,7 +100,7 @@ AttemptEnd ElasticRun::take_steps_from_point(const ProcessGroupPtr& group, const
   while (!is_over) {
     is_over = !take(step, steps, group);
     ++step;
-    remember(step, is_over, steps);
+    remember({.step = step, .is_over = is_over}, steps);
     // Before the buckets are settled, there is no point after this step.
     if (!is_over && agreement.after_step() == kNewcomers && point_->step == step) {
       return AttemptEnd::kRegroup;
@@ -122,11 +122,11 @@ bool ElasticRun::take(int64_t step, const ElasticSteps& steps, const ProcessGrou
 }
 
 // The next point is where all values of the state are known. Before the buckets are settled, the reducer's are not.
-void ElasticRun::remember(int64_t step, bool is_over, const ElasticSteps& steps) {
+void ElasticRun::remember(const Point& next, const ElasticSteps& steps) {
   if (steps.state && !steps.buckets_are_settled()) {
     return;
   }
-  point_ = Point{.step = step, .is_over = is_over};
+  point_ = next;
   if (steps.state) {
     point_->reducer = steps.state();
     for (TensorMap& state : point_->reducer->hook.states) state = cloned(std::move(state));

@@ -51,7 +51,7 @@ class ElasticRun {
   bool take(int64_t step, const ElasticSteps& steps, const ProcessGroupPtr& group) const;
   AttemptEnd take_steps_from_point(const ProcessGroupPtr& group, const ElasticSteps& steps,
                                    const StopAgreement::Asked& asked);
-  void remember(int64_t step, bool is_over, const ElasticSteps& steps);
+  void remember(const Point& next, const ElasticSteps& steps);
   std::vector<NamedValue> description() const;
   void check_shapes() const;
   Values values_now() const;

@@ -15,10 +15,9 @@ namespace {
 
 constexpr const char* kArchive = "archive";
 
-void check_name(const std::string& name, bool is_taken) {
+void check_name(const std::string& name) {
   TORCH_CHECK_VALUE(!name.empty() && !decode_utf8(name).first_bad_byte, "state: the name ", in_quotes(name),
                     " must not be empty, and must be UTF-8");
-  TORCH_CHECK_VALUE(!is_taken, "state: there is already a part ", in_quotes(name));
 }
 
 void check_can_be_sent(const std::string& name, const at::Tensor& tensor) {
@@ -48,8 +47,14 @@ void load_bytes(torch::optim::Optimizer& optimizer, const at::Tensor& bytes) {
 
 }  // namespace
 
+void ElasticState::check_is_free(const std::string& name) const {
+  check_name(name);
+  TORCH_CHECK_VALUE(!tensors_.contains(name) && !saved_.contains(name), "state: there is already a part ",
+                    in_quotes(name));
+}
+
 void ElasticState::add(const std::string& name, const at::Tensor& tensor) {
-  check_name(name, tensors_.contains(name) || saved_.contains(name));
+  check_is_free(name);
   check_can_be_sent(name, tensor);
   tensors_[name] = {.tensor = tensor, .dtype = tensor.scalar_type(), .sizes = tensor.sizes().vec()};
 }
@@ -75,7 +80,7 @@ void ElasticState::add(const std::string& name, std::function<Tensors()> save,
 }
 
 void ElasticState::add_saved(const std::string& name, Saved part) {
-  check_name(name, tensors_.contains(name) || saved_.contains(name));
+  check_is_free(name);
   saved_[name] = std::move(part);
 }
 

@@ -162,7 +162,9 @@ void Coordinator::form() {
   decision_.losses = 0;
   decision_.change.clear();
   gone_.clear();
+  joined_.clear();
   regroups_ = false;
+  is_ending_ = false;
   decision_.phase = Decision::Phase::kRunning;
   decision_.note.clear();
 }
@@ -221,6 +223,11 @@ void Coordinator::change_members() {
   }
   decision_.note.clear();
   if (std::string change = describe_change(members); !change.empty()) {
+    for (const Member& member : members) {
+      if (!is_member(member.ticket)) {
+        joined_.insert(member.ticket);
+      }
+    }
     decision_.change = std::move(change);
     decision_.members = std::move(members);
     ++decision_.changes;
@@ -269,6 +276,8 @@ void Coordinator::look_at_newcomers() {
     }
     if (!membership_->elastic()) {
       turn_away(ticket, "the job is already running with all of its nodes", program::kWrongUse);
+    } else if (!full && is_ending_ && numbers_ranks_anew()) {
+      continue;  // It came too late.
     } else if (!full && !(changes_in_place() && may_change_members())) {
       newcomer_ = name_of(node.view.node);
       decision_.phase = Decision::Phase::kStopping;
@@ -278,6 +287,15 @@ void Coordinator::look_at_newcomers() {
   }
 }
 
+// The ranks of a node that joined too late find that others have ended.
+std::optional<NodeReport> Coordinator::report_of(const Member& member) const {
+  std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
+  const bool came_too_late = is_ending_ && joined_.contains(member.ticket) && report &&
+                             report->end == NodeReport::End::kFailed &&
+                             report->failure->ending.exit_code == program::kPeerFailed;
+  return came_too_late ? NodeReport{.end = NodeReport::End::kSucceeded} : report;
+}
+
 void Coordinator::look_at_members() {
   bool all_succeeded = true;
   const bool are_changing = changes_in_place() && may_change_members();
@@ -285,7 +303,7 @@ void Coordinator::look_at_members() {
     if (are_changing && !present(roster_.nodes().at(member.ticket))) {
       return;  // The others wait for enough nodes.
     }
-    const auto report = roster_.report(member.ticket, decision_.round);
+    const auto report = report_of(member);
     all_succeeded = all_succeeded && report && report->end == NodeReport::End::kSucceeded;
     if (roster_.is_lost(member.ticket) || (report && report->end != NodeReport::End::kSucceeded)) {
       decision_.phase = Decision::Phase::kStopping;
@@ -300,7 +318,7 @@ void Coordinator::look_at_members() {
 void Coordinator::conclude() {
   std::vector<MemberResult> results;
   for (const Member& member : decision_.members) {
-    results.push_back({member, roster_.report(member.ticket, decision_.round)});
+    results.push_back({member, report_of(member)});
     if (!results.back().report && !roster_.is_lost(member.ticket)) {
       return;
     }

@@ -55,6 +55,9 @@ class Coordinator {
   // Tells that the ranks of the round can form a new group. Only then do members change while it runs.
   void let_members_change() { regroups_ = true; }
 
+  // Tells that a rank of the round has ended with success, so that the others do so soon. From now on nobody joins.
+  void let_round_end() { is_ending_ = true; }
+
   // Returns whether no other launcher needs this one any more.
   bool everyone_left() const { return decision_.phase == Decision::Phase::kOver && roster_.others_left(); }
 
@@ -67,7 +70,8 @@ class Coordinator {
   void form();
   void change_members();
   void wait_for_members(const Applicants& found);
-  bool changes_in_place() const { return regroups_ && numbers_ranks_anew(); }
+  bool changes_in_place() const { return regroups_ && !is_ending_ && numbers_ranks_anew(); }
+  std::optional<NodeReport> report_of(const Member& member) const;
   bool may_change_members() const;
   void look_at_members();
   void look_at_newcomers();
@@ -93,6 +97,8 @@ class Coordinator {
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
   bool regroups_ = false;
+  bool is_ending_ = false;
+  std::set<int64_t> joined_;            // members that joined the round while it ran
   std::set<int64_t> gone_;              // members of the round that are gone
   std::string newcomer_;                // the node for which the round is stopped
   std::set<int64_t> turned_away_;       // tickets of all launchers that were turned away

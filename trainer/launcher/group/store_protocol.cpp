@@ -171,8 +171,13 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
 
 void StoreHost::step(Clock::time_point now) {
   const std::string run_id = coordinator_.decision().run_id;
-  if (coordinator_.numbers_ranks_anew() && can_regroup(entries_.store(), run_id)) {
-    coordinator_.let_members_change();
+  if (coordinator_.numbers_ranks_anew()) {
+    if (can_regroup(entries_.store(), run_id)) {
+      coordinator_.let_members_change();
+    }
+    if (has_ended_rank(entries_.store(), run_id)) {
+      coordinator_.let_round_end();
+    }
   }
   const Decision& decision = coordinator_.step(now, look());
   if (decision.phase == Decision::Phase::kRunning) {

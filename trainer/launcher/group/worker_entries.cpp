@@ -31,6 +31,10 @@ void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank
   store.set(key_of(run_id, rendezvous::kEndedRank), stored(std::to_string(rank)));
 }
 
+bool has_ended_rank(c10d::Store& store, const std::string& run_id) {
+  return store.check({key_of(run_id, rendezvous::kEndedRank)});
+}
+
 void announce_places(c10d::Store& store, const std::string& run_id, const rendezvous::Places& places) {
   store.set(key_of(run_id, rendezvous::kPlaces), stored(rendezvous::to_text(places)));
 }

@@ -18,6 +18,9 @@ namespace narrowcast::launcher {
 // Announces that `rank` has ended, to ranks that would wait for it.
 void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
 
+// Whether that was announced of a rank of this round.
+bool has_ended_rank(c10d::Store& store, const std::string& run_id);
+
 // A rank, as it is numbered since the members' last change (Decision::changes).
 struct NumberedRank {
   int64_t rank = 0;

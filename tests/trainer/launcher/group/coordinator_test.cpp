@@ -4,98 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <set>
 
+#include "tests/trainer/launcher/group/coordinator_fixture.h"
 #include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {
 
-using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-using Phase = Decision::Phase;
-
-// Simulated launchers: they send heartbeats while they live, and report as the test sets.
-class CoordinatorTest : public ::testing::Test {
- protected:
-  void begin(const GroupSettings& settings) {
-    settings_ = settings;
-    coordinator.emplace(describe("a", 0), timeouts, "made-up");
-    comes("a", 0);
-  }
-  void begin_static(int64_t nodes, int64_t max_restarts = 0) {
-    begin({.backend = "static", .min_nodes = nodes, .max_nodes = nodes, .max_restarts = max_restarts});
-  }
-  void begin_elastic(int64_t least, int64_t most) {
-    begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1});
-  }
-
-  void begin_in_place(int64_t least, int64_t most) {
-    begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1, .in_place = true});
-  }
-  // The round runs, and its ranks can form a new group.
-  void runs_in_place() {
-    EXPECT_EQ(after(100).phase, Phase::kRunning);
-    coordinator->let_members_change();
-  }
-
-  NodeDescription describe(const std::string& host, int64_t node_rank) const {
-    return {.host = host, .pid = 7, .nproc = 2, .node_rank = node_rank, .settings = settings_};
-  }
-  // Adds a launcher and returns its ticket.
-  int64_t comes(const std::string& host, int64_t node_rank) {
-    views.push_back({.ticket = static_cast<int64_t>(views.size()) + 1, .node = describe(host, node_rank)});
-    return views.back().ticket;
-  }
-  // A job of nodes "a" and "b" with tickets 1 and 2, in its first round.
-  void run_two_static(int64_t max_restarts = 0) {
-    begin_static(2, max_restarts);
-    comes("b", 1);
-    EXPECT_EQ(after(100).phase, Phase::kRunning);
-  }
-
-  // The same with c10d and a minimum of one node.
-  void run_two_elastic() {
-    begin_elastic(1, 2);
-    comes("b", 0);
-    EXPECT_EQ(after(100).phase, Phase::kRunning);
-  }
-
-  const Decision& decision() const { return coordinator->decision(); }
-  const GroupEnd& end() const { return decision().end.value(); }
-  NodeView& view(int64_t ticket) { return views.at(static_cast<size_t>(ticket - 1)); }
-
-  void reports(int64_t ticket, NodeReport::End end, int exit_code = 0) {
-    NodeReport report{.end = end, .signal = end == NodeReport::End::kInterrupted ? SIGTERM : 0};
-    if (end == NodeReport::End::kFailed) {
-      report.failure = FailureRecord{};
-      report.failure->ending = {.exit_code = exit_code};
-    }
-    view(ticket).report = RoundReport{.round = decision().round, .report = report};
-  }
-
-  // Advances the time; live launchers send heartbeats.
-  const Decision& after(int64_t time) {
-    now += milliseconds(time);
-    for (NodeView& node : views) {
-      node.beats += dead.contains(node.ticket) ? 0 : 1;
-    }
-    return coordinator->step(now, views);
-  }
-  // Advances beyond the join timeout, in steps shorter than the heartbeat timeout.
-  void after_the_join_timeout() {
-    for (int i = 0; i < 21; ++i) {
-      after(500);
-    }
-  }
-
-  GroupSettings settings_;
-  GroupTimeouts timeouts{.join = milliseconds(10000), .last_call = milliseconds(2000), .silence = milliseconds(1000)};
-  std::optional<Coordinator> coordinator;
-  std::vector<NodeView> views;
-  std::set<int64_t> dead;
-  Clock::time_point now;
-};
 
 TEST_F(CoordinatorTest, RunsAStaticJobToItsEnd) {
   begin_static(2);
@@ -352,76 +268,6 @@ TEST_F(CoordinatorTest, ElasticJobEvictsASpareInTheEnd) {
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   after_the_join_timeout();
   EXPECT_EQ(decision().evicted.at(2).text, "no place became free within 10 s");
-}
-
-TEST_F(CoordinatorTest, MembersChangeInPlace) {
-  begin_in_place(1, 2);
-  comes("b", 0);
-  runs_in_place();
-  dead.insert(2);
-  after(600);
-  after(600);
-  EXPECT_EQ(decision().phase, Phase::kRunning);
-  EXPECT_EQ(decision().round, 0);
-  EXPECT_EQ(decision().changes, 1);
-  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s");
-  EXPECT_EQ(decision().members.size(), 1U);
-  comes("c", 0);
-  EXPECT_EQ(after(100).changes, 2);
-  EXPECT_EQ(decision().change, "c (pid 7) joined");
-  EXPECT_EQ(decision().members.back().ticket, 3);
-  reports(3, NodeReport::End::kInterrupted);
-  EXPECT_EQ(after(100).changes, 3);
-  EXPECT_EQ(decision().change, "node 1 (c) left");
-  EXPECT_EQ(after(100).changes, 3);
-  EXPECT_EQ(decision().phase, Phase::kRunning);
-}
-
-TEST_F(CoordinatorTest, RanksWaitInPlaceForEnoughNodes) {
-  begin_in_place(2, 2);
-  comes("b", 0);
-  runs_in_place();
-  dead.insert(2);
-  after(600);
-  after(600);
-  EXPECT_EQ(decision().phase, Phase::kRunning);
-  EXPECT_EQ(decision().changes, 0);
-  EXPECT_EQ(decision().losses, 1) << "the ranks learn that they wait";
-  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s");
-  EXPECT_THAT(decision().note, HasSubstr("1 node has joined of at least 2"));
-  comes("c", 0);
-  EXPECT_EQ(after(100).changes, 1);
-  EXPECT_EQ(decision().losses, 1);
-  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s, c (pid 7) joined");
-  dead.insert(3);
-  after(600);
-  after_the_join_timeout();
-  after(600);
-  EXPECT_EQ(decision().phase, Phase::kOver);
-  EXPECT_THAT(end().text, HasSubstr("not complete within 10 s"));
-}
-
-// Such as ranks on GPUs.
-TEST_F(CoordinatorTest, RanksThatCannotRegroupStartAgain) {
-  begin_in_place(1, 2);
-  comes("b", 0);
-  after(100);
-  dead.insert(2);
-  after(600);
-  EXPECT_EQ(after(600).phase, Phase::kStopping);
-}
-
-TEST_F(CoordinatorTest, AMemberThatReportsInPlaceEndsTheRound) {
-  begin_in_place(1, 2);
-  comes("b", 0);
-  runs_in_place();
-  reports(2, NodeReport::End::kFailed, 3);
-  EXPECT_EQ(after(100).phase, Phase::kStopping);
-  reports(1, NodeReport::End::kStopped);
-  after(100);
-  EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(decision().round, 1);
-  EXPECT_EQ(decision().changes, 0);
 }
 
 }  // namespace

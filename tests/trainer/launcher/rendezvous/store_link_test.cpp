@@ -147,7 +147,7 @@ TEST_F(StoreLinkTest, SaysWhatItCannotReadOfADecision) {
 
 // Each heartbeat is overwritten many times between two reads, for more than three heartbeat timeouts.
 TEST_F(StoreLinkTest, ASecretKeepsAJobAliveWhoseSignsAStrangerOverwrites) {
-  constexpr milliseconds kSilence{300};
+  constexpr milliseconds kSilence{1000};
   LinkOptions ours = options(0, kSilence);
   LinkOptions theirs = options(1, kSilence);
   ours.seal = {.secret = testing::secret_of("what the launchers know"), .job = "job"};

@@ -61,6 +61,7 @@ class NARROWCAST_EXPORT ElasticState {
     bool is_equal_on_all_ranks = true;
   };
   void add_saved(const std::string& name, Saved part);
+  void check_is_free(const std::string& name) const;
 
   std::map<std::string, InPlace> tensors_;
   std::map<std::string, Saved> saved_;
