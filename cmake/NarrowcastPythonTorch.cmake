@@ -38,7 +38,7 @@ function(narrowcast_python_test name)
   list(TRANSFORM ARGN PREPEND "${folder}.")
   add_test(NAME python.${name}
     COMMAND "${PROJECT_SOURCE_DIR}/tests/python/support/run_tests" "${python}" "${packages}" ${ARGN})
-  set_tests_properties(python.${name} PROPERTIES LABELS programs TIMEOUT 600 COST 100 SKIP_RETURN_CODE 77
+  set_tests_properties(python.${name} PROPERTIES LABELS programs TIMEOUT 1200 COST 100 SKIP_RETURN_CODE 77
     FAIL_REGULAR_EXPRESSION "Ran 0 tests"
     ENVIRONMENT "NARROWCAST_OPS_LIBRARY=$<TARGET_FILE:narrowcast_ops>;NARROWCAST_LIBRARY_DIR=$<TARGET_FILE_DIR:narrowcast_classes>;PYTHONDONTWRITEBYTECODE=;PYTHONPYCACHEPREFIX=${NARROWCAST_PYTHON_BYTECODE}")
 endfunction()

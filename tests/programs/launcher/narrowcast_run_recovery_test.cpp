@@ -169,9 +169,9 @@ TEST_F(NarrowcastRunRecoveryTest, KillsARankThatOthersFindSilent) {
   report_silent(*job_store, 1, "0");
   launcher.wait_for_output("count 1");
   EXPECT_EQ(starts(*job_store), "1");
-  EXPECT_FALSE(job_store->check({key("silent/1")}));
+  EXPECT_FALSE(job_store->check({key(rendezvous::silent_key(0, 1))}));
   report_silent(*job_store, 1, "0");  // The report comes late: it is about the first process.
-  job_store->wait({key("silent/1")}, kPatience);
+  job_store->wait({key(rendezvous::silent_key(0, 1))}, kPatience);
   report_silent(*job_store, 0, "1");
   launcher.wait_for_output("rank 0", 2);  // Rank 0 is replaced, so the launcher has read both reports.
   EXPECT_EQ(starts(*job_store), "2");

@@ -216,8 +216,10 @@ TEST(TruncateMetrics, LeavesWhatWasBeforeTheStep) {
             nlohmann::json({{"event", "resume"}, {"step", 5}, {"path", "c"}, {"changes", "ranks (3, was 2)"}}));
   EXPECT_EQ(lines[6],
             nlohmann::json({{"event", "checkpoint"}, {"step", 6}, {"path", "d"}, {"bytes", 7}, {"seconds", 0.5}}));
-  EXPECT_EQ(lines[7], nlohmann::json({{"event", "recovery"}, {"step", 7}, {"lost_ranks", {0}}}));
-  EXPECT_EQ(lines[8], nlohmann::json({{"event", "recovery"}, {"step", 8}, {"lost_ranks", {1, 2}}, {"seconds", 0.5}}));
+  EXPECT_EQ(lines[7], nlohmann::json({{"event", "recovery"}, {"step", 7}, {"ranks", 1}, {"lost_ranks", {0}}}));
+  EXPECT_EQ(
+      lines[8],
+      nlohmann::json({{"event", "recovery"}, {"step", 8}, {"ranks", 1}, {"lost_ranks", {1, 2}}, {"seconds", 0.5}}));
 }
 
 }  // namespace
