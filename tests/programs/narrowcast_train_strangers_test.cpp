@@ -14,6 +14,7 @@
 
 #include "ops/common/file_descriptor.h"
 #include "tests/programs/train_commands.h"
+#include "tests/support/is_running.h"
 #include "tests/support/listening_sockets.h"
 #include "tests/support/patience.h"
 #include "trainer/base/network/tcp_store.h"
@@ -68,7 +69,7 @@ TEST(NarrowcastTrainStrangersTest, ChangeNothingWhileTheyStay) {
   wait_for_steps_of(job);
   strangers.clear();
   wait_for_steps_of(job);
-  for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
+  for (const auto& rank : job.ranks) EXPECT_TRUE(is_running(rank->pid()));
 }
 
 // The largest value that a store accepts, and somewhat more.
@@ -94,7 +95,7 @@ TEST(NarrowcastTrainStrangersTest, MayStoreWhatMemoryHolds) {
     stranger->check({"stranger/0"});
   }) << "a connection that says too much is closed";
   wait_for_steps_of(job);
-  for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
+  for (const auto& rank : job.ranks) EXPECT_TRUE(is_running(rank->pid()));
 }
 
 // As docs/explain/security.md describes: the ranks believe the store, and the job ends as if a rank were lost.

@@ -9,9 +9,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
 #include <thread>
+
+#include "tests/support/is_running.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -179,9 +180,7 @@ void wait_until(const std::function<bool()>& condition) {
 
 void wait_until_gone(pid_t pid) {
   for (const auto deadline = Clock::now() + kDeadline; Clock::now() < deadline; std::this_thread::yield()) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    std::string stat;
-    if (!std::getline(file, stat) || stat.compare(stat.rfind(')'), 3, ") Z") == 0) {
+    if (!is_running(pid)) {
       return;
     }
   }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/programs/launcher/run_commands.h"
+#include "tests/support/is_running.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -84,7 +85,7 @@ TEST_P(LauncherSignalTest, IsPassedOnAndLeavesNothingBehind) {
     const std::vector<pid_t> pids = pids_after(label, end.output);
     EXPECT_EQ(pids.size(), 2U);
     for (const pid_t pid : pids) {
-      EXPECT_EQ(kill(pid, 0), -1) << label << pid << " still runs";
+      EXPECT_FALSE(is_running(pid)) << label << pid;
     }
   }
 }
@@ -106,14 +107,14 @@ TEST_F(NarrowcastRunFaultsTest, EndsWhatFailedWorkersStarted) {
   EXPECT_EQ(end.exit_code, 7);
   const std::vector<pid_t> pids = pids_after("grandchild ", end.output);
   ASSERT_EQ(pids.size(), 2U);
-  EXPECT_EQ(kill(pids[0], 0), -1);
-  EXPECT_EQ(kill(pids[1], 0), -1);
+  EXPECT_FALSE(is_running(pids[0]));
+  EXPECT_FALSE(is_running(pids[1]));
 }
 
 TEST_F(NarrowcastRunFaultsTest, EndsWhatSuccessfulWorkersLeaveRunning) {
   const ProgramEnd end = run(1, "sleep 1000 & echo grandchild $!");
   EXPECT_EQ(end.exit_code, 0);
-  EXPECT_EQ(kill(pids_after("grandchild ", end.output).at(0), 0), -1);
+  EXPECT_FALSE(is_running(pids_after("grandchild ", end.output).at(0)));
 }
 
 TEST_F(NarrowcastRunFaultsTest, TakesItsWorkersAlongWhenItIsKilled) {

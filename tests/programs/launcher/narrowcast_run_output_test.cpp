@@ -1,6 +1,5 @@
 // narrowcast-run with real processes: the destinations of output.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <sstream>
 
 #include "tests/programs/launcher/run_commands.h"
+#include "tests/support/is_running.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -141,7 +141,7 @@ TEST_F(NarrowcastRunOutputTest, EndsItsWorkersWhenNobodyReadsTheirOutput) {
   launcher.close_output();
   const ProgramEnd end = launcher.wait();
   EXPECT_EQ(end.exit_code, 128 + SIGPIPE);
-  EXPECT_EQ(kill(pids_after("pid ", end.output).at(0), 0), -1);
+  EXPECT_FALSE(is_running(pids_after("pid ", end.output).at(0)));
 }
 
 TEST_F(NarrowcastRunOutputTest, GoesOnWhenItsOutputIsFull) {

@@ -1,11 +1,11 @@
 // narrowcast-run with real processes: workers that are restarted.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 
 #include "tests/programs/launcher/run_commands.h"
+#include "tests/support/is_running.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -108,7 +108,7 @@ TEST_F(NarrowcastRunRestartTest, LeavesNothingOfAnAttemptBehind) {
   const std::vector<pid_t> pids = pids_after("left ", end.output);
   ASSERT_EQ(pids.size(), 2U);
   for (const pid_t pid : pids) {
-    EXPECT_EQ(kill(pid, 0), -1);
+    EXPECT_FALSE(is_running(pid));
   }
 }
 

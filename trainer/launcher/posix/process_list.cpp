@@ -41,9 +41,17 @@ std::vector<ProcessEntry> list_children() {
   return children;
 }
 
-bool was_started_with(pid_t pid, const std::string& assignment) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
-  for (std::string variable; std::getline(file, variable, '\0');) {
+std::optional<bool> was_started_with(pid_t pid, const std::string& assignment) {
+  const std::filesystem::path folder = "/proc/" + std::to_string(pid);
+  const auto is_empty = [](std::istream& file) { return file.peek() == std::istream::traits_type::eof(); };
+  std::ifstream environment(folder / "environ");
+  if (is_empty(environment)) {
+    if (std::ifstream arguments(folder / "cmdline"); is_empty(arguments)) {
+      return std::nullopt;
+    }
+    environment = std::ifstream(folder / "environ");  // execve() may have ended in between.
+  }
+  for (std::string variable; std::getline(environment, variable, '\0');) {
     if (variable == assignment) {
       return true;
     }

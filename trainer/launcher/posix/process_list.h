@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ std::vector<ProcessEntry> list_processes();
 // Lists the children of this process.
 std::vector<ProcessEntry> list_children();
 
-// Returns whether a process was started with the variable `assignment`, "NAME=value". Returns false if its environment
-// cannot be read.
-bool was_started_with(pid_t pid, const std::string& assignment);
+// Returns whether a process was started with the variable `assignment`, "NAME=value". Returns false if it belongs to
+// another user, and nothing while the process ends or is in execve(): it has neither arguments nor an environment then.
+std::optional<bool> was_started_with(pid_t pid, const std::string& assignment);
 
 }  // namespace narrowcast::launcher

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "ops/common/file_descriptor.h"
 #include "trainer/base/process/signals.h"
@@ -222,17 +223,21 @@ bool ProcessRunner::is_worker(pid_t pid) const {
   return std::any_of(workers_.begin(), workers_.end(), [pid](const Worker& worker) { return worker.pid == pid; });
 }
 
-// Returns the running orphans of workers, and reaps the ones that ended.
+// Returns the running orphans of workers, and reaps the ones that ended. After it reaped one it looks again: the pass
+// over the processes may have met the children of that one before they became orphans themselves.
 std::vector<ProcessEntry> ProcessRunner::adopted_children() const {
   std::vector<ProcessEntry> adopted;
-  for (const ProcessEntry& child : list_children()) {
-    if (child.pid == guard_.pid() || is_worker(child.pid)) {
-      continue;
-    }
-    if (child.ended) {
-      waitpid(child.pid, nullptr, WNOHANG);
-    } else {
-      adopted.push_back(child);
+  for (bool reaped = true; std::exchange(reaped, false);) {
+    adopted.clear();
+    for (const ProcessEntry& child : list_children()) {
+      if (child.pid == guard_.pid() || is_worker(child.pid)) {
+        continue;
+      }
+      if (!child.ended) {
+        adopted.push_back(child);
+      } else if (waitpid(child.pid, nullptr, WNOHANG) == child.pid) {
+        reaped = true;
+      }
     }
   }
   return adopted;
@@ -283,19 +288,24 @@ bool ProcessRunner::clear(int64_t rank) {
 }
 
 // Kills the processes that a worker left when it ended: its process group, and orphans in other groups that have its
-// mark. Returns whether there were any.
+// mark. Returns whether there were any. A process whose mark cannot be read yet counts, and so does an orphan that has
+// ended, for the reason in adopted_children().
 bool ProcessRunner::kill_rest(const Worker& worker) const {
   kill(-worker.pid, SIGKILL);
   bool any_left = false;
   for (const ProcessEntry& process : list_processes()) {
     const bool in_group = process.group == worker.pid && process.pid != worker.pid;
     const bool is_orphan = process.parent == getpid() && process.pid != guard_.pid() && !is_worker(process.pid);
-    if (process.ended || (!in_group && !(is_orphan && was_started_with(process.pid, worker.mark)))) {
-      continue;
-    }
-    any_left = true;
-    if (!in_group) {
-      kill(process.pid, SIGKILL);
+    if (process.ended) {
+      any_left |= is_orphan && waitpid(process.pid, nullptr, WNOHANG) == process.pid;
+    } else if (in_group) {
+      any_left = true;
+    } else if (is_orphan) {
+      const std::optional<bool> has_mark = was_started_with(process.pid, worker.mark);
+      any_left |= has_mark.value_or(true);
+      if (has_mark.value_or(false)) {
+        kill(process.pid, SIGKILL);
+      }
     }
   }
   return any_left;

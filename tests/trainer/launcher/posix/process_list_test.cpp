@@ -31,12 +31,14 @@ TEST(ProcessList, TellsAChildsVariables) {
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WSTOPPED), 0);
   const std::vector<ProcessEntry> children = list_children();
   EXPECT_NE(std::ranges::find(children, child, &ProcessEntry::pid), children.end());
-  EXPECT_TRUE(was_started_with(child, "NAME=value"));
-  EXPECT_FALSE(was_started_with(child, "NAME=valu"));
-  EXPECT_FALSE(was_started_with(child, ""));
+  EXPECT_EQ(was_started_with(child, "NAME=value"), true);
+  EXPECT_EQ(was_started_with(child, "NAME=valu"), false);
+  EXPECT_EQ(was_started_with(child, ""), false);
   kill(child, SIGKILL);
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(was_started_with(child, "NAME=value"), std::nullopt) << "it has ended";
   waitpid(child, nullptr, 0);
-  EXPECT_FALSE(was_started_with(child, "NAME=value")) << "it is gone";
+  EXPECT_EQ(was_started_with(child, "NAME=value"), std::nullopt) << "it is gone";
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/support/error_message.h"
+#include "tests/support/is_running.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/open_file.h"
@@ -122,7 +123,7 @@ TEST_F(ProcessRunnerTest, ReapsOrphansWhileWorkersRun) {
     ASSERT_LT(runner.now(), deadline);
     ASSERT_EQ(runner.wait(runner.now() + milliseconds(1)).kind, Event::Kind::kTimeout);
   }
-  EXPECT_EQ(kill(worker, 0), 0);
+  EXPECT_TRUE(testing::is_running(worker));
 }
 
 TEST_F(ProcessRunnerTest, RefusesAFolderOrFileItCannotMake) {
@@ -193,7 +194,6 @@ class ClearedRankTest : public ProcessRunnerTest {
       runner.wait(runner.now() + milliseconds(1));
     }
   }
-  static bool is_gone(pid_t pid) { return kill(pid, 0) != 0; }
 
   pid_t other = 0;
 };
@@ -210,9 +210,9 @@ TEST_F(ClearedRankTest, LeavesNothingBehind) {
     pid_t pid = 0;
     pids >> pid;
     EXPECT_GT(pid, 0);
-    EXPECT_TRUE(is_gone(pid)) << count;
+    EXPECT_FALSE(testing::is_running(pid)) << count;
   }
-  EXPECT_FALSE(is_gone(other));
+  EXPECT_TRUE(testing::is_running(other));
 }
 
 TEST_F(ClearedRankTest, HasAnotherWorkerWithItsOwnOutput) {
@@ -220,7 +220,7 @@ TEST_F(ClearedRankTest, HasAnotherWorkerWithItsOwnOutput) {
   EXPECT_EQ(runner.last_error_lines(0), std::vector<std::string>{"first"});
   EXPECT_FALSE(runner.clear(1)) << "it runs";
   clear();
-  EXPECT_TRUE(is_gone(first)) << "it is reaped";
+  EXPECT_NE(kill(first, 0), 0) << "it is reaped";
   WorkerCommand second = shell(0, "echo second >&2; exit 8");
   second.error = {.shown = false, .file = {}};
   runner.start(second);
