@@ -142,6 +142,7 @@ void read_elastic(const EnvironmentVariables& variables, WorkerEnv& env) {
   const auto node = find_variable(variables, rendezvous::kNodeVariable);
   if (node && env.recovers_in_place) {
     read_node(*node, env);
+    env.store_file = text_or_empty(variables, rendezvous::kStoreFileVariable);
   }
 }
 

@@ -18,8 +18,13 @@ constexpr milliseconds kSlice{100};  // of a wait that can be interrupted
 
 }  // namespace
 
-AnsweringStore::AnsweringStore(c10::intrusive_ptr<Store> store, std::string place, milliseconds patience)
-    : Store(store->getTimeout()), store_(std::move(store)), place_(std::move(place)), patience_(patience) {}
+AnsweringStore::AnsweringStore(c10::intrusive_ptr<Store> store, std::string place, milliseconds patience,
+                               std::function<bool()> has_moved)
+    : Store(store->getTimeout()),
+      store_(std::move(store)),
+      place_(std::move(place)),
+      has_moved_(std::move(has_moved)),
+      patience_(patience) {}
 
 void AnsweringStore::set_patience(milliseconds patience) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -36,13 +41,22 @@ std::function<std::string()> AnsweringStore::interruption() {
   return interruption_;
 }
 
+void AnsweringStore::check_is_there() const {
+  TORCH_CHECK_WITH(DistNetworkError, !has_moved_ || !has_moved_(), "the store at ", place_,
+                   " has moved: another launcher serves it");
+}
+
 // The operation must own copies of all that it uses: its thread may outlive this call.
 template <class Operation>
 auto AnsweringStore::ask(milliseconds waiting, Operation operation) {
   using Result = std::invoke_result_t<Operation, Store&>;
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::optional<Result> result =
-      within<Result>(waiting + patience_, [store = store_, operation] { return operation(*store); });
+  check_is_there();
+  std::optional<Result> result = within<Result>(
+      waiting + patience_, [store = store_, operation] { return operation(*store); }, has_moved_);
+  if (!result.has_value()) {
+    check_is_there();
+  }
   TORCH_CHECK_WITH(DistNetworkError, result.has_value(), "the store at ", place_, " does not answer");
   return *std::move(result);
 }

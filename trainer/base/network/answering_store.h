@@ -20,11 +20,12 @@
 
 namespace narrowcast::network {
 
-// Returns body()'s result, or nothing if body() does not return within `limit`. Then body() continues on a detached
-// thread, so it must share the ownership of all that it uses. Time in which this process is stopped does not count.
-// Throws body()'s exception.
+// Returns body()'s result, or nothing if body() does not return within `limit`, or before gives_up() returns true,
+// which is called about every 100 ms. Then body() continues on a detached thread, so it must share the ownership of all
+// that it uses. Time in which this process is stopped does not count. Throws body()'s exception.
 template <class Result>
-std::optional<Result> within(std::chrono::milliseconds limit, std::function<Result()> body) {
+std::optional<Result> within(std::chrono::milliseconds limit, std::function<Result()> body,
+                             const std::function<bool()>& gives_up = nullptr) {
   constexpr std::chrono::milliseconds kSlice{100};
   auto task = std::make_shared<std::packaged_task<Result()>>(std::move(body));
   std::future<Result> result = task->get_future();
@@ -33,6 +34,9 @@ std::optional<Result> within(std::chrono::milliseconds limit, std::function<Resu
   for (std::chrono::milliseconds left = limit; status != std::future_status::ready && left.count() > 0;
        left -= kSlice) {
     status = result.wait_for(std::min(left, kSlice));
+    if (status != std::future_status::ready && gives_up && gives_up()) {
+      break;
+    }
   }
   return status == std::future_status::ready ? std::optional<Result>(result.get()) : std::nullopt;
 }
@@ -42,7 +46,10 @@ std::optional<Result> within(std::chrono::milliseconds limit, std::function<Resu
 // of several threads run one after the other. Thread-safe.
 class AnsweringStore : public c10d::Store {
  public:
-  AnsweringStore(c10::intrusive_ptr<c10d::Store> store, std::string place, std::chrono::milliseconds patience);
+  // `has_moved` tells that the store is served elsewhere now. It is called before each operation and about every 100 ms
+  // of it, and must not use this store. Once it returns true, operations throw c10::DistNetworkError. Null: never.
+  AnsweringStore(c10::intrusive_ptr<c10d::Store> store, std::string place, std::chrono::milliseconds patience,
+                 std::function<bool()> has_moved = nullptr);
 
   void set_patience(std::chrono::milliseconds patience);
 
@@ -76,6 +83,7 @@ class AnsweringStore : public c10d::Store {
   std::vector<std::string> listKeys() override;
 
  private:
+  void check_is_there() const;
   std::function<std::string()> interruption();
   bool arrive(const std::vector<std::string>& keys, std::chrono::milliseconds left);
   template <class Operation>
@@ -85,6 +93,7 @@ class AnsweringStore : public c10d::Store {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string place_;
+  const std::function<bool()> has_moved_;
   std::mutex mutex_;  // Held during an operation, so that `patience` excludes waiting for another one.
   std::chrono::milliseconds patience_;
   std::function<std::string()> interruption_;

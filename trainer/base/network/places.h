@@ -24,6 +24,10 @@ inline constexpr const char* kRegroups = "regroups";
 // the worker's number among its ranks, from 0.
 inline constexpr const char* kNodeVariable = "NARROWCAST_NODE";
 
+// The environment variable of the same workers: the path of the file that tells where the store is served
+// (store_file.h).
+inline constexpr const char* kStoreFileVariable = "NARROWCAST_STORE_FILE";
+
 // A node and its number of ranks.
 struct NodeRanks {
   int64_t node = 0;  // names the node as long as the job lasts; from 1

@@ -76,12 +76,13 @@ TcpStorePtr serve_tcp_store(const std::string& address, const ListeningSocket& s
   return c10::make_intrusive<c10d::TCPStore>(address, options);
 }
 
-TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout) {
+TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
+                            const std::function<bool()>& gives_up) {
   // The store's constructor waits for an answer without limit.
   const std::function<TcpStorePtr()> reach = [=] {
     return c10::make_intrusive<c10d::TCPStore>(host, store_options(port, timeout));
   };
-  std::optional<TcpStorePtr> store = within(timeout + kToGiveUpByItself, reach);
+  std::optional<TcpStorePtr> store = within(timeout + kToGiveUpByItself, reach, gives_up);
   TORCH_CHECK_WITH(DistNetworkError, store.has_value(),
                    "it does not answer as a store: another service listens there, or the process that serves it hangs");
   return *std::move(store);

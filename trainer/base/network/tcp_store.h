@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -51,8 +52,10 @@ TcpStorePtr serve_tcp_store(const std::string& address, const ListeningSocket& s
 
 // A client of the store that is served at `host`, a name or a number, and `port`. It retries until `timeout`, which
 // also applies to later waits for keys, and then throws c10::Error. If a server accepts the connection but does not
-// answer as a store (another service, or a stopped process), it throws c10::DistNetworkError at most 1 s later.
-TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout);
+// answer as a store (another service, or a stopped process), it throws c10::DistNetworkError at most 1 s later. It also
+// does about 100 ms after gives_up() has become true.
+TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
+                            const std::function<bool()>& gives_up = nullptr);
 
 }  // namespace narrowcast::network
 

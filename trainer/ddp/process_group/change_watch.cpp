@@ -49,7 +49,7 @@ struct ChangeWatch::State {
 
   using Change = rendezvous::JobStore::Change;
 
-  // The store may not answer now. If it is gone, the launcher ends this process.
+  // The store may not answer now. If it is gone, the launcher ends this process, or the store moves.
   Change look() const {
     try {
       return job->change();

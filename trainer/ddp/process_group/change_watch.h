@@ -12,9 +12,9 @@
 
 namespace narrowcast {
 
-// Looks into the launchers' store once per second, on a separate thread. When a rank is lost, it ends this process's
-// connections to the other ranks: the machine of the lost one may be gone without a sign, and each wait then ends
-// with an error. When only newcomers have come, nothing breaks.
+// Looks into the launchers' store once per second, on a separate thread. When a rank is lost or the store moves, it
+// ends this process's connections to the other ranks: the machine of the lost one may be gone without a sign, and each
+// wait then ends with an error. When only newcomers have come, nothing breaks.
 class ChangeWatch {
  public:
   // `job` has joined the ranks of the group, whose Gloo backend this is.

@@ -148,13 +148,22 @@ std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
   }
 }
 
-// Asks the launcher to replace the process of a silent rank. Returns whether it did. The launcher's store may hang.
-bool replace_silent(const std::shared_ptr<rendezvous::JobStore>& job, int64_t rank) {
-  const std::function<bool()> ask = [job, rank] {
-    job->report_silent(rank);
+// Asks the launcher to replace the process of a silent rank. Returns whether it did. The launcher's store may hang, or
+// be gone like the rank: then it may move within the group's time-out.
+bool replace_silent(const std::shared_ptr<rendezvous::JobStore>& job, int64_t rank, std::chrono::milliseconds timeout) {
+  const bool may_move = !job->env().store_file.empty();
+  const std::function<bool()> ask = [job, rank, may_move] {
+    try {
+      job->report_silent(rank);
+    } catch (const c10::DistError&) {
+      if (!may_move) {
+        throw;
+      }
+    }
     return job->have_changed(kUntilSilentIsReplaced);
   };
-  return network::within(2 * kUntilSilentIsReplaced, ask).value_or(false);
+  const std::chrono::milliseconds limit = 2 * kUntilSilentIsReplaced;
+  return network::within(may_move ? std::max(limit, timeout) : limit, ask).value_or(false);
 }
 
 // Null for a group whose last reference is gone. c10d's registry holds groups weakly, and then contains only the name.
@@ -205,6 +214,19 @@ JoinedGroup join_process_group(const WorkerEnv& env, const ProcessGroupOptions& 
   return *joined;
 }
 
+std::unique_ptr<JobWatch> watch_job(const JoinedGroup& joined, const ProcessGroupOptions& options) {
+  JobWatch::Options watch = {.breaks_off = options.backend == kNcclBackend,
+                             .silence = silence_of(options),
+                             .on_silence = options.on_silence,
+                             .rank_0_serves = !joined.job->env().use_agent_store};
+  if (joined.job->env().recovers_in_place) {
+    watch.replaces_silent = [job = joined.job, timeout = options.timeout](int64_t rank) {
+      return replace_silent(job, rank, timeout);
+    };
+  }
+  return std::make_unique<JobWatch>(joined.group, watch);
+}
+
 }  // namespace
 
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
@@ -220,23 +242,24 @@ void shutdown_process_group(const std::string& group_name) {
 }
 
 ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options) {
-  const JoinedGroup joined = join_process_group(env, options);
-  group_ = joined.group;
-  env_ = joined.job->env();
-  if (env_.world_size > 1) {
-    JobWatch::Options watch = {.breaks_off = options.backend == kNcclBackend,
-                               .silence = silence_of(options),
-                               .on_silence = options.on_silence,
-                               .rank_0_serves = !env.use_agent_store};
-    if (env.recovers_in_place) {
-      watch.replaces_silent = [job = joined.job](int64_t rank) { return replace_silent(job, rank); };
-    }
+  while (group_ == nullptr) {
+    const JoinedGroup joined = join_process_group(env, options);
     auto unregister = c10::make_scope_exit([&] { c10d::unregister_process_group(options.group_name); });
-    watch_ = std::make_unique<JobWatch>(group_, watch);
+    try {
+      watch_ = joined.group->getSize() > 1 ? watch_job(joined, options) : nullptr;
+    } catch (const c10::DistError&) {
+      // The store may have moved since the ranks met.
+      if (env.store_file.empty() || !joined.job->have_changed(until_changed(env))) {
+        throw;
+      }
+      continue;
+    }
     unregister.release();
-  }
-  if (env_.recovers_in_place && !rendezvous::is_alone(env_)) {
-    changes_ = std::make_unique<ChangeWatch>(joined.job, group_->getBackend(c10::DeviceType::CPU));
+    group_ = joined.group;
+    env_ = joined.job->env();
+    if (env_.recovers_in_place && !rendezvous::is_alone(env_)) {
+      changes_ = std::make_unique<ChangeWatch>(joined.job, group_->getBackend(c10::DeviceType::CPU));
+    }
   }
 }
 

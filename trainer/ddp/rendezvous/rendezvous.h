@@ -5,35 +5,18 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/network/answering_store.h"
+#include "trainer/base/network/store_file.h"
 
 namespace narrowcast::rendezvous {
 
 // Why waiting for ranks that are gone ends.
 inline constexpr const char* kRanksHaveChanged = "the job's ranks have changed meanwhile";
-
-// A store may outlive the processes that used it: torchrun's agent serves one store for all restarts of a job. The
-// restart count that it passes to workers does not change at every restart and may differ between nodes. So ranks do
-// not trust the store's content: a roll call ensures that all ranks that meet in a store belong to one attempt.
-//   - Rank 0 draws a random name for the attempt and publishes it.
-//   - Every rank draws a random number and writes it below that name.
-//   - When all have, rank 0 publishes all numbers.
-// A rank that finds its number among them knows that rank 0 is alive with it. A rank that does not has read the name of
-// an earlier attempt, and reads again.
-struct RollCall {
-  int64_t rank = 0;
-  int64_t world_size = 1;
-  std::string epoch = {};  // ranks of different epochs do not meet
-  std::chrono::steady_clock::time_point deadline;
-};
-
-// Returns when all ranks have called it with the same `store`; the result is a store for keys of this attempt only.
-// Throws c10::DistStoreError naming the ranks that have not called it by the deadline.
-c10::intrusive_ptr<c10d::Store> call_roll(const c10::intrusive_ptr<c10d::Store>& store, const RollCall& call);
 
 // Options of a JobStore.
 struct JobStoreOptions {
@@ -48,13 +31,20 @@ struct JobStoreOptions {
 // With WorkerEnv::recovers_in_place, the job's ranks may change: another process takes the place of one that is gone,
 // or nodes come and go (places.h). Until end_joining(), each wait for a key then ends with an error, and have_changed()
 // tells why. Only ranks meet that know the same changes: otherwise some would leave a group in which others stay.
+//
+// With WorkerEnv::store_file, another launcher may serve a new store elsewhere, which counts as a loss: all operations
+// of the store that was left then throw c10::DistError. A store that does not answer is no news, as its launcher may be
+// lost: then the ranks wait for the file to change. If the job ends instead, their launchers end these processes.
 class JobStore {
  public:
   // Serves or reaches the store. Throws c10::DistBackendError "rank R: ..." naming address and port if rank 0 cannot
-  // serve there or the store cannot be reached. Throws c10::ValueError for an interface that does not exist.
+  // serve there or the store cannot be reached. Throws c10::ValueError for an interface that does not exist. With
+  // WorkerEnv::store_file, it looks until the time-out where the store is served. CorruptInputError names a file with
+  // other content.
   JobStore(const WorkerEnv& env, const JobStoreOptions& options);
 
-  // The environment with this rank's present place in the job: rank, world size and local ranks.
+  // The environment with this rank's present place in the job: rank, world size and local ranks, and the address at
+  // which it found the store.
   const WorkerEnv& env() const { return env_; }
 
   // Joins the job's other ranks, and returns a store for their keys only: keys of earlier attempts, in a store that
@@ -65,15 +55,17 @@ class JobStore {
   void end_joining();
 
   // Whether the job's ranks have changed since this object was made, or do within that time. False without
-  // recovers_in_place.
+  // recovers_in_place. While the store does not answer, and might move, it waits longer: up to
+  // JobStoreOptions::timeout.
   bool have_changed(std::chrono::milliseconds within);
 
   // How the job's ranks have changed since this object was made.
   enum class Change {
     kNone,
-    kLoss,      // a process was replaced, or a node was lost
+    kLoss,      // a process was replaced, a node was lost, or the store has moved
     kNewcomer,  // only nodes have joined
   };
+  // Throws c10::DistError if the store does not answer, and has not moved.
   Change change() const;
 
   // Tells the launchers that this job's ranks can form a new group when nodes are lost or join.
@@ -83,8 +75,15 @@ class JobStore {
   void report_silent(int64_t rank);
 
  private:
+  bool find_store();
+  c10::intrusive_ptr<network::AnsweringStore> reach() const;
+  void use(const c10::intrusive_ptr<c10d::Store>& everything);
+  network::StoreAddress address() const;
+  bool has_moved() const;
   int64_t read_starts() const;
   std::string read_places() const;
+  Change read_change() const;
+  std::optional<Change> look() const;
   bool is_as_found() const;
   void take_place();
 

@@ -76,6 +76,9 @@ TEST(WorkerEnvTest, KnowsItsPlaceOnANodeThatMayChange) {
   variables["NARROWCAST_RECOVERY"] = "in_place";
   EXPECT_EQ(WorkerEnv::from_variables(variables).node, 3);
   EXPECT_EQ(WorkerEnv::from_variables(variables).rank_on_node, 1);
+  EXPECT_EQ(WorkerEnv::from_variables(variables).store_file, "");
+  variables["NARROWCAST_STORE_FILE"] = "/tmp/store";
+  EXPECT_EQ(WorkerEnv::from_variables(variables).store_file, "/tmp/store");
   for (const char* const text : {"3", "3/", "/1", "0/1", "-3/1", "3/-1", "a/1"}) {
     variables["NARROWCAST_NODE"] = text;
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { WorkerEnv::from_variables(variables); }),

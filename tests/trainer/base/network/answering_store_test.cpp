@@ -41,6 +41,18 @@ TEST(Within, LeavesBehindWhatDoesNotReturn) {
   EXPECT_EQ(end.wait_for(testing::kPatience), std::future_status::ready);
 }
 
+TEST(Within, GivesUpWhenAsked) {
+  const auto gate = std::make_shared<std::promise<void>>();
+  const std::function<int()> wait = [gate] {
+    gate->get_future().wait();
+    return 7;
+  };
+  int looks = 0;
+  EXPECT_EQ(within<int>(testing::kPatience, wait, [&] { return ++looks == 2; }), std::nullopt);
+  EXPECT_EQ(looks, 2);
+  gate->set_value();
+}
+
 // A store that answers once the gate is open.
 class HangingStore : public c10d::HashStore {
  public:
@@ -69,6 +81,17 @@ TEST(AnsweringStore, ThrowsWhereTheStoreDoesNotAnswer) {
   hanging->open_gate();
   store.set_patience(testing::kPatience);
   EXPECT_FALSE(store.check({"key"}));
+}
+
+TEST(AnsweringStore, LeavesAStoreThatHasMoved) {
+  const auto hanging = c10::make_intrusive<HangingStore>();
+  int looks = 0;
+  AnsweringStore store(hanging, "10.0.0.1:29400", testing::kPatience, [&] { return ++looks > 2; });
+  const std::string expected = "the store at 10.0.0.1:29400 has moved: another launcher serves it";
+  EXPECT_EQ(error_message<c10::DistNetworkError>([&] { store.check({"key"}); }), expected) << "while it waits";
+  hanging->open_gate();
+  EXPECT_EQ(error_message<c10::DistNetworkError>([&] { store.set("key", std::string("value")); }), expected);
+  EXPECT_FALSE(hanging->check({"key"})) << "nothing is written there any more";
 }
 
 TEST(AnsweringStore, PassesEverythingOn) {

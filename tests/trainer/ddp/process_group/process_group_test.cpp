@@ -82,6 +82,7 @@ TEST_F(ChangingNodesTest, ALossEndsTheWaitForARankThatIsGone) {
   std::promise<void> is_over;
   const std::shared_future<void> over = is_over.get_future().share();
   on_ranks([&](const ProcessGroupScope& scope) {
+    barrier(scope.group(), "until no rank connects any more");
     if (scope.env().rank == 1) {
       return over.wait();
     }
@@ -96,6 +97,7 @@ TEST_F(ChangingNodesTest, ALossEndsTheWaitForARankThatIsGone) {
 
 TEST_F(ChangingNodesTest, NewcomersBreakNothing) {
   on_ranks([&](const ProcessGroupScope& scope) {
+    barrier(scope.group(), "until no rank connects any more");
     if (scope.env().rank == 0) {
       set_places("1 1:1,2:1,3:1");
     }

@@ -52,6 +52,9 @@ struct WorkerEnv {
   int64_t node = 0;              // names this node in a job whose nodes may change (NARROWCAST_NODE=node/rank_on_node);
                                  // 0: they do not change
   int64_t rank_on_node = 0;      // among the ranks of this node, if they may change
+  std::string store_file;        // NARROWCAST_STORE_FILE: a file with the store's present address, "HOST:PORT" and a
+                                 // line feed. Its launcher replaces it when another launcher serves the store. Empty,
+                                 // or no such file: the address is master_addr and master_port
   std::string run_id;            // TORCHELASTIC_RUN_ID, the same for all processes of a job
   std::string error_file;        // TORCHELASTIC_ERROR_FILE, to which a failing worker writes its error; empty: none
   std::string socket_interface;  // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group

@@ -1,0 +1,72 @@
+#include "trainer/ddp/process_group/change_watch.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <narrowcast/consensus.h>
+#include "tests/support/moving_store.h"
+#include "tests/support/patience.h"
+#include "tests/trainer/ddp/process_group/ranks_on_threads.h"
+
+namespace narrowcast {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::options_of_thread;
+using testing::serve_job;
+
+// Ranks on threads, whose nodes are numbered from 1.
+class ChangeWatchTest : public ::testing::Test {
+ protected:
+  std::future<std::vector<double>> sum_on(int64_t node, int64_t port) {
+    return std::async(std::launch::async, [env = file_.env(node, port)] {
+      const ProcessGroupScope scope(env, options_of_thread(env.node));
+      return all_reduce_sum(scope.group(), {static_cast<double>(env.node)});
+    });
+  }
+
+  network::TcpStorePtr old_ = serve_job("0 1:1,2:1,3:1");
+  const testing::StoreFileOfTest file_;
+};
+
+// Rank 0 waits for the others when the launcher that serves the store dies. It may have noticed that or not.
+TEST_F(ChangeWatchTest, RanksThatWaitForOthersMeetInTheStoreThatHasMoved) {
+  auto first = sum_on(1, old_->getPort());
+  while (!old_->check({testing::job_key("attempt/0/0")})) std::this_thread::yield();
+  old_.reset();
+  const auto moved = serve_job("1 1:1,2:1");
+  file_.tell(moved->getPort());
+  auto second = sum_on(2, moved->getPort());
+  EXPECT_THAT(first.get(), ElementsAre(3));
+  EXPECT_THAT(second.get(), ElementsAre(3));
+}
+
+// Nothing breaks the connections of ranks that wait for each other.
+TEST_F(ChangeWatchTest, AStoreThatMovesEndsWaitsForOtherRanks) {
+  old_ = serve_job("0 1:1,2:1");
+  std::promise<void> idle_has_joined;
+  std::promise<void> end;
+  auto idle = std::async(std::launch::async, [&] {
+    const ProcessGroupScope scope(file_.env(2, old_->getPort()), options_of_thread(2));
+    idle_has_joined.set_value();
+    end.get_future().wait();
+  });
+  auto waits = std::async(std::launch::async, [&] {
+    const ProcessGroupScope scope(file_.env(1, old_->getPort()), options_of_thread(1));
+    idle_has_joined.get_future().wait();
+    file_.tell(testing::free_port());
+    scope.run([&] { all_reduce_sum(scope.group(), {1}); });
+  });
+  EXPECT_THROW(waits.get(), c10::DistBackendError);
+  end.set_value();
+  idle.get();
+}
+
+}  // namespace
+}  // namespace narrowcast
