@@ -48,9 +48,8 @@ struct Announcement {
 //
 // A text is its size and its bytes. Sizes of texts and numbers of items have 4 bytes. All ranks of a job have the same
 // byte order. Reasons are cut at kLongestReason.
-NARROWCAST_EXPORT std::string to_message(const Announcement& announcement);
-
-// The inverse. Zeros may follow the message, as in a slot. Empty for any other bytes.
+//
+// from_message reads it. Zeros may follow the message, as in a slot. Empty for any other bytes.
 std::optional<Announcement> from_message(std::string_view bytes);
 
 // The last byte changes with this form and with the bytes of a wire format. So ranks refuse each other if their
@@ -68,6 +67,14 @@ std::vector<std::string_view> messages_in(const at::Tensor& slots);
 // Whether these bytes begin as a message with a refusal. Reads nothing else.
 bool has_refusal(std::string_view message);
 
+}  // namespace narrowcast::collectives
+
+namespace narrowcast {
+namespace NARROWCAST_EXPORT collectives {  // Used by our other libraries as well.
+
+// An announcement in the wire form described above.
+std::string to_message(const Announcement& announcement);
+
 // Throws, the same on all ranks, unless all ranks announce the same. `messages`: by rank, this rank's own among them.
 // Equal messages, the usual case, are neither decoded nor copied.
 //  - c10::DistBackendError "rank R: STEP failed: ..." names the first rank whose message is not an announcement.
@@ -75,19 +82,18 @@ bool has_refusal(std::string_view message);
 //  - c10::ValueError names the first rank that differs from rank 0, and its first entry that differs: "CALL: NAME
 //    differs between ranks: rank 0 has A, rank 2 does not have it". Entries are compared by name, in the order of rank
 //    0. Entries that both ranks have come first. If all are equal, their order must also be equal.
-NARROWCAST_EXPORT void check_announcements(int64_t rank, const std::string& step,
-                                           const std::vector<std::string_view>& messages);
+void check_announcements(int64_t rank, const std::string& step, const std::vector<std::string_view>& messages);
 
 // "NAME differs between ranks: rank 0 has FIRST, rank R has OTHER", printable and bounded.
-NARROWCAST_EXPORT std::string text_of_difference(std::string_view name, std::optional<std::string_view> first,
-                                                 int64_t rank, std::optional<std::string_view> other);
+std::string text_of_difference(std::string_view name, std::optional<std::string_view> first, int64_t rank,
+                               std::optional<std::string_view> other);
 
 // A collective: one all-gather of slots, then the comparison of check_announcements. Returns the announcements by rank.
 // `slot_bytes` is the same on all ranks. The all-gather runs on the CPU if the group can, else on `device`, and the
 // host waits for it. c10::DistBackendError naming this rank and the call if a peer or the network fails.
-NARROWCAST_EXPORT std::vector<Announcement> agree(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                                  const Announcement& own,
-                                                  std::optional<at::Device> device = std::nullopt,
-                                                  int64_t slot_bytes = kAnnouncementBytes);
+std::vector<Announcement> agree(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Announcement& own,
+                                std::optional<at::Device> device = std::nullopt,
+                                int64_t slot_bytes = kAnnouncementBytes);
 
-}  // namespace narrowcast::collectives
+}  // namespace collectives
+}  // namespace narrowcast

@@ -1,4 +1,4 @@
-"""torch.compile of a DistributedDataParallel with a hook, on the ranks of both launchers."""
+"""torch.compile of a DistributedDataParallel with a hook."""
 import os
 import shutil
 import tempfile
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast
 from support.gradients import RankTestCase, gathered, loss_of, own_gradients, tolerance
-from support.launchers import UnderLauncher, narrowcast_run, torchrun
+from support.ranks import run_on_ranks
 
 
 class OnEachRank(RankTestCase):
@@ -25,10 +25,11 @@ class OnEachRank(RankTestCase):
 
     def inductor(self):
         """The generated code rounds in other places than PyTorch's operators."""
-        for gradient, own in self.gradients_of("inductor"):
-            self.assert_same(gathered(gradient), gradient.double().expand_as(own).contiguous())
-            self.assertLess((gradient - own.mean(0)).norm() / own.mean(0).norm(), 1e-5)
-            self.assertGreater((own[0] - own[1]).norm() / own.mean(0).norm(), 1e-2)
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder):
+            for gradient, own in self.gradients_of("inductor"):
+                self.assert_same(gathered(gradient), gradient.double().expand_as(own).contiguous())
+                self.assertLess((gradient - own.mean(0)).norm() / own.mean(0).norm(), 1e-5)
+                self.assertGreater((own[0] - own[1]).norm() / own.mean(0).norm(), 1e-2)
 
     def gradients_of(self, backend):
         """In each step, for each parameter: its gradient, and those that the ranks have without narrowcast."""
@@ -46,26 +47,17 @@ class OnEachRank(RankTestCase):
                 yield each.grad.flatten(), gathered(own[name])
 
 
-class Checks(UnderLauncher):
+class CompiledHook(unittest.TestCase):
     def test_without_code(self):
-        self.check("aot_eager")
+        self.assertEqual(run_on_ranks(2, OnEachRank("aot_eager")), [0] * 2)
 
     @unittest.skipUnless(shutil.which("g++"), "the usual backend of torch.compile needs g++")
     def test_usual_backend(self):
-        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder):
-            self.check("inductor")
-
-
-class UnderNarrowcastRun(Checks, unittest.TestCase):
-    launcher = staticmethod(narrowcast_run)
-
-
-class UnderTorchrun(Checks, unittest.TestCase):
-    launcher = staticmethod(torchrun)
+        self.assertEqual(run_on_ranks(2, OnEachRank("inductor")), [0] * 2)
 
 
 def load_tests(loader, _tests, _pattern):
-    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (UnderNarrowcastRun, UnderTorchrun)))
+    return loader.loadTestsFromTestCase(CompiledHook)
 
 
 if __name__ == "__main__":

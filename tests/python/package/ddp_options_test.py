@@ -1,4 +1,4 @@
-"""Options of DistributedDataParallel, and what programs do with it, with a hook: on the ranks of both launchers."""
+"""Options of DistributedDataParallel, and what programs do with it, with a hook."""
 import unittest
 
 import torch
@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 import narrowcast
 from support.gradients import STEPS, Network, RankTestCase, gathered, loss_of, own_gradients, tolerance, trained, wrapped
-from support.launchers import UnderLauncher, narrowcast_run, torchrun
+from support.ranks import run_on_ranks
 
 
 class OnEachRank(RankTestCase):
@@ -124,24 +124,14 @@ def count_memories(model):
     return len({each.grad.untyped_storage().data_ptr() for each in model.parameters()})
 
 
-class Checks(UnderLauncher):
-    def test_options_of_ddp(self):
-        self.check("accumulated", "unused_parameters", "static_graph", "bucket_view")
-
-    def test_uses_of_ddp(self):
-        self.check("uneven_inputs", "two_models", "loss_scaling")
-
-
-class UnderNarrowcastRun(Checks, unittest.TestCase):
-    launcher = staticmethod(narrowcast_run)
-
-
-class UnderTorchrun(Checks, unittest.TestCase):
-    launcher = staticmethod(torchrun)
+class DdpOptions(unittest.TestCase):
+    def test_two_ranks(self):
+        checks = ("accumulated", "unused_parameters", "static_graph", "bucket_view", "uneven_inputs", "two_models", "loss_scaling")
+        self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
 
 def load_tests(loader, _tests, _pattern):
-    return unittest.TestSuite(map(loader.loadTestsFromTestCase, (UnderNarrowcastRun, UnderTorchrun)))
+    return loader.loadTestsFromTestCase(DdpOptions)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
 
 from support import ending_rank
-from support.launchers import narrowcast_run, torchrun
 
 RANK = pathlib.Path(__file__).resolve().parents[1] / "support/ending_rank.py"
 WORLD = 2
-LIMIT = 90  # Seconds of a case, of which most start Python.
-# Seconds in which the end of a process ends the others and the launcher, on a machine with other work. Less than the 60 s of
+LIMIT = 180  # Seconds of a case, of which most start Python.
+# Seconds in which the end of a process ends the others and the launcher, on a machine with other work. Less than the 120 s of
 # the group's time-out, which a lost rank's peers must not wait for.
-LATE = 10
+LATE = 30
 TIMEOUT = ending_rank.TIMEOUT.total_seconds()
 # Seconds until all others have noticed a rank that hangs: they look each second, the rank that watches it counts the looks, and
 # the others learn of it at their next look.
@@ -35,8 +35,12 @@ def is_running(pid):
         return False
 
 
+def pids(output):
+    return {rank: int(pid) for rank, pid in re.findall(r"pid of rank (\d): (\d+)", output)}
+
+
 class Exits:
-    """The cases, for a launcher; not a test by itself."""
+    """The cases in which the launcher has a part, and one in which it has none; not a test by itself."""
 
     def run_case(self, case, number=None, world_size=WORLD):
         """Runs it. The ranks' processes must all end in time and without an abort. Returns exit code, output, and the seconds
@@ -51,7 +55,7 @@ class Exits:
             if ready is None and "ready" in line:
                 ready = time.monotonic()
                 if number is not None:
-                    os.kill(self.pids(output)["1"], number)
+                    os.kill(pids(output)["1"], number)
         process.stdout.close()
         process.wait()
         seconds = None if ready is None else time.monotonic() - ready
@@ -60,25 +64,13 @@ class Exits:
         self.check_that_all_ended(output, world_size)
         return process.returncode, output, seconds
 
-    def check_hung_rank(self, case, expected=LOST.format("[02]", 1), noticed=NOTICED):
-        """Another rank notices the stopped one and fails. The launcher ends the rest."""
-        self.check_lost_rank(case, 1, expected, noticed + self.grace + LATE)
-
-    def pids(self, output):
-        return {rank: int(pid) for rank, pid in re.findall(r"pid of rank (\d): (\d+)", output)}
-
     def check_that_all_ended(self, output, world_size):
-        pids = self.pids(output)
-        self.assertEqual(len(pids), world_size, output)
-        for rank, pid in pids.items():
+        processes = pids(output)
+        self.assertEqual(len(processes), world_size, output)
+        for rank, pid in processes.items():
             self.assertFalse(is_running(pid), f"rank {rank} remains")
         for text in ABORTS:
             self.assertNotIn(text, output)
-
-    def check_success(self, case, expected=""):
-        code, output, _ = self.run_case(case)
-        self.assertEqual(code, 0, output)
-        self.assertIn(expected, output)
 
     def check_failure(self, case, code, expected, number=None):
         actual, output, _ = self.run_case(case, number)
@@ -91,6 +83,111 @@ class Exits:
         self.assertEqual(actual, code, output)
         self.assertRegex(output, expected)
         self.assertLess(seconds, limit, output)
+
+    def test_group_that_is_not_destroyed(self):
+        code, output, _ = self.run_case("end")
+        self.assertEqual(code, 0, output)
+
+    def test_exception_in_backward(self):
+        self.check_failure("exception", 1, "KeyError: \"the model's own error\"")
+
+    def test_exit_in_a_step(self):
+        self.check_failure("system_exit", self.code_of(7), self.exit_text(7))
+
+    def test_interrupt(self):
+        self.check_failure("interrupted", self.code_of(-signal.SIGINT), "KeyboardInterrupt", number=signal.SIGINT)
+
+    def test_hung_rank(self):
+        """Another rank notices the stopped one and fails. The launcher ends the rest."""
+        self.check_lost_rank("hung", 1, LOST.format("[02]", 1), NOTICED + self.grace + LATE)
+
+    def test_killed_rank(self):
+        self.check_lost_rank("killed", self.code_of(-signal.SIGKILL), self.exit_text(-signal.SIGKILL), LATE)
+
+
+class UnderNarrowcastRun(Exits, unittest.TestCase):
+    grace = 3  # Its default for --shutdown_timeout: seconds before it kills a stopped process.
+
+    def launcher(self, world_size):
+        return [os.environ["NARROWCAST_RUN"], f"--nproc_per_node={world_size}"]
+
+    def code_of(self, code):
+        return code if code >= 0 else 128 - code
+
+    def exit_text(self, code):
+        return rf"rank 1 \(pid \d+\) failed first: {f'exit code {code}' if code >= 0 else 'signal'}"
+
+    def test_hung_rank_in_an_outer_step(self):
+        self.check_lost_rank("hung_in_an_outer_step", 1, LOST.format("[02]", 1), NOTICED + self.grace + LATE)
+
+
+class UnderTorchrun(Exits, unittest.TestCase):
+    grace = 30  # Seconds before it kills a stopped process.
+
+    def launcher(self, world_size):
+        return [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", f"--nproc_per_node={world_size}", "--standalone",
+                "--no_python"]
+
+    def code_of(self, _code):
+        return 1
+
+    def exit_text(self, code):
+        return rf"rank +: 1 [^[]*exitcode +: {code} "
+
+
+class WithoutLauncher(unittest.TestCase):
+    """Nothing ends a rank here but the rank itself."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.ranks = subprocess.Popen([sys.executable, "-W", "ignore", str(RANK)], text=True, stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.ranks.stdin.close()
+        cls.ranks.stdout.close()
+        assert cls.ranks.wait() == 0
+
+    def run_case(self, case, world_size, store):
+        """Returns exit codes by rank, the output, and by rank the seconds from the line "ready" to its end."""
+        print(case, world_size, store, file=self.ranks.stdin, flush=True)
+        timer = threading.Timer(LIMIT, os.killpg, (self.ranks.pid, signal.SIGKILL))
+        timer.start()
+        output, codes, seconds, ready = "", {}, {}, time.monotonic()
+        for line in self.ranks.stdout:
+            output += line
+            if line == "ready\n":
+                ready = time.monotonic()
+            elif match := re.fullmatch(r"end of rank (\d): (-?\d+)\n", line):
+                rank = int(match[1])
+                codes[rank], seconds[rank] = int(match[2]), time.monotonic() - ready
+            elif line == "all ended\n":
+                break
+        self.assertTrue(timer.is_alive(), output)
+        timer.cancel()
+        self.assertEqual(len(pids(output)), world_size, output)
+        for text in ABORTS:
+            self.assertNotIn(text, output)
+        return codes, output, seconds
+
+    def check_success(self, case, expected=""):
+        with tempfile.TemporaryDirectory() as folder:
+            codes, output, _ = self.run_case(case, WORLD, f"file://{folder}/store")
+        self.assertEqual(codes, dict.fromkeys(range(WORLD), 0), output)
+        self.assertIn(expected, output)
+        return output
+
+    def check_hung_rank(self, case, lost=1, expected=LOST, noticed=NOTICED):
+        """Rank 0 serves the store."""
+        with socket.socket() as any_port:
+            any_port.bind(("127.0.0.1", 0))
+            port = any_port.getsockname()[1]
+        codes, output, seconds = self.run_case(case, 3, f"tcp://127.0.0.1:{port}")
+        self.assertEqual(codes, {rank: -signal.SIGKILL if rank == lost else 1 for rank in range(3)}, output)
+        for rank in {0, 1, 2} - {lost}:
+            self.assertRegex(output, expected.format(rank, lost))
+            self.assertLess(seconds[rank], noticed + LATE, output)
 
     def test_destroyed_group(self):
         self.check_success("destroy")
@@ -114,97 +211,25 @@ class Exits:
         self.check_success("worker_processes")
 
     def test_forked_child(self):
-        code, output, _ = self.run_case("forked_child")
-        self.assertEqual(code, 0, output)
+        output = self.check_success("forked_child")
         self.assertEqual(output.count("child: 3"), WORLD, output)
         closed = sorted(int(pid) for pid in re.findall(r"closed by (\d+)", output))
-        self.assertEqual(closed, sorted(self.pids(output).values()), output)
-
-    def test_exception_in_backward(self):
-        self.check_failure("exception", 1, "KeyError: \"the model's own error\"")
-
-    def test_exit_in_a_step(self):
-        self.check_failure("system_exit", self.code_of(7), self.exit_text(7))
-
-    def test_interrupt(self):
-        self.check_failure("interrupted", self.code_of(-signal.SIGINT), "KeyboardInterrupt", number=signal.SIGINT)
+        self.assertEqual(closed, sorted(pids(output).values()), output)
 
     def test_hung_rank(self):
         self.check_hung_rank("hung")
 
-    def test_killed_rank(self):
-        self.check_lost_rank("killed", self.code_of(-signal.SIGKILL), self.exit_text(-signal.SIGKILL), LATE)
-
-
-class UnderNarrowcastRun(Exits, unittest.TestCase):
-    launcher = staticmethod(narrowcast_run)
-    grace = 3  # Its default for --shutdown_timeout: seconds before it kills a stopped process.
-
-    def code_of(self, code):
-        return code if code >= 0 else 128 - code
-
-    def exit_text(self, code):
-        return rf"rank 1 \(pid \d+\) failed first: {f'exit code {code}' if code >= 0 else 'signal'}"
+    def test_hung_rank_that_serves_the_store(self):
+        self.check_hung_rank("hung_first_rank", lost=0)
 
     def test_hung_rank_of_a_node(self):
         self.check_hung_rank("hung_in_its_node")
 
-    def test_hung_rank_in_an_outer_step(self):
-        self.check_hung_rank("hung_in_an_outer_step")
-
     def test_hung_rank_in_a_collective_of_pytorch(self):
-        self.check_hung_rank("hung_in_a_collective", r"(?s)Warning: rank [02]: rank 1 is lost.*RuntimeError: Application timeout")
+        self.check_hung_rank("hung_in_a_collective", expected=r"(?s)Warning: rank {}: rank {} is lost.*RuntimeError: Application timeout")
 
     def test_hung_rank_that_is_not_watched(self):
-        self.check_hung_rank("hung_without_a_watch", "DistBackendError: rank [02]: int8 of bucket 0: .*rank 1", TIMEOUT)
-
-
-class UnderTorchrun(Exits, unittest.TestCase):
-    launcher = staticmethod(torchrun)
-    grace = 30  # Seconds before it kills a stopped process.
-
-    def code_of(self, _code):
-        return 1
-
-    def exit_text(self, code):
-        return rf"rank +: 1 [^[]*exitcode +: {code} "
-
-
-class WithoutLauncher(unittest.TestCase):
-    """Nothing ends a rank here but the rank itself. Rank 0 serves the store."""
-
-    def check_hung_rank(self, case, lost):
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            port = any_port.getsockname()[1]
-        processes = [self.start(case, rank, port) for rank in range(3)]
-        timer = threading.Timer(LIMIT, lambda: [each.kill() for each in processes])
-        timer.start()
-        while "ready" not in (line := processes[lost].stdout.readline()):
-            self.assertTrue(line, "the rank has ended")
-        begin = time.monotonic()
-        for rank in {0, 1, 2} - {lost}:
-            output, _ = processes[rank].communicate()
-            self.assertRegex(output, LOST.format(rank, lost))
-            self.assertEqual(processes[rank].returncode, 1, output)
-            self.assertLess(time.monotonic() - begin, NOTICED + LATE, output)
-        self.assertTrue(timer.is_alive())
-        timer.cancel()
-
-    def start(self, case, rank, port):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": port}
-        process = subprocess.Popen([sys.executable, "-W", "ignore", str(RANK), case], text=True, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   env={**os.environ, **{name: str(value) for name, value in place.items()}})
-        self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close()))
-        return process
-
-    def test_hung_rank(self):
-        self.check_hung_rank("hung", 1)
-
-    def test_hung_rank_that_serves_the_store(self):
-        self.check_hung_rank("hung_first_rank", 0)
+        self.check_hung_rank("hung_without_a_watch", expected=r"DistBackendError: rank {}: int8 of bucket 0: .*rank {}", noticed=TIMEOUT)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A rank that ends as a case of exits_test requires: ending_rank.py CASE."""
+"""Ranks that end as a case of exits_test requires. `ending_rank.py CASE` is a rank of a launcher. Without CASE the program
+forks ranks, as fork_ranks explains."""
 import datetime
 import os
 import signal
@@ -15,7 +16,7 @@ from narrowcast.ddp_comm_hooks.default_hooks import allreduce_hook
 
 TIMEOUT = datetime.timedelta(seconds=5)  # Of the group of a rank that hangs, if no watch notices it.
 SILENCE = 5  # Seconds in which a watch notices a rank that hangs.
-PATIENCE = datetime.timedelta(seconds=60)  # Of all other groups.
+PATIENCE = datetime.timedelta(seconds=120)  # Of all other groups.
 
 
 def make_ddp(register=True, group=None, **options):
@@ -130,7 +131,7 @@ def forked_child():
     close_with = module.close_with
 
     def telling(owner, close):
-        return close_with(owner, lambda: (print("closed by", os.getpid(), flush=True), close()))
+        return close_with(owner, lambda: (print(f"closed by {os.getpid()}\n", end="", flush=True), close()))
 
     with mock.patch.object(module, "close_with", telling):
         ddp, _ = make_ddp()
@@ -205,8 +206,38 @@ def stopped_by(number, ddp=None, stopped=1, step=None):
     take_step(ddp) if step is None else step()
 
 
+def fork_ranks():
+    """For each line `CASE WORLD_SIZE STORE` of the standard input: runs the case on forks of this process, which has imported
+    torch and has one thread. Once all ranks have ended or stopped, kills the stopped ones. Prints how each rank ended. Returns
+    in the ranks, with the case and the store; a rank then ends as any other Python program."""
+    import torch._dynamo  # Each DistributedDataParallel needs it.
+    for line in sys.stdin:
+        case, world_size, store = line.split()
+        ranks, stopped = {}, set()
+        for rank in range(int(world_size)):
+            pid = os.fork()
+            if pid == 0:
+                os.environ.update(RANK=str(rank), WORLD_SIZE=world_size)
+                return case, store
+            ranks[pid] = rank
+        while ranks:
+            pid, status = os.waitpid(-1, os.WUNTRACED)
+            if os.WIFSTOPPED(status):
+                stopped.add(pid)
+            else:
+                print(f"end of rank {ranks.pop(pid)}: {os.waitstatus_to_exitcode(status)}", flush=True)
+            if ranks.keys() == stopped:
+                for each in stopped:
+                    os.kill(each, signal.SIGKILL)
+                stopped = set()
+        print("all ended", flush=True)
+    sys.exit()
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    name, meeting = fork_ranks() if len(sys.argv) == 1 else (sys.argv[1], "env://")
     print(f"pid of rank {os.environ['RANK']}: {os.getpid()}", flush=True)
-    dist.init_process_group("gloo", timeout=PATIENCE)
-    globals()[sys.argv[1]]()
+    dist.init_process_group("gloo", init_method=meeting, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]),
+                            timeout=PATIENCE)
+    globals()[name]()
