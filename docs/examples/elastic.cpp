@@ -26,13 +26,15 @@ int main(int argc, char** argv) {
   narrowcast::ElasticGroup elastic(env, {.on_recovery = [](const narrowcast::ElasticRecovery& recovery) {
                                      std::cout << "goes on with step " << recovery.step << std::endl;
                                    }});
+  int64_t rank = env.rank;
   elastic.run(
       state,
       [&](const narrowcast::ProcessGroupPtr& group) {
+        rank = group->getRank();  // Another one, if a node was lost.
         return narrowcast::DistributedDataParallel(model, group, narrowcast::DdpOptions().hook("bf16_compress"));
       },
       [&](auto& ddp, int64_t step) {
-        if (step == kill_at && env.rank == 1 && env.restart_count == 0) {
+        if (step == kill_at && rank == 1 && env.restart_count == 0) {
           std::raise(SIGKILL);
         }
         const auto& group = ddp.process_group();  // Another group after a loss.
@@ -45,7 +47,7 @@ int main(int argc, char** argv) {
         optimizer.step();
         return step + 1 < 200;
       });
-  if (env.rank == 0) {
+  if (rank == 0) {
     std::cout << "sum of the weights " << model->weight.sum().item<float>() << ", recoveries " << elastic.recoveries()
               << std::endl;
   }

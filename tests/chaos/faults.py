@@ -301,6 +301,9 @@ class Wires:
         return [(self._network.command(host, ["env", f"GLOO_SOCKET_IFNAME={network_namespace.INTERFACE}"]), flags)
                 for host in range(self._network.hosts)]
 
+    def host_at(self, address):
+        return [self._network.address(host) for host in range(self._network.hosts)].index(address)
+
     def cut(self, training, random):
         """Cuts the wire until launchers and ranks must have noticed, or only for a moment, which connections
         survive."""

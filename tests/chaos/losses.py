@@ -13,6 +13,7 @@ from metered import LIMIT_SECONDS, MeteredTraining, Moment
 from training import wait_until
 
 SHORT_SECONDS = 0.3
+SERVED_ELSEWHERE = "from now on nodes join with --rdzv_endpoint="
 LONG_SECONDS = faults.TIMEOUT_SECONDS + 1
 
 
@@ -41,8 +42,15 @@ class Scene:
         self.aim([pid])
         return pid
 
-    def random_host(self, first=0):
-        return self.chance.randrange(first, len(self.training.launchers))
+    def serving_host(self):
+        """The host whose launcher serves the store now: the first one, until another takes over."""
+        stores = [line.rpartition("=")[2] for _, line in self.training.said() if SERVED_ELSEWHERE in line]
+        return self.network.host_at(stores[-1].rpartition(":")[0]) if stores else 0
+
+    def other_host(self):
+        """A random host whose launcher does not serve the store."""
+        serving = self.serving_host()
+        return self.chance.choice([host for host in range(len(self.training.launchers)) if host != serving])
 
     def workers_of(self, host):
         return self.training.workers_of(self.training.launchers[host])
@@ -78,11 +86,11 @@ def limit_memory(scene):
 
 
 def kill_launcher(scene):
-    return _kill_launcher_of(scene, scene.random_host(first=1))
+    return _kill_launcher_of(scene, scene.other_host())
 
 
 def kill_serving_launcher(scene):
-    return _kill_launcher_of(scene, 0)
+    return _kill_launcher_of(scene, scene.serving_host())
 
 
 def _kill_launcher_of(scene, host):
@@ -92,7 +100,7 @@ def _kill_launcher_of(scene, host):
 
 def pause_host(scene):
     """Stops a host's launcher and ranks until the others must have noticed."""
-    host = scene.random_host(first=1)
+    host = scene.other_host()
     pids = scene.workers_of(host)
     scene.aim(pids)
     pids = [scene.training.launchers[host].process.pid, *pids]
@@ -106,21 +114,22 @@ def pause_host(scene):
 
 
 def cut_wire(scene):
-    host = scene.random_host(first=1)
+    return _cut_wire_of(scene, scene.other_host())
+
+
+def cut_serving_host(scene):
+    """The others go on: they are more."""
+    return _cut_wire_of(scene, scene.serving_host())
+
+
+def _cut_wire_of(scene, host):
     scene.aim(scene.workers_of(host))
     return scene.network.cut_host(host, LONG_SECONDS)
 
 
-def cut_serving_host(scene):
-    """The ranks of host 0 go on, after the others have come back."""
-    for host in range(1, len(scene.training.launchers)):
-        scene.aim(scene.workers_of(host))
-    return scene.network.cut_host(0, LONG_SECONDS)
-
-
 def cut_wire_briefly(scene):
     scene.aim([])
-    return scene.network.cut_host(scene.random_host(), SHORT_SECONDS)
+    return scene.network.cut_host(scene.chance.randrange(len(scene.training.launchers)), SHORT_SECONDS)
 
 
 OF_RANKS = {"killed": send(signal.SIGKILL), "crashes": send(signal.SIGSEGV), "hangs": send(signal.SIGSTOP),
@@ -128,7 +137,6 @@ OF_RANKS = {"killed": send(signal.SIGKILL), "crashes": send(signal.SIGSEGV), "ha
 OF_HOSTS = {"launcher killed": kill_launcher, "host killed": kill_serving_launcher, "host paused": pause_host,
             "wire cut": cut_wire, "host cut": cut_serving_host, "wire cut briefly": cut_wire_briefly}
 KINDS = {**OF_RANKS, **OF_HOSTS}
-# After the loss of the launcher that serves the store, all ranks start again from a checkpoint.
-MUST_RECOVER_IN_PLACE = set(KINDS) - {"host killed"}
+MUST_RECOVER_IN_PLACE = set(KINDS)
 MUST_PASS = {"wire cut briefly"}
 MAY_PASS = {"memory", "host paused"}

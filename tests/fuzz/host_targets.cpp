@@ -11,8 +11,9 @@
 
 #include "tests/fuzz/target.h"
 #include "tests/support/job_secret.h"
-#include "trainer/launcher/group/store_protocol.h"
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
+#include "trainer/launcher/store/store_host.h"
+#include "trainer/launcher/store/store_member.h"
 
 namespace narrowcast::fuzz {
 namespace {

@@ -16,13 +16,13 @@
 #include "trainer/base/network/places.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/group.h"
-#include "trainer/launcher/group/sealed_entries.h"
-#include "trainer/launcher/group/worker_entries.h"
 #include "trainer/launcher/job/launch_plan.h"
 #include "trainer/launcher/posix/last_lines.h"
 #include "trainer/launcher/posix/process_runner.h"
 #include "trainer/launcher/rendezvous/rendezvous_options.h"
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
+#include "trainer/launcher/store/sealed_entries.h"
+#include "trainer/launcher/store/worker_entries.h"
 
 namespace narrowcast::fuzz {
 namespace {

@@ -60,7 +60,7 @@ TEST(NarrowcastTrainVerify, OptionsOfTheHookCanBeChosen) {
                              Words{"--hook=quantized_allreduce", "--hook_format=int6_b32"},
                              Words{"--hook=quantized_allreduce", "--hook_format=bf16"} + all_switches,
                              Words{"--hook=quantize_per_channel", "--channel_size=100"}}) {
-    for (const int ranks : {1, 2, 4}) {
+    for (const int ranks : {2, 4}) {
       const ProgramEnd end = train_on(ranks, gpt + flags);
       EXPECT_EQ(end.exit_code, 0) << ::testing::PrintToString(flags) << end.output << end.errors;
       // From four ranks on, a wire-format hook is also verified with every two ranks as a node.

@@ -253,27 +253,6 @@ TEST_F(NarrowcastRunNodesTest, RefuseAPortInUse) {
                  "--master_port=" + port + ": cannot be used: Address already in use");
 }
 
-TEST_F(NarrowcastRunNodesTest, RefuseFlagsThatDoNotGoTogether) {
-  const auto refused = [&](const Words& flags, const std::string& message) {
-    expect_refused(run_to_end(launcher(flags, "echo started", {})), message);
-  };
-  refused({"--nnodes=2"}, "--nnodes=2 needs --master_addr, the address at which the other nodes reach node 0");
-  refused({"--nnodes=1:2", "--master_addr=127.0.0.1"}, "--nnodes=1:2: a range of nodes needs --rdzv_backend=c10d");
-  refused({"--nnodes=2", "--node_rank=2"}, "--node_rank=2: must be from 0 to 1 with --nnodes=2");
-  refused({"--nnodes=2", "--standalone"}, "--standalone is for one node, but --nnodes=2");
-  refused({"--nnodes=2", "--rdzv_backend=c10d"},
-          "--rdzv_backend=c10d with --nnodes=2 needs --rdzv_endpoint=HOST:PORT, the same on all nodes");
-  refused({"--nnodes=2", "--rdzv_backend=c10d", "--master_addr=127.0.0.1"},
-          "--master_addr has no effect with --rdzv_backend=c10d; use --rdzv_endpoint");
-  refused({"--rdzv_backend=etcd"}, "--rdzv_backend=etcd: must be static or c10d");
-  refused({"--rdzv_conf=join_timeout=3"}, "--rdzv_conf has no effect with one node");
-  refused({"--master_addr=127.0.0.1", "--rdzv_endpoint=127.0.0.1"},
-          "--rdzv_endpoint and --master_addr exclude each other: both set the address at which the nodes meet");
-  refused({"--nnodes=2", "--master_addr=127.0.0.1", "--rdzv_conf=joint_timeout=3"},
-          "--rdzv_conf: unknown key 'joint_timeout'; known: close_timeout, heartbeat_timeout, is_host, join_timeout, "
-          "keep_alive_interval, keep_alive_max_attempt, last_call_timeout, read_timeout, store_type");
-}
-
 TEST_F(NarrowcastRunNodesTest, KnowEachOtherByASecret) {
   const std::string secret = folder.write("secret", "what only this job knows");
   chmod(secret.c_str(), 0600);
@@ -337,13 +316,6 @@ TEST_F(NarrowcastRunNodesTest, DoNotMeetWhereTheirSecretsDiffer) {
   const ProgramEnd end = second.wait();
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors, HasSubstr("the store there does not belong to narrowcast-run with this job's secret"));
-}
-
-TEST_F(NarrowcastRunNodesTest, RefuseASecretThatOthersCanRead) {
-  const std::string secret = folder.write("secret", "what only this job knows");
-  chmod(secret.c_str(), 0644);
-  expect_refused(run_to_end(node(2, 0, "true", {"--secret_file=" + secret})),
-                 "--secret_file: " + secret + ": other users may read or write it; run chmod 600");
 }
 
 }  // namespace

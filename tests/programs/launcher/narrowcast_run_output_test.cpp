@@ -53,13 +53,6 @@ TEST_F(NarrowcastRunOutputTest, ReadsTorchrunsVariableForTheTemplate) {
   EXPECT_THAT(end.errors, HasSubstr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${x}: '${x}' is not a variable"));
 }
 
-TEST_F(NarrowcastRunOutputTest, RefusesATemplateWhereNothingHasAPrefix) {
-  expect_refused(run(1, "echo x", {"--noprefix", "--log_line_prefix_template=$rank"}),
-                 "--log_line_prefix_template has no effect with --noprefix");
-  expect_refused(run(1, "echo x", {"--log_dir=" + folder / "logs", "--log_line_prefix_template=$rank"}),
-                 "--log_line_prefix_template has no effect with --log_dir alone: output in files is never prefixed");
-}
-
 // The same files as torchrun's: the lines of all workers of an attempt, with their prefix.
 TEST_F(NarrowcastRunOutputTest, CopiesLinesThatHoldATextToOneFile) {
   const ProgramEnd end =

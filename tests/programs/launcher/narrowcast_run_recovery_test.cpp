@@ -199,12 +199,6 @@ TEST_F(NarrowcastRunRecoveryTest, RestartLeavesNoVariable) {
   EXPECT_EQ(run_to_end(restart, {{"NARROWCAST_RECOVERY", "in_place"}}).output, "[0]: recovery none\n");
 }
 
-TEST_F(NarrowcastRunRecoveryTest, RefusesWhatCannotTakeEffect) {
-  expect_refused(run(1, "true", {"--recovery=in_place"}),
-                 "--recovery=in_place: needs --max_restarts, how many processes may be replaced within an hour");
-  expect_refused(run(1, "true", {"--recovery=never"}), "--recovery=never: must be auto, in_place or restart");
-}
-
 // Two nodes of one rank each.
 class NarrowcastRunRecoveryOnNodesTest : public NarrowcastRunRecoveryTest {
  protected:

@@ -32,28 +32,6 @@ std::string why_impossible() {
   return end.errors;
 }
 
-TEST_F(NarrowcastRunSimulateTest, RefusesWhatCannotBe) {
-  const auto refuses = [](const Words& flags, const std::string& message) {
-    expect_refused(run(2, "true", flags), message);
-  };
-  for (const char* const value : {"0", "-1", "nan", "1000", "0.0001"}) {
-    refuses({std::string("--simulate_gbit=") + value},
-            std::string("--simulate_gbit=") + value + ": must be from 0.001 to 100 Gbit/s");
-  }
-  refuses({"--simulate_gbit=1", "--simulate_us=-1"}, "--simulate_us=-1: must be from 0 to 1000000 microseconds");
-  refuses({"--simulate_us=50"}, "--simulate_us=50: needs --simulate_gbit, the rate of the simulated network");
-  refuses({"--simulate_gbit=1", "--nnodes=2", "--master_addr=127.0.0.1"},
-          "--simulate_gbit is for one node, but --nnodes=2");
-  refuses({"--simulate_gbit=1", "--isolate=off"},
-          "--simulate_gbit and --isolate=off exclude each other: a simulated network is always private to the job");
-  for (const char* const flag : {"--master_addr=127.0.0.1", "--rdzv_endpoint=127.0.0.1", "--rdzv_backend=static"}) {
-    const std::string text = flag;
-    refuses({"--simulate_gbit=1", text}, "--simulate_gbit and " + text.substr(0, text.find('=')) +
-                                             " exclude each other: in a simulated network the launcher chooses where "
-                                             "the workers meet");
-  }
-}
-
 // A line, and nothing runs. A user namespace is where a test may forbid network namespaces.
 TEST_F(NarrowcastRunSimulateTest, SaysWhyWhereTheKernelForbidsNetworkNamespaces) {
   const auto without_namespaces = [](const Words& command) {

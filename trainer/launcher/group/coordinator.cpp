@@ -1,9 +1,9 @@
 #include "trainer/launcher/group/coordinator.h"
 
 #include <absl/strings/str_join.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
@@ -11,13 +11,10 @@
 namespace narrowcast::launcher {
 namespace {
 
-constexpr int64_t kOwnTicket = 1;
 constexpr size_t kLongestReason = 1024;  // bytes
 
 std::string seconds(std::chrono::milliseconds time) {
-  std::ostringstream text;
-  text << static_cast<double>(time.count()) / 1000.0 << " s";
-  return text.str();
+  return c10::str(static_cast<double>(time.count()) / 1000.0, " s");
 }
 
 bool wants_to_leave(const Roster::Node& node) { return node.view.report && node.view.report->report.signal != 0; }
@@ -31,6 +28,19 @@ Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeou
       roster_(timeouts.silence),
       restarts_(RestartRule::for_rounds(own.settings.max_restarts)) {
   decision_.run_id = own.settings.rdzv_id.empty() ? run_id : own.settings.rdzv_id;
+}
+
+Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const Succession& succession)
+    : Coordinator(own, timeouts, succession.decision.run_id) {
+  decision_ = succession.decision;
+  decision_.host = succession.ticket;
+  store_ = succession.store;
+  regroups_ = true;
+  quorum_.succeed(decision_.members);
+  for (const auto& [ticket, end] : decision_.evicted) {
+    turned_away_.insert(ticket);
+    listed_.push_back(ticket);
+  }
 }
 
 const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeView>& nodes) {
@@ -47,6 +57,11 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
       form();
       break;
     case Decision::Phase::kRunning:
+      confirm_members();
+      decision_.changes_in_place = changes_in_place() && quorum_.is_confirmed();
+      if (decision_.changes_in_place) {
+        quorum_.expect_successors();
+      }
       if (changes_in_place()) {
         change_members();
       }
@@ -64,7 +79,7 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
 
 // A launcher with other settings is an error: for the whole job before its first round, later for that launcher alone.
 void Coordinator::admit(const NodeView& newcomer) {
-  if (!newcomer.unreadable.empty()) {
+  if (!newcomer.unreadable.empty() || !newcomer.absent.empty()) {
     return;  // released() turns it away.
   }
   const std::string contradiction = difference(own_, newcomer.node);
@@ -85,7 +100,7 @@ void Coordinator::released(const Roster::Node& node) {
     turn_away(ticket, "the host cannot read this launcher's entries: " + node.view.unreadable, program::kCorruptInput);
   } else if (node.lost) {
     turn_away(ticket, "the host removed this launcher from the job: " + lost_because(node), program::kPeerFailed);
-  } else if (wants_to_leave(node) && membership_->elastic() && ticket != kOwnTicket) {
+  } else if (wants_to_leave(node) && membership_->elastic() && ticket != decision_.host) {
     evict(ticket, {.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
   }
 }
@@ -140,6 +155,8 @@ bool Coordinator::cannot_form(const Applicants& found) {
   } else if (!membership_->elastic() && lost_member() != nullptr) {
     const Member& lost = *lost_member();
     give_up(lost.name + " was lost: " + lost_because(roster_.nodes().at(lost.ticket)), program::kPeerFailed);
+  } else if (!has_majority()) {
+    end_minority();
   } else if (!enough_since_ && now_ - *forming_since_ > timeouts_.join) {
     give_up("not complete within " + seconds(timeouts_.join) + ": " + membership_->missing(found),
             program::kPeerFailed);
@@ -165,6 +182,9 @@ void Coordinator::form() {
   joined_.clear();
   regroups_ = false;
   is_ending_ = false;
+  decision_.store = store_;
+  quorum_.propose(decision_.members);
+  decision_.changes_in_place = false;
   decision_.phase = Decision::Phase::kRunning;
   decision_.note.clear();
 }
@@ -175,17 +195,14 @@ bool Coordinator::is_member(int64_t ticket) const {
 }
 
 const Member* Coordinator::lost_member() const {
-  for (const Member& member : decision_.members) {
-    if (roster_.is_lost(member.ticket)) {
-      return &member;
-    }
-  }
-  return nullptr;
+  const auto lost =
+      std::ranges::find_if(decision_.members, [this](const Member& member) { return roster_.is_lost(member.ticket); });
+  return lost == decision_.members.end() ? nullptr : &*lost;
 }
 
 std::string Coordinator::lost_because(const Roster::Node& node) const {
-  if (!node.view.unreadable.empty()) {
-    return node.view.unreadable;
+  if (!node.view.unreadable.empty() || !node.view.absent.empty()) {
+    return node.view.unreadable + node.view.absent;
   }
   const std::string silence = "no heartbeat for " + seconds(timeouts_.silence);
   return node.was_tampered_with() ? silence + ", and another process overwrites or removes its entries in the store"
@@ -197,6 +214,25 @@ bool Coordinator::may_change_members() const {
   return std::none_of(decision_.members.begin(), decision_.members.end(), [&](const Member& member) {
     return present(roster_.nodes().at(member.ticket)) && roster_.report(member.ticket, decision_.round);
   });
+}
+
+// Notes the members as those of which a majority counts, once all of them know of each other.
+void Coordinator::confirm_members() {
+  const Change last = {.round = decision_.round, .changes = decision_.changes};
+  const bool all_know = std::ranges::all_of(decision_.members, [&](const Member& member) {
+    const Roster::Node& node = roster_.nodes().at(member.ticket);
+    return present(node) && node.view.known == last;
+  });
+  if (all_know) {
+    quorum_.confirm();
+  }
+}
+
+void Coordinator::end_minority() {
+  const std::vector<Member>& members = quorum_.members();
+  give_up(c10::str(describe_losses(), ": ", std::ranges::count_if(members, is_here()), " of ", members.size(),
+                   " nodes are left, and the others may continue without them"),
+          program::kPeerFailed);
 }
 
 // Removes members that are gone and admits newcomers, while the ranks of the others live on.
@@ -211,7 +247,11 @@ void Coordinator::change_members() {
     }
   }
   const bool is_loss = gone_.size() > gone_before;
+  if (is_loss && !has_majority()) {
+    return end_minority();
+  }
   decision_.losses += is_loss ? 1 : 0;
+  decision_.store = store_;
   const Applicants found = applicants();
   std::vector<Member> members = membership_->form(found);
   if (members.empty()) {
@@ -231,6 +271,7 @@ void Coordinator::change_members() {
     decision_.change = std::move(change);
     decision_.members = std::move(members);
     ++decision_.changes;
+    quorum_.propose(decision_.members);
   }
 }
 
@@ -325,7 +366,7 @@ void Coordinator::conclude() {
   }
   const Member* const lost = lost_member();
   restart(judge(results, {.elastic = membership_->elastic(),
-                          .host_ticket = kOwnTicket,
+                          .host_ticket = decision_.host,
                           .lost_because = lost == nullptr ? "" : lost_because(roster_.nodes().at(lost->ticket)),
                           .newcomer = newcomer_}));
 }

@@ -29,6 +29,7 @@
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/membership.h"
 #include "trainer/launcher/group/restart_rule.h"
+#include "trainer/launcher/group/succession.h"
 #include "trainer/launcher/group/verdict.h"
 
 namespace narrowcast::launcher {
@@ -44,7 +45,10 @@ class Coordinator {
   // `own` describes the launcher that the coordinator runs in. `run_id` names the job if --rdzv_id does not.
   Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id);
 
-  // Updates the decision at time `now` from the state of all nodes that ever came. The coordinator's own node is first.
+  // Continues the round of a host that was lost.
+  Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const Succession& succession);
+
+  // Updates the decision at time `now` from the state of all nodes that ever came. All members must be among them.
   const Decision& step(Clock::time_point now, const std::vector<NodeView>& nodes);
 
   const Decision& decision() const { return decision_; }
@@ -59,7 +63,9 @@ class Coordinator {
   void let_round_end() { is_ending_ = true; }
 
   // Returns whether no other launcher needs this one any more.
-  bool everyone_left() const { return decision_.phase == Decision::Phase::kOver && roster_.others_left(); }
+  bool everyone_left() const {
+    return decision_.phase == Decision::Phase::kOver && roster_.others_left(decision_.host);
+  }
 
  private:
   void admit(const NodeView& newcomer);
@@ -68,6 +74,12 @@ class Coordinator {
   void turn_away(int64_t ticket, const std::string& reason, int code);
   bool cannot_form(const Applicants& found);
   void form();
+  void confirm_members();
+  Quorum::IsHere is_here() const {
+    return [this](const Member& member) { return present(roster_.nodes().at(member.ticket)); };
+  }
+  bool has_majority() const { return quorum_.suffices(is_here()); }
+  void end_minority();
   void change_members();
   void wait_for_members(const Applicants& found);
   bool changes_in_place() const { return regroups_ && !is_ending_ && numbers_ranks_anew(); }
@@ -98,6 +110,8 @@ class Coordinator {
   RestartRule restarts_;
   bool regroups_ = false;
   bool is_ending_ = false;
+  Quorum quorum_;
+  std::string store_;                   // Decision::store from the next change on
   std::set<int64_t> joined_;            // members that joined the round while it ran
   std::set<int64_t> gone_;              // members of the round that are gone
   std::string newcomer_;                // the node for which the round is stopped

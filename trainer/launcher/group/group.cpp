@@ -234,8 +234,8 @@ std::string difference(const NodeDescription& one, const NodeDescription& other)
 // nlohmann::json finds these functions through the namespace of the types.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ending, exit_code, signal)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes, max_restarts, rdzv_id, in_place)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, settings)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, standby, starts, settings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role, standby)
 
 void to_json(json& j, const FailureRecord& record) {
   j = {{"rank", record.rank},        {"pid", record.pid},           {"node", record.node},
@@ -267,6 +267,7 @@ void to_json(json& j, const Decision& decision) {
   j = {{"phase", decision.phase},     {"round", decision.round},   {"run_id", decision.run_id},
        {"members", decision.members}, {"note", decision.note},     {"end", decision.end},
        {"changes", decision.changes}, {"losses", decision.losses}, {"change", decision.change},
+       {"host", decision.host},       {"store", decision.store},   {"changes_in_place", decision.changes_in_place},
        {"turned_away", json::array()}};
   for (const auto& [ticket, end] : decision.evicted) {
     j["turned_away"].push_back({{"ticket", ticket}, {"end", end}});
@@ -283,6 +284,9 @@ void from_json(const json& j, Decision& decision) {
   j.at("changes").get_to(decision.changes);
   j.at("losses").get_to(decision.losses);
   j.at("change").get_to(decision.change);
+  j.at("host").get_to(decision.host);
+  j.at("store").get_to(decision.store);
+  j.at("changes_in_place").get_to(decision.changes_in_place);
   for (const json& entry : j.at("turned_away")) {
     decision.evicted[entry.at("ticket").get<int64_t>()] = entry.at("end").get<GroupEnd>();
   }

@@ -114,6 +114,10 @@ struct NodeDescription {
   int64_t nproc = 1;
   int64_t node_rank = 0;  // --node_rank; ignored with c10d
   std::string role = "default";
+  // With recovery in place and c10d: "HOST:PORT", where this launcher serves the store if it takes over (succession.h),
+  // and the largest number of a start that it knows of (worker_entries.h). Empty: it cannot take over.
+  std::string standby = {};
+  int64_t starts = 0;
   GroupSettings settings = {};
 };
 
@@ -121,6 +125,14 @@ struct NodeDescription {
 struct RoundReport {
   int64_t round = -1;  // -1: before the first round
   NodeReport report = {};
+};
+
+// Names the members of a round after a change, as Decision::round and changes do.
+struct Change {
+  int64_t round = -1;
+  int64_t changes = 0;
+
+  bool operator==(const Change&) const = default;
 };
 
 // The host's view of a launcher.
@@ -132,6 +144,8 @@ struct NodeView {
   std::optional<RoundReport> report = {};
   bool left = false;            // it has seen the end of the job
   std::string unreadable = {};  // why its entries cannot be read; empty if they can
+  std::string absent = {};      // why it does not take part although it is a member; empty if it does
+  Change known = {};            // the last change of the members that the launcher knows of
 };
 
 // A node's place in a round.
@@ -140,6 +154,7 @@ struct Member {
   std::string name = {};  // "node 1 (beta)"
   int64_t nproc = 1;
   std::string role = {};
+  std::string standby = {};  // NodeDescription::standby
 };
 
 // The group's next step.
@@ -154,8 +169,12 @@ struct Decision {
   int64_t changes = 0;
   int64_t losses = 0;
   std::string change = {};
-  std::optional<GroupEnd> end = {};          // end of the previous round; in kOver, end of the job
-  std::string note = {};                     // text for users: what the group waits for
+  // Whether members may change now. Only then another launcher takes over if the host is lost (succession.h).
+  bool changes_in_place = false;
+  int64_t host = 1;                  // ticket of the host
+  std::string store = {};            // "HOST:PORT" of the store if a launcher took over; empty: where launchers met
+  std::optional<GroupEnd> end = {};  // end of the previous round; in kOver, end of the job
+  std::string note = {};             // text for users: what the group waits for
   std::map<int64_t, GroupEnd> evicted = {};  // by ticket: launchers that were turned away, and why
 };
 

@@ -12,7 +12,8 @@ Member member_of(const NodeView& view, int64_t node_rank) {
   return {.ticket = view.ticket,
           .name = "node " + std::to_string(node_rank) + " (" + view.node.host + ")",
           .nproc = view.node.nproc,
-          .role = view.node.role};
+          .role = view.node.role,
+          .standby = view.node.standby};
 }
 
 std::vector<Member> members_in_order(const std::vector<NodeView>& nodes) {
@@ -133,7 +134,8 @@ std::vector<NodeView> Roster::look(Clock::time_point now, const std::vector<Node
       node.spoiled_by_then = view.spoiled;
     }
     node.view = view;
-    node.lost = node.lost || !view.unreadable.empty() || (!view.left && now - node.heard > silence_);
+    node.lost =
+        node.lost || !view.unreadable.empty() || !view.absent.empty() || (!view.left && now - node.heard > silence_);
   }
   return new_ones;
 }
@@ -150,9 +152,9 @@ std::optional<NodeReport> Roster::report(int64_t ticket, int64_t round) const {
   return signal == 0 ? std::optional<NodeReport>() : NodeReport{.end = NodeReport::End::kInterrupted, .signal = signal};
 }
 
-bool Roster::others_left() const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
-    return entry.first == nodes_.begin()->first || entry.second.lost || entry.second.view.left;
+bool Roster::others_left(int64_t own) const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [own](const auto& entry) {
+    return entry.first == own || entry.second.lost || entry.second.view.left;
   });
 }
 

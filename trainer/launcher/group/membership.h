@@ -42,9 +42,8 @@ class Roster {
   // before it knew of the round, does not run it: its report is kInterrupted.
   std::optional<NodeReport> report(int64_t ticket, int64_t round) const;
 
-  // Returns whether all nodes except the first have seen the end of the job or are lost. The first node is the
-  // caller's.
-  bool others_left() const;
+  // Returns whether all nodes except `own` have seen the end of the job or are lost.
+  bool others_left(int64_t own) const;
 
  private:
   const std::chrono::milliseconds silence_;

@@ -108,6 +108,9 @@ int Agent::idle() {
 void Agent::run_round(const Directive& directive) {
   last_note_.clear();
   tell_restart(directive);
+  if (round_.master_port != 0) {
+    follow_store(directive.round);
+  }
   round_ = directive.round;
   first_worker_ = round_.first_rank;
   workers_ = plan_workers(options_.launch, round_, options_.environment);
@@ -178,11 +181,23 @@ bool Agent::goes_on() {
     return false;
   }
   const bool have_changed = directive.round.changes != round_.changes;
-  if (have_changed || directive.round.losses != round_.losses) {
+  const Round& round = directive.round;
+  const bool has_moved = round.master_addr != round_.master_addr || round.master_port != round_.master_port;
+  if (have_changed || has_moved || round.losses != round_.losses) {
+    follow_store(directive.round);
     round_ = directive.round;
     options_.tell(round_.change + (have_changed ? ": goes on with " + world_text(round_) : ": waits for other nodes"));
   }
   return true;
+}
+
+// Tells the workers if another launcher serves the store from this round, or this change, on.
+void Agent::follow_store(const Round& round) {
+  const std::string store = network::host_and_port(round.master_addr, round.master_port);
+  if (round.master_addr != round_.master_addr || round.master_port != round_.master_port) {
+    write_store_file(options_.launch.output.run_folder, store);
+    options_.tell("another launcher serves the store: from now on nodes join with --rdzv_endpoint=" + store);
+  }
 }
 
 // The number by which the job knows a worker now.

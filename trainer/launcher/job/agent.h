@@ -51,6 +51,7 @@ class Agent {
   void begin_recovery();
   Outcome supervise_round();
   bool goes_on();
+  void follow_store(const Round& round);
   NumberedRank present_rank(int64_t rank) const;
   void report(const Outcome& outcome);
   void tell_group(const NodeReport& report);

@@ -116,6 +116,21 @@ void JobRendezvous::serve_if_own(const GroupRequest& request) {
   }
 }
 
+// Listens where this launcher can serve the store if the one that does so now is lost. Null if that ends the job.
+std::shared_ptr<const Standby> JobRendezvous::standby(const GroupRequest& request, const LaunchOptions& launch) const {
+  if (request.backend != kElasticBackend || !launch.in_place) {
+    return nullptr;
+  }
+  const std::string towards = network::address_towards(request.endpoint.host);
+  const std::string& address = store_ != nullptr            ? own_address(request)
+                               : request.local_addr.empty() ? towards
+                                                            : request.local_addr;
+  if (address.empty()) {
+    return nullptr;  // The endpoint cannot be reached either, which the link reports.
+  }
+  return std::make_shared<const Standby>(Standby{address, open_store_socket(address, 0, {.address = "--local_addr"})});
+}
+
 void JobRendezvous::join(const GroupRequest& request, const LaunchOptions& launch,
                          std::chrono::milliseconds monitor_interval) {
   LinkOptions options{.host = request.endpoint.host,
@@ -125,7 +140,11 @@ void JobRendezvous::join(const GroupRequest& request, const LaunchOptions& launc
                       .monitor_interval = monitor_interval,
                       .hosted = store_,
                       .run_id = new_run_id(),
-                      .seal = {.secret = request.secret, .job = request.rdzv_id}};
+                      .seal = {.secret = request.secret, .job = request.rdzv_id},
+                      .standby = standby(request, launch)};
+  if (options.standby != nullptr) {
+    options.node.standby = network::host_and_port(options.standby->address, options.standby->socket.port());
+  }
   rendezvous_ = std::make_unique<StoreRendezvous>(options);
 }
 

@@ -12,11 +12,11 @@
 
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/program/job_secret.h"
-#include "trainer/launcher/group/hosted_store.h"
 #include "trainer/launcher/group/restart_rule.h"
 #include "trainer/launcher/job/launch_plan.h"
 #include "trainer/launcher/rendezvous/rendezvous.h"
 #include "trainer/launcher/rendezvous/rendezvous_options.h"
+#include "trainer/launcher/store/hosted_store.h"
 
 namespace narrowcast::launcher {
 
@@ -82,6 +82,7 @@ class JobRendezvous {
  private:
   void serve(const GroupRequest& request);
   void serve_if_own(const GroupRequest& request);
+  std::shared_ptr<const Standby> standby(const GroupRequest& request, const LaunchOptions& launch) const;
   void join(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 
   std::optional<network::ListeningSocket> socket_;

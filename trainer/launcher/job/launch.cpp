@@ -10,13 +10,13 @@
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/process/process_limits.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/launcher/group/hosted_store.h"
 #include "trainer/launcher/group/verdict.h"
 #include "trainer/launcher/job/agent.h"
 #include "trainer/launcher/job/launch_plan.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
+#include "trainer/launcher/store/hosted_store.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 
 #include "trainer/base/network/job_network.h"
@@ -141,6 +142,7 @@ void add_own_part(const LaunchOptions& options, const Round& round, WorkerComman
   }
   if (options.in_place && round.node > 0) {
     worker.environment[rendezvous::kNodeVariable] = absl::StrCat(round.node, "/", worker.local_rank);
+    worker.environment[rendezvous::kStoreFileVariable] = store_file(options.output.run_folder);
   }
   worker.environment["LOCAL_RANK"] = std::to_string(options.virtual_local_rank ? 0 : worker.local_rank);
   if (options.virtual_local_rank) {
@@ -213,6 +215,19 @@ void check_local_ranks(const OutputChoices& choices, int64_t nproc) {
   check_rank("--local_ranks_filter", choices.shown_ranks.empty() ? -1 : *choices.shown_ranks.rbegin(), nproc);
 }
 
+std::filesystem::path store_file(const std::filesystem::path& run_folder) { return run_folder / "store"; }
+
+void write_store_file(const std::filesystem::path& run_folder, const std::string& store) {
+  const std::filesystem::path file = store_file(run_folder);
+  const std::filesystem::path unfinished = file.string() + ".new";
+  std::ofstream written(unfinished);
+  written << store << '\n';
+  written.close();
+  std::error_code error;
+  std::filesystem::rename(unfinished, file, error);
+  TORCH_CHECK_VALUE(written.good() && !error, file.string(), ": cannot be written");
+}
+
 std::filesystem::path worker_folder(const std::filesystem::path& run_folder, const std::string& attempt,
                                     const std::string& rank) {
   return run_folder / ("attempt_" + attempt) / rank;
@@ -259,6 +274,7 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
   environment.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // unless the user set it
   environment.erase(rendezvous::kRecoveryVariable);
   environment.erase(rendezvous::kNodeVariable);
+  environment.erase(rendezvous::kStoreFileVariable);
   if (options.in_place) {
     environment[rendezvous::kRecoveryVariable] = rendezvous::kRecoveryInPlace;
   }

@@ -12,7 +12,7 @@
 
 #include "trainer/base/network/addresses.h"
 #include "trainer/launcher/group/group.h"
-#include "trainer/launcher/group/worker_entries.h"
+#include "trainer/launcher/store/worker_entries.h"
 
 namespace narrowcast::launcher {
 

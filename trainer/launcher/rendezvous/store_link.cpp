@@ -9,6 +9,9 @@
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
 #include "trainer/base/network/tcp_store.h"
+#include "trainer/launcher/rendezvous/endpoint_watch.h"
+#include "trainer/launcher/rendezvous/next_host.h"
+#include "trainer/launcher/store/store_host.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -23,7 +26,13 @@ constexpr milliseconds kPatienceAtEnd{1000};  // how long to wait for the thread
 // Both threads share it, so that it lives until both have ended.
 class StoreLink::Conversation {
  public:
-  explicit Conversation(LinkOptions options) : options_(std::move(options)) {}
+  explicit Conversation(LinkOptions options) : options_(std::move(options)), hosted_(options_.hosted) {
+    if (options_.succession) {
+      state_.ticket = options_.succession->ticket;
+      state_.decision = options_.succession->decision;
+      state_.is_succeeding = true;
+    }
+  }
 
   void run() {
     try {
@@ -34,7 +43,7 @@ class StoreLink::Conversation {
       const std::lock_guard lock(mutex_);
       // c10d's message about a lost connection names its internal functions.
       state_.broken =
-          state_.ticket == 0 ? first_line(error_message(error)) : "the launcher that served it has ended or was killed";
+          is_connected_ ? "the launcher that served it has ended or was killed" : first_line(error_message(error));
     }
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -83,49 +92,99 @@ class StoreLink::Conversation {
     changed_.notify_all();
   }
 
-  // Returns whether the thread ended.
-  bool stop() {
-    std::unique_lock lock(mutex_);
+  void ask_to_stop() {
+    const std::lock_guard lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
+  }
+
+  // Returns whether the thread ended.
+  bool stop() {
+    ask_to_stop();
+    std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatienceAtEnd, [this] { return ended_; });
   }
 
  private:
   void talk() {
-    if (!reach()) {
+    StorePtr store = succession_ ? find_successor() : find_store();
+    if (store == nullptr) {
       return;
     }
-    const StorePtr store = options_.hosted != nullptr ? options_.hosted->store()
-                                                      : network::reach_tcp_store(options_.host, options_.port,
-                                                                                 options_.rendezvous.read_timeout);
     JobSeal seal = options_.seal;
-    if (options_.hosted != nullptr && seal.secret) {
+    if (hosted_ != nullptr && seal.secret) {
       seal.session = program::random_nonce();
     }
     StoreMember member(store, seal);
     std::optional<StoreHost> host;
-    if (options_.hosted != nullptr) {
-      member.join_as_host(options_.node);
-      const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
-                                   .last_call = options_.rendezvous.last_call_timeout,
-                                   .silence = options_.rendezvous.silence()};
-      host.emplace(
-          store, Coordinator(options_.node, timeouts, options_.run_id), [this] { options_.hosted->forget_workers(); },
-          seal, options_.monitor_interval);
+    if (hosted_ != nullptr) {
+      introduce_host(member);
+      serve(host, store, seal);
     } else if (!find_host(member)) {
       return;
     }
+    std::optional<EndpointWatch> endpoint;
     PatientClock clock;
-    while (pause()) {
+    while (pause() && !has_moved(member)) {
       if (host) {
         host->step(clock.now());
       }
       tell_ended(*store);
-      tell_starts(*store);
+      if (has_host_decided()) {
+        tell_starts(*store);
+        if (host && succession_ && !endpoint) {
+          endpoint.emplace(MovedJob{options_.host, options_.port, host->decision().store, options_.seal});
+        }
+      }
       look_for_silent_ranks(*store);
       converse(member, host);
     }
+  }
+
+  // Returns null after stop().
+  StorePtr find_store() {
+    if (hosted_ != nullptr) {
+      return hosted_->store();
+    }
+    if (!reach()) {
+      return nullptr;
+    }
+    return network::reach_tcp_store(place_.host, place_.port, options_.rendezvous.read_timeout);
+  }
+
+  // Returns the store of the host that takes over.
+  StorePtr find_successor() {
+    NextHost next = find_next_host(*std::move(succession_), *options_.standby, options_.rendezvous.heartbeat_timeout);
+    succession_ = std::move(next.succession);
+    hosted_ = std::move(next.hosted);
+    const std::lock_guard lock(mutex_);
+    state_.server = next.ticket;
+    return next.store;
+  }
+
+  void serve(std::optional<StoreHost>& host, const StorePtr& store, const JobSeal& seal) {
+    const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
+                                 .last_call = options_.rendezvous.last_call_timeout,
+                                 .silence = options_.rendezvous.silence()};
+    const auto before_round = [this] { hosted_->forget_workers(); };
+    if (!succession_) {
+      host.emplace(store, Coordinator(options_.node, timeouts, options_.run_id), before_round, seal,
+                   options_.monitor_interval);
+      return;
+    }
+    host.emplace(store, Coordinator(options_.node, timeouts, *succession_), before_round, seal,
+                 options_.monitor_interval);
+    host->take_over(*succession_, options_.rendezvous.heartbeat_timeout);
+  }
+
+  void introduce_host(StoreMember& member) {
+    if (succession_) {
+      member.join_again_as_host(options_.node, succession_->ticket);
+    } else {
+      member.join_as_host(options_.node);
+    }
+    const std::lock_guard lock(mutex_);
+    state_.is_host = true;
   }
 
   // Announces a rank that ended. Must precede the report, after which the round may be over.
@@ -137,6 +196,31 @@ class StoreLink::Conversation {
     if (rank) {
       tell_ended_rank(store, run_id, *rank);
     }
+  }
+
+  // Before the first round, returns whether the job runs in another store, and tells that.
+  bool has_moved(StoreMember& member) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (state_.decision && (state_.decision->phase != Decision::Phase::kForming || state_.decision->round > 0)) {
+        return false;
+      }
+    }
+    std::string moved = member.moved_to();
+    const std::lock_guard lock(mutex_);
+    state_.moved = std::move(moved);
+    return !state_.moved.empty();
+  }
+
+  // Whether the host knows all members. One that took over numbers starts from then on.
+  bool has_host_decided() const {
+    const std::lock_guard lock(mutex_);
+    return knows_starts();
+  }
+
+  // The same. The mutex must be locked.
+  bool knows_starts() const {
+    return !options_.succession || state_.decision->store != options_.succession->decision.store;
   }
 
   // Announces processes that are about to start.
@@ -170,11 +254,13 @@ class StoreLink::Conversation {
 
   // Waits until the store's port accepts connections. Returns false after stop().
   bool reach() {
-    const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
+    // A launcher that took over is reached soon, or was lost, too.
+    const Clock::time_point deadline =
+        Clock::now() + (options_.elsewhere ? kAttempt : options_.rendezvous.read_timeout);
     std::string reason;
-    while (options_.hosted == nullptr) {
+    for (;;) {
       milliseconds left = kAttempt;
-      reason = try_to_reach(options_.host, options_.port, left);
+      reason = try_to_reach(place_.host, place_.port, left);
       if (reason.empty()) {
         break;
       }
@@ -189,21 +275,25 @@ class StoreLink::Conversation {
   // Waits until a host has accepted the member. Returns false after stop().
   bool find_host(StoreMember& member) {
     const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
-    while (!member.has_host() || !member.join(options_.node)) {
+    const auto joins = [&] {
+      return succession_ ? member.join_again(options_.node, succession_->ticket)
+                         : member.has_host() && member.join(options_.node);
+    };
+    while (!has_moved(member) && !joins()) {
       TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "the store there does not belong to narrowcast-run",
                        options_.seal.secret ? " with this job's secret" : "");
       if (!pause()) {
         return false;
       }
     }
-    return true;
+    return state().moved.empty();
   }
 
   // Waits until the next requests are due. Returns false after stop().
   bool pause() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, options_.monitor_interval, [this] {
-      return stopping_ || succeeded_ || !starting_.empty() || report_ || (leaving_ && !state_.left);
+      return stopping_ || succeeded_ || (!starting_.empty() && knows_starts()) || report_ || (leaving_ && !state_.left);
     });
     return !stopping_;
   }
@@ -223,7 +313,12 @@ class StoreLink::Conversation {
     }
     Decision decision = host ? host->decision() : member.decision();
     const HostSign sign = host ? HostSign() : member.host_sign();
+    if (member.learn(decision)) {
+      next_beat_ = Clock::now();  // The host waits for it.
+    }
     const std::lock_guard lock(mutex_);
+    is_connected_ = true;
+    state_.is_succeeding = false;
     state_.ticket = member.ticket();
     state_.decision = std::move(decision);
     state_.left = leaving;
@@ -246,6 +341,9 @@ class StoreLink::Conversation {
   }
 
   const LinkOptions options_;
+  std::optional<Succession> succession_ = options_.succession;
+  const Endpoint place_ = options_.elsewhere.value_or(Endpoint{options_.host, options_.port});
+  std::shared_ptr<HostedStore> hosted_;  // the store, if served here
   Clock::time_point next_beat_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -254,6 +352,7 @@ class StoreLink::Conversation {
   std::set<NumberedRank> starting_;   // ranks whose starts are to be announced
   std::set<NumberedRank> watched_;    // ranks that may be found silent
   std::optional<RoundReport> report_;
+  bool is_connected_ = false;  // the host has answered
   bool leaving_ = false;
   bool stopping_ = false;
   bool ended_ = false;
@@ -264,6 +363,9 @@ StoreLink::StoreLink(LinkOptions options)
       thread_([conversation = conversation_] { conversation->run(); }) {}
 
 StoreLink::~StoreLink() {
+  if (!thread_.joinable()) {
+    return;
+  }
   if (conversation_->stop()) {
     thread_.join();
   } else {
@@ -282,5 +384,10 @@ void StoreLink::watch(const std::set<NumberedRank>& ranks) { conversation_->watc
 void StoreLink::report(const RoundReport& report) { conversation_->report(report); }
 
 void StoreLink::leave() { conversation_->leave(); }
+
+void StoreLink::abandon() {
+  conversation_->ask_to_stop();
+  thread_.detach();
+}
 
 }  // namespace narrowcast::launcher

@@ -17,11 +17,12 @@
 #include <thread>
 
 #include "trainer/launcher/group/group.h"
-#include "trainer/launcher/group/hosted_store.h"
-#include "trainer/launcher/group/store_protocol.h"
-#include "trainer/launcher/group/worker_entries.h"
+#include "trainer/launcher/group/succession.h"
 #include "trainer/launcher/posix/worker_runner.h"
 #include "trainer/launcher/rendezvous/rendezvous_options.h"
+#include "trainer/launcher/store/hosted_store.h"
+#include "trainer/launcher/store/store_member.h"
+#include "trainer/launcher/store/worker_entries.h"
 
 namespace narrowcast::launcher {
 
@@ -45,14 +46,18 @@ class PatientClock {
 
 // The store, this node, and its timeouts.
 struct LinkOptions {
-  std::string host;  // address of the store
+  std::string host;  // address where the launchers meet, and of the store unless it is elsewhere
   int64_t port = 0;
+  std::optional<Endpoint> elsewhere = {};  // of the store of a launcher that took over from the one there
   NodeDescription node;
   RendezvousOptions rendezvous;
   std::chrono::milliseconds monitor_interval;  // between two rounds of requests
   std::shared_ptr<HostedStore> hosted = {};    // the store, if served here; shared with a thread left behind
   std::string run_id;  // name of the job if this launcher serves the store and --rdzv_id is not given
   JobSeal seal = {};   // seal of the launchers' entries
+  // Where this launcher serves the store if it takes over; null: it never does. Shared with a thread left behind.
+  std::shared_ptr<const Standby> standby = {};
+  std::optional<Succession> succession = {};  // the host before was lost; `hosted` is null then
 };
 
 // The state of the group.
@@ -60,12 +65,16 @@ struct LinkState {
   int64_t answers = 0;  // answers with a new heartbeat of the host; all, if this launcher is the host
   int64_t ticket = 0;   // 0: not joined yet
   std::optional<Decision> decision = {};
-  std::string broken = {};                      // why no more answers will come; empty: they may
-  bool others_left = false;                     // no launcher needs the store any more
-  bool left = false;                            // leave() was written to the store
-  int64_t rejected = 0;                         // number of ignored entries
-  HostSign host = {};                           // last heartbeat of another launcher that serves the store
-  bool host_is_spoiled = false;                 // its heartbeats were overwritten or removed since the last one
+  bool is_host = false;          // this launcher serves the store
+  bool is_succeeding = false;    // the next host has not been found yet; `decision` is that of the last one
+  std::string moved = {};        // "HOST:PORT" where the job runs, if it does not run here; no more answers will come
+  int64_t server = 0;            // ticket of the launcher that serves the store, if another one took over
+  std::string broken = {};       // why no more answers will come; empty: they may
+  bool others_left = false;      // no launcher needs the store any more
+  bool left = false;             // leave() was written to the store
+  int64_t rejected = 0;          // number of ignored entries
+  HostSign host = {};            // last heartbeat of another launcher that serves the store
+  bool host_is_spoiled = false;  // its heartbeats were overwritten or removed since the last one
   std::map<NumberedRank, int64_t> starts = {};  // result of a rank's last announced start; none: not in the store yet
   SilentRanks silent = {};                      // of the ranks that are watched
 };
@@ -91,6 +100,8 @@ class StoreLink {
   void report(const RoundReport& report);
   // Announces that this launcher has seen the end of the job.
   void leave();
+  // Stops the thread without waiting for it: this launcher has given up the host.
+  void abandon();
 
  private:
   class Conversation;

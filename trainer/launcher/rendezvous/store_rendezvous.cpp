@@ -1,7 +1,9 @@
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
@@ -15,8 +17,9 @@ constexpr milliseconds kLongestPause = std::chrono::hours(1);  // limit of the h
 Directive over(const GroupEnd& end) { return {.kind = Directive::Kind::kOver, .end = end}; }
 
 Round round_of(const Decision& decision, const NodeState& state, const Member& own) {
-  Round round{.master_addr = state.master_addr,
-              .master_port = state.master_port,
+  const std::optional<network::HostAndPort> moved = network::parse_host_and_port(decision.store);
+  Round round{.master_addr = moved ? moved->host : state.master_addr,
+              .master_port = moved ? moved->port.value_or(0) : state.master_port,
               .run_id = decision.run_id,
               .nodes = static_cast<int64_t>(decision.members.size()),
               .world_size = 0,
@@ -68,11 +71,19 @@ Directive directive_for(const Decision& decision, const NodeState& state) {
 StoreRendezvous::StoreRendezvous(const LinkOptions& options)
     : options_(options),
       place_("the store at " + network::host_and_port(options.host, options.port)),
-      link_(options),
+      link_(std::in_place, options),
       began_(Clock::now()) {}
 
 Directive StoreRendezvous::directive() {
-  const LinkState state = link_.state();
+  const LinkState state = link_->state();
+  if (lost_.empty() && !state.moved.empty()) {
+    follow(state.moved);
+    return before_joining();
+  }
+  if (lost_.empty() && options_.elsewhere && state.ticket == 0 && !state.broken.empty()) {
+    follow_no_more();
+    return before_joining();
+  }
   if (lost_.empty()) {
     const bool silent = state.decision ? host_is_silent(state) : never_spoke();
     lost_ = !state.broken.empty() ? state.broken
@@ -80,6 +91,9 @@ Directive StoreRendezvous::directive() {
             : state.host_is_spoiled
                 ? "no heartbeat of the launcher that serves it, and another process overwrites or removes its entries"
                 : "no answer; the launcher that serves it hangs, or the network is down";
+    if (!lost_.empty() && find_next_host(state)) {
+      lost_.clear();
+    }
   }
   if (!lost_.empty()) {
     return over({.cause = GroupEnd::Cause::kAborted, .text = place_ + ": " + lost_, .code = program::kPeerFailed});
@@ -99,9 +113,69 @@ Directive StoreRendezvous::directive() {
     round_ = directive.round.restart_count;
   }
   if (directive.kind == Directive::Kind::kOver) {
-    link_.leave();
+    link_->leave();
   }
   return directive;
+}
+
+// If the host is lost while members may change, another launcher takes over. Returns false if none may.
+bool StoreRendezvous::find_next_host(const LinkState& state) {
+  const bool runs = state.decision && state.decision->phase == Decision::Phase::kRunning &&
+                    state.decision->changes_in_place && state.decision->round == round_ && reported_round_ != round_;
+  if (!runs || state.is_host || signal_ != 0 || options_.standby == nullptr) {
+    return false;
+  }
+  if (state.is_succeeding && (state.server == 0 || state.server == state.ticket)) {
+    return false;  // This launcher was to serve the store, and could not.
+  }
+  const int64_t host = state.server != 0 ? state.server : state.decision->host;
+  gone_.emplace(host, lost_);
+  Succession succession = {.decision = *state.decision, .ticket = state.ticket, .store = {}, .lost = gone_};
+  if (!may_take_over(succession)) {
+    return false;
+  }
+  options_.node.starts = starts_;
+  options_.succession = std::move(succession);
+  place_ = "the store that another launcher should serve";
+  renew_link();
+  return true;
+}
+
+// Joins the job in another store than the one where the launchers were to meet.
+void StoreRendezvous::follow(const std::string& store) {
+  const std::optional<network::HostAndPort> place = network::parse_host_and_port(store);
+  if (!place || !place->port) {
+    lost_ = "it names " + in_quotes(store) + " as the store where the job runs";
+    return;  // The next directive ends the launcher.
+  }
+  options_.elsewhere = Endpoint{.host = place->host, .port = *place->port};
+  place_ = "the store at " + store;
+  if (std::exchange(followed_, store) != store) {
+    began_ = Clock::now();
+  }
+  renew_link();
+}
+
+// The launcher there was lost, too: the endpoint will tell who took over from it.
+void StoreRendezvous::follow_no_more() {
+  options_.elsewhere.reset();
+  place_ = "the store at " + network::host_and_port(options_.host, options_.port);
+  renew_link();
+}
+
+void StoreRendezvous::renew_link() {
+  link_->abandon();
+  options_.hosted = nullptr;
+  link_.emplace(options_);
+  if (succeeded_) {
+    link_->rank_succeeded(*succeeded_);
+  }
+  for (const NumberedRank& rank : starting_) {
+    link_->announce_start(rank);
+  }
+  answers_ = 0;
+  renewed_ = clock_.now();
+  heard_ = renewed_;
 }
 
 Directive StoreRendezvous::before_joining() const {
@@ -118,7 +192,11 @@ bool StoreRendezvous::host_is_silent(const LinkState& state) {
   heard_ = state.answers != answers_ ? now : heard_;
   answers_ = state.answers;
   const milliseconds pauses = 2 * std::clamp(state.host.pause, milliseconds(0), kLongestPause);
-  return options_.hosted == nullptr && now - heard_ > options_.rendezvous.heartbeat_timeout + pauses;
+  // Each member before this one may take the time-out to notice the loss.
+  const auto patience = static_cast<int64_t>(state.decision->members.size()) * options_.rendezvous.heartbeat_timeout +
+                        options_.rendezvous.read_timeout;
+  heard_ = state.is_succeeding && now - renewed_ < patience ? now : heard_;
+  return !state.is_host && now - heard_ > options_.rendezvous.heartbeat_timeout + pauses;
 }
 
 // Returns whether the store's port accepts connections but never answers like a store. If nothing listened, the link
@@ -128,28 +206,45 @@ bool StoreRendezvous::never_spoke() const {
   return options_.hosted == nullptr && Clock::now() - began_ > 2 * limits.read_timeout + limits.heartbeat_timeout;
 }
 
+void StoreRendezvous::rank_succeeded(int64_t rank) {
+  succeeded_ = rank;
+  link_->rank_succeeded(rank);
+}
+
+void StoreRendezvous::announce_start(const NumberedRank& rank) {
+  starting_.insert(rank);
+  link_->announce_start(rank);
+}
+
 std::optional<int64_t> StoreRendezvous::announced_start(const NumberedRank& rank) {
-  const LinkState state = link_.state();
+  const LinkState state = link_->state();
   const auto found = state.starts.find(rank);
-  return found == state.starts.end() ? std::nullopt : std::optional(found->second);
+  if (found == state.starts.end()) {
+    return std::nullopt;
+  }
+  starting_.erase(rank);
+  starts_ = std::max(starts_, found->second);
+  return found->second;
 }
 
 SilentRanks StoreRendezvous::silent_ranks(const std::set<NumberedRank>& ranks) {
-  link_.watch(ranks);
-  return link_.state().silent;
+  link_->watch(ranks);
+  return link_->state().silent;
 }
 
 void StoreRendezvous::report(const NodeReport& report) {
   signal_ = signal_ == 0 ? report.signal : signal_;
   reported_round_ = round_;
-  link_.watch({});
+  starting_.clear();
+  succeeded_.reset();
+  link_->watch({});
   if (lost_.empty()) {  // After a loss the others must see missing heartbeats; a report would look requested.
-    link_.report({.round = round_, .report = report});
+    link_->report({.round = round_, .report = report});
   }
 }
 
 bool StoreRendezvous::may_leave() {
-  const LinkState state = link_.state();
+  const LinkState state = link_->state();
   const Clock::time_point now = Clock::now();
   over_since_ = over_since_.value_or(now);
   const bool done = state.left && state.others_left;

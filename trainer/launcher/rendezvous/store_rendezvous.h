@@ -1,7 +1,10 @@
 // The rendezvous of a job on several nodes, through a store (group/store_protocol.h).
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "trainer/launcher/rendezvous/rendezvous.h"
@@ -15,25 +18,35 @@ class StoreRendezvous : public Rendezvous {
   explicit StoreRendezvous(const LinkOptions& options);
 
   Directive directive() override;
-  void rank_succeeded(int64_t rank) override { link_.rank_succeeded(rank); }
-  void announce_start(const NumberedRank& rank) override { link_.announce_start(rank); }
+  void rank_succeeded(int64_t rank) override;
+  void announce_start(const NumberedRank& rank) override;
   std::optional<int64_t> announced_start(const NumberedRank& rank) override;
   SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) override;
   void report(const NodeReport& report) override;
   bool may_leave() override;
-  int64_t ignored_entries() const override { return link_.state().rejected; }
+  int64_t ignored_entries() const override { return link_->state().rejected; }
 
  private:
   Directive before_joining() const;
+  bool find_next_host(const LinkState& state);
+  void follow(const std::string& store);
+  void follow_no_more();
+  void renew_link();
   bool host_is_silent(const LinkState& state);
   bool never_spoke() const;
 
-  const LinkOptions options_;
-  const std::string place_;  // the store's address, for users
-  StoreLink link_;
-  int64_t round_ = -1;  // the last round that was run
+  LinkOptions options_;
+  std::string place_;  // the store's address, for users
+  std::optional<StoreLink> link_;
+  std::string followed_;                 // where the endpoint last told that the job runs
+  std::optional<int64_t> succeeded_;     // the last rank of the round that succeeded
+  std::set<NumberedRank> starting_;      // whose announced starts are not in a store yet
+  int64_t starts_ = 0;                   // the largest number of a start that this launcher has announced
+  std::map<int64_t, std::string> gone_;  // hosts of the round that were given up, and why
+  int64_t round_ = -1;                   // the last round that was run
   int64_t reported_round_ = -2;
-  int64_t answers_ = 0;  // LinkState::answers at the last call
+  Clock::time_point renewed_;  // when the link was made anew
+  int64_t answers_ = 0;        // LinkState::answers at the last call
   Clock::time_point began_;
   PatientClock clock_;
   Clock::time_point heard_ = clock_.now();  // time of the last new answer

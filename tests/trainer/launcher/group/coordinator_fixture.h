@@ -75,11 +75,15 @@ class CoordinatorTest : public ::testing::Test {
     view(ticket).report = RoundReport{.round = decision().round, .report = report};
   }
 
-  // Advances the time; live launchers send heartbeats.
+  // Advances the time. Live launchers send heartbeats and, unless they are deaf, know the last decision.
   const Decision& after(int64_t time) {
     now += milliseconds(time);
     for (NodeView& node : views) {
-      node.beats += dead.contains(node.ticket) ? 0 : 1;
+      const bool lives = !dead.contains(node.ticket);
+      node.beats += lives ? 1 : 0;
+      if (lives && !deaf.contains(node.ticket) && decision().phase == Phase::kRunning) {
+        node.known = {.round = decision().round, .changes = decision().changes};
+      }
     }
     return coordinator->step(now, views);
   }
@@ -95,6 +99,7 @@ class CoordinatorTest : public ::testing::Test {
   std::optional<Coordinator> coordinator;
   std::vector<NodeView> views;
   std::set<int64_t> dead;
+  std::set<int64_t> deaf;
   Clock::time_point now;
 };
 

@@ -129,7 +129,7 @@ TEST(GroupJson, RefusesWhatNoLauncherWrites) {
   lacking.erase("round");
   EXPECT_EQ(error_of(lacking.dump()), kBegin + "'round' is missing");
   EXPECT_EQ(error_of(decision_with("members", 7)), kBegin + "a value must be array, but is number");
-  const nlohmann::json member = {{"ticket", 1}, {"name", "n"}, {"nproc", 1'000'000'000}, {"role", ""}};
+  const nlohmann::json member = {{"ticket", 1}, {"name", "n"}, {"nproc", 1'000'000'000}, {"role", ""}, {"standby", ""}};
   EXPECT_EQ(error_of(decision_with("members", nlohmann::json::array({member}))),
             kBegin + "nproc is 1000000000, not in 1..65536");
   nlohmann::json failed = nlohmann::json::parse(
@@ -150,13 +150,20 @@ TEST(GroupJson, KeepsADecision) {
   decision.phase = Decision::Phase::kRunning;
   decision.round = 2;
   decision.run_id = "job";
-  decision.members = {{.ticket = 4, .name = "node 0 (a)", .nproc = 8, .role = "r"}};
+  decision.members = {{.ticket = 4, .name = "node 0 (a)", .nproc = 8, .role = "r", .standby = "b:1"}};
+  decision.changes_in_place = true;
+  decision.host = 4;
+  decision.store = "c:2";
   decision.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = record(), .stopped_ranks = 7};
   decision.evicted[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
   const Decision read = parse_decision(to_text(decision));
   EXPECT_EQ(read.phase, Decision::Phase::kRunning);
   EXPECT_EQ(read.members.at(0).ticket, 4);
   EXPECT_EQ(read.members.at(0).nproc, 8);
+  EXPECT_EQ(read.members.at(0).standby, "b:1");
+  EXPECT_TRUE(read.changes_in_place);
+  EXPECT_EQ(read.host, 4);
+  EXPECT_EQ(read.store, "c:2");
   EXPECT_EQ(read.end->failure->rank, 5);
   EXPECT_EQ(read.end->stopped_ranks, 7);
   EXPECT_EQ(read.evicted.at(9).text, "late");

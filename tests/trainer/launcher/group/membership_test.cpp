@@ -68,10 +68,10 @@ TEST(Roster, KnowsWhetherTheOthersLeft) {
   Roster roster(milliseconds(1000));
   NodeView gone = view_of(2, 1);
   roster.look(at(0), {view_of(1, 1), gone, view_of(3, 1)});
-  EXPECT_FALSE(roster.others_left());
+  EXPECT_FALSE(roster.others_left(1));
   gone.left = true;
   roster.look(at(2000), {view_of(1, 2), gone, view_of(3, 1)});  // the third node is lost
-  EXPECT_TRUE(roster.others_left());
+  EXPECT_TRUE(roster.others_left(1));
 }
 
 NodeView node(int64_t ticket, int64_t node_rank = 0) {

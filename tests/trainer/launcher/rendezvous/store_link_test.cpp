@@ -12,7 +12,6 @@
 #include "tests/support/job_secret.h"
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/network/tcp_store.h"
-#include "trainer/launcher/group/store_protocol.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -9,7 +9,8 @@
 
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/launcher/group/store_protocol.h"
+#include "trainer/launcher/store/store_host.h"
+#include "trainer/launcher/store/store_member.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -13,8 +13,9 @@
 #include <narrowcast/errors.h>
 #include "tests/support/job_secret.h"
 #include "tests/support/loopback_socket.h"
-#include "trainer/launcher/group/hosted_store.h"
-#include "trainer/launcher/group/store_protocol.h"
+#include "trainer/launcher/store/hosted_store.h"
+#include "trainer/launcher/store/store_host.h"
+#include "trainer/launcher/store/store_member.h"
 
 namespace narrowcast::launcher {
 namespace {

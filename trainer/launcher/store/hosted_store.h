@@ -27,6 +27,12 @@ struct EndpointFlags {
 // A port in use is a PortInUseError.
 network::ListeningSocket open_store_socket(const std::string& address, int64_t port, const EndpointFlags& flags);
 
+// The socket at which a launcher can serve the store later. Others may connect before: they wait for answers.
+struct Standby {
+  std::string address;
+  network::ListeningSocket socket;
+};
+
 // Tries to connect once to each address of `host`. All attempts share `left`, from which the time spent is subtracted.
 // The name lookup is not limited: it takes as long as the machine's resolver. Returns the reason of a failure, e.g.
 // "Connection refused", and an empty text on success.

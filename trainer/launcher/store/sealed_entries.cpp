@@ -1,4 +1,4 @@
-#include "trainer/launcher/group/sealed_entries.h"
+#include "trainer/launcher/store/sealed_entries.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/store/hosted_store.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -1,35 +1,23 @@
-#include "trainer/launcher/group/store_protocol.h"
+#include "trainer/launcher/store/store_host.h"
 
 #include <absl/strings/numbers.h>
+#include <absl/strings/str_split.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <utility>
 
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
 #include "ops/common/text.h"
 #include "trainer/base/process/failpoint.h"
-#include "trainer/launcher/group/hosted_store.h"
-#include "trainer/launcher/group/worker_entries.h"
+#include "trainer/launcher/store/store_protocol.h"
+#include "trainer/launcher/store/worker_entries.h"
 
 namespace narrowcast::launcher {
 namespace {
 
-std::string key(const std::string& name) { return kLauncherKeys + name; }
-std::string node_key(int64_t ticket, const std::string& name) {
-  return key("node/" + std::to_string(ticket) + "/" + name);
-}
-
 std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
-int64_t number(const std::string& value) {
-  int64_t parsed = 0;
-  NARROWCAST_CHECK_INPUT(absl::SimpleAtoi(value, &parsed),
-                         "the launchers' store does not hold a number: ", in_quotes(value));
-  return parsed;
-}
 
 constexpr std::array kNodeKeys = {"beat", "report", "left"};
 
@@ -56,108 +44,9 @@ bool lacks_some_of(const Decision& now, const Decision& before) {
                      [&](const Member& member) { return !places.first_rank(member.ticket).has_value(); });
 }
 
-constexpr size_t kMostBytesOfADecision = size_t{8} << 20;  // The largest value that a store takes.
-
-// A launcher without an answer for this time draws another ticket: an attacker may have replayed an old hello with its
-// ticket.
-constexpr std::chrono::seconds kPatienceWithATicket{10};
+bool has_entries(const NodeView& node) { return node.unreadable.empty() && node.absent.empty(); }
 
 }  // namespace
-
-bool StoreMember::has_host() {
-  return entries_.has_secret() ? entries_.read(key("decision")).has_value() : entries_.get(key("decision")).has_value();
-}
-
-// Requests the session. Returns whether the session is known: the host has answered then.
-bool StoreMember::knows_session() {
-  if (!entries_.has_secret() || !entries_.session().empty()) {
-    return true;
-  }
-  if (hello_.empty()) {
-    hello_ = program::random_nonce();
-    said_hello_ = Clock::now();
-    entries_.set_in("", own_key("hello"), hello_);
-  } else {
-    entries_.set_again(own_key("hello"));
-  }
-  if (const std::optional<std::string> session = entries_.get_in(hello_, own_key("welcome"))) {
-    const size_t space = std::min(session->rfind(' '), session->size());
-    entries_.begin_session(session->substr(0, space));
-    entries_.begin_at(key("steps"), number(session->substr(space)));
-  } else if (Clock::now() - said_hello_ > kPatienceWithATicket) {
-    ticket_ = 0;
-    hello_.clear();
-  }
-  return !entries_.session().empty();
-}
-
-bool StoreMember::join(const NodeDescription& node) {
-  if (ticket_ == 0) {
-    ticket_ = entries_.store().add(key("tickets"), 1);
-    NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store counts ", ticket_,
-                           " launchers: another process writes to it");
-    pass(Failpoint::kTicketDrawn);
-  }
-  const bool is_let_in = knows_session();
-  if (!is_let_in || (entries_.has_secret() && !entries_.get(key("decision"), kMostBytesOfADecision))) {
-    return false;  // Until a valid decision has been read; later reads return that one.
-  }
-  introduce(node);
-  return true;
-}
-
-void StoreMember::join_as_host(const NodeDescription& node) {
-  ticket_ = 1;
-  entries_.store().set(key("tickets"), "1");
-  pass(Failpoint::kTicketDrawn);
-  introduce(node);
-}
-
-void StoreMember::introduce(const NodeDescription& node) {
-  beat();
-  pass(Failpoint::kFirstBeatGiven);
-  entries_.set(own_key("report"), "");
-  entries_.set(own_key("left"), "0");
-  entries_.set(own_key("description"), to_text(node));
-  is_described_ = true;
-  pass(Failpoint::kNodeDescribed);
-}
-
-std::string StoreMember::own_key(const std::string& name) const { return node_key(ticket_, name); }
-
-void StoreMember::beat() {
-  entries_.set(own_key("beat"), std::to_string(++beats_));
-  if (entries_.has_secret() && is_described_) {
-    for (const char* const name : {"report", "left", "description"}) {
-      entries_.set_again(own_key(name));
-    }
-  }
-}
-
-void StoreMember::report(const RoundReport& report) {
-  entries_.set(own_key("report"), to_text(report));
-  pass(Failpoint::kReportWritten);
-}
-
-void StoreMember::leave() {
-  entries_.set(own_key("left"), "1");
-  pass(Failpoint::kLeaveWritten);
-}
-
-Decision StoreMember::decision() {
-  const std::optional<std::string> decision = entries_.get(key("decision"), kMostBytesOfADecision);
-  NARROWCAST_CHECK_INPUT(decision.has_value(), "the launchers' store does not hold the decision");
-  return parse_decision(*decision);
-}
-
-HostSign StoreMember::host_sign() {
-  const std::string sign = entries_.get(key("steps")).value_or("0 0");
-  const size_t space = std::min(sign.find(' '), sign.size());
-  const int64_t proven = entries_.newest(key("steps"));
-  return {.steps = entries_.has_secret() ? proven : number(sign.substr(0, space)),
-          .pause = std::chrono::milliseconds(number(sign.substr(space))),
-          .spoiled = entries_.spoiled(key("steps"))};
-}
 
 StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal,
                      std::chrono::milliseconds pause)
@@ -169,7 +58,67 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
   publish(coordinator_.decision());
 }
 
+void StoreHost::take_over(const Succession& succession, std::chrono::milliseconds patience) {
+  prepared_ = succession.decision;
+  gathering_ = Gathering{.succession = succession, .patience = patience};
+  for (const Member& member : succession.decision.members) {
+    tickets_ = std::max(tickets_, member.ticket);
+    if (!succession.lost.contains(member.ticket)) {
+      expected_.push_back(member.ticket);
+    }
+  }
+  for (const auto& [ticket, end] : succession.decision.evicted) {
+    tickets_ = std::max(tickets_, ticket);
+  }
+  entries_.store().set(launcher_key("tickets"), std::to_string(tickets_));
+}
+
+bool StoreHost::has_joined(const Member& member) const {
+  return std::ranges::find(nodes_, member.ticket, &NodeView::ticket) != nodes_.end();
+}
+
+// Whether members that may still come are missing.
+bool StoreHost::is_gathering(Clock::time_point now) {
+  if (!gathering_) {
+    return false;
+  }
+  gathering_->since = gathering_->since.value_or(now);
+  look_for_newcomers();
+  const Succession& succession = gathering_->succession;
+  const bool all_came = std::ranges::all_of(succession.decision.members, [&](const Member& member) {
+    return succession.lost.contains(member.ticket) || has_joined(member);
+  });
+  if (!all_came && now - *gathering_->since < gathering_->patience) {
+    return true;
+  }
+  end_gathering();
+  return false;
+}
+
+// Members that have not come are lost. Numbers of starts go on, also those of which only other launchers know.
+void StoreHost::end_gathering() {
+  const Succession succession = std::move(gathering_->succession);
+  gathering_.reset();
+  int64_t starts = 0;
+  for (const NodeView& node : nodes_) {
+    starts = std::max(starts, node.node.starts);
+  }
+  set_starts(entries_.store(), succession.decision.run_id, starts);
+  for (const Member& member : succession.decision.members) {
+    if (!has_joined(member)) {
+      const auto found = succession.lost.find(member.ticket);
+      const std::string why = found == succession.lost.end() ? "it does not answer" : found->second;
+      nodes_.push_back({.ticket = member.ticket, .node = {}, .absent = why});
+      std::erase(expected_, member.ticket);
+    }
+  }
+}
+
 void StoreHost::step(Clock::time_point now) {
+  if (is_gathering(now)) {
+    publish(coordinator_.decision());
+    return give_sign();
+  }
   const std::string run_id = coordinator_.decision().run_id;
   if (coordinator_.numbers_ranks_anew()) {
     if (can_regroup(entries_.store(), run_id)) {
@@ -213,7 +162,7 @@ std::vector<NodeView> StoreHost::look() {
     return nodes_;
   }
   for (NodeView& node : nodes_) {
-    if (node.unreadable.empty()) {
+    if (has_entries(node)) {
       node.unreadable = failure_of([&] { look_at_sealed(node); });
     }
   }
@@ -238,7 +187,7 @@ void StoreHost::look_at_plain() {
   std::vector<NodeView*> readable;
   for (NodeView& node : nodes_) {
     const std::vector<std::string> own = keys_of_node(node.ticket);
-    if (node.unreadable.empty()) {
+    if (has_entries(node)) {
       keys.insert(keys.end(), own.begin(), own.end());
       readable.push_back(&node);
     }
@@ -263,7 +212,11 @@ void StoreHost::look_at_plain() {
 // `texts` are the values of kNodeKeys. A missing value leaves its member of `node` unchanged.
 void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string>>& texts) {
   if (texts[0]) {
-    node.beats = number(*texts[0]);
+    const std::vector<std::string> numbers = absl::StrSplit(*texts[0], ' ');
+    NARROWCAST_CHECK_INPUT(numbers.size() == 3,
+                           "the launchers' store does not hold a heartbeat: ", in_quotes(*texts[0]));
+    node.beats = stored_number(numbers[0]);
+    node.known = {.round = stored_number(numbers[1]), .changes = stored_number(numbers[2])};
   }
   if (texts[1]) {
     node.report = texts[1]->empty() ? std::optional<RoundReport>() : parse_report(*texts[1]);
@@ -278,7 +231,7 @@ void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string
 //   - Without a secret, newcomers fail if the counter is too large or not a number. If it is smaller, newcomers draw
 //     tickets that others have.
 int64_t StoreHost::tickets_drawn() {
-  const std::string counter = entries_.read(key("tickets")).value_or("0");
+  const std::string counter = entries_.read(launcher_key("tickets")).value_or("0");
   int64_t tickets = 0;
   const bool is_number = absl::SimpleAtoi(counter, &tickets);
   if (is_number && tickets_ <= tickets && tickets <= kMostLaunchers) {
@@ -287,7 +240,7 @@ int64_t StoreHost::tickets_drawn() {
   if (!entries_.has_secret()) {
     return is_number && tickets > kMostLaunchers ? kMostLaunchers : tickets_;
   }
-  entries_.store().set(key("tickets"), std::to_string(tickets_));
+  entries_.store().set(launcher_key("tickets"), std::to_string(tickets_));
   return tickets_;
 }
 
@@ -300,7 +253,8 @@ void StoreHost::welcome(int64_t ticket) {
   }
   if (const std::optional<std::string> hello = entries_.get_in("", node_key(ticket, "hello"))) {
     welcomed_[ticket] = *hello;
-    entries_.set_in(*hello, own_key, entries_.session() + " " + std::to_string(entries_.written(key("steps"))));
+    entries_.set_in(*hello, own_key,
+                    entries_.session() + " " + std::to_string(entries_.written(launcher_key("steps"))));
   }
 }
 
@@ -348,16 +302,16 @@ void StoreHost::look_for_newcomers() {
 void StoreHost::publish(const Decision& decision) {
   const std::string now = to_text(decision);
   if (now != published_) {
-    entries_.set(key("decision"), now);
+    entries_.set(launcher_key("decision"), now);
     published_ = now;
     pass(Failpoint::kDecisionPublished);
   } else if (entries_.has_secret()) {
-    entries_.set_again(key("decision"));
+    entries_.set_again(launcher_key("decision"));
   }
 }
 
 void StoreHost::give_sign() {
-  entries_.set(key("steps"), std::to_string(++steps_) + " " + std::to_string(pause_.count()));
+  entries_.set(launcher_key("steps"), std::to_string(++steps_) + " " + std::to_string(pause_.count()));
 }
 
 }  // namespace narrowcast::launcher

@@ -1,4 +1,4 @@
-#include "trainer/launcher/group/worker_entries.h"
+#include "trainer/launcher/store/worker_entries.h"
 
 #include <charconv>
 #include <vector>
@@ -33,6 +33,10 @@ void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank
 
 bool has_ended_rank(c10d::Store& store, const std::string& run_id) {
   return store.check({key_of(run_id, rendezvous::kEndedRank)});
+}
+
+void set_starts(c10d::Store& store, const std::string& run_id, int64_t starts) {
+  store.set(key_of(run_id, rendezvous::kStarts), stored(std::to_string(starts)));
 }
 
 void announce_places(c10d::Store& store, const std::string& run_id, const rendezvous::Places& places) {

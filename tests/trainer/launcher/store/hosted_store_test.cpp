@@ -1,4 +1,4 @@
-#include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/store/hosted_store.h"
 #include "ops/common/file_descriptor.h"
 
 #include <arpa/inet.h>

@@ -34,6 +34,9 @@ struct NumberedRank {
 // number that no launcher writes.
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank);
 
+// Sets the number of starts that a store of a host that took over begins with.
+void set_starts(c10d::Store& store, const std::string& run_id, int64_t starts);
+
 // Announces which ranks the nodes have.
 void announce_places(c10d::Store& store, const std::string& run_id, const rendezvous::Places& places);
 

@@ -1,4 +1,4 @@
-#include "trainer/launcher/group/worker_entries.h"
+#include "trainer/launcher/store/worker_entries.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "tests/support/loopback_socket.h"
 #include "tests/support/patience.h"
 #include "trainer/base/network/tcp_store.h"
-#include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/store/hosted_store.h"
 
 namespace narrowcast::launcher {
 namespace {

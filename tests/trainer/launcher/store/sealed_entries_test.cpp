@@ -1,4 +1,4 @@
-#include "trainer/launcher/group/sealed_entries.h"
+#include "trainer/launcher/store/sealed_entries.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "trainer/launcher/group/store_protocol.h"
+#include "trainer/launcher/store/store_host.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,8 @@
 #include "tests/support/error_message.h"
 #include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
-#include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/store/hosted_store.h"
+#include "trainer/launcher/store/store_member.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -1,0 +1,39 @@
+#include "trainer/launcher/group/succession.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace narrowcast::launcher {
+
+bool may_take_over(const Succession& succession) {
+  const std::vector<Member>& members = succession.decision.members;
+  const auto left =
+      std::ranges::count_if(members, [&](const Member& member) { return !succession.lost.contains(member.ticket); });
+  return 2 * left > std::ssize(members);
+}
+
+void Quorum::confirm() {
+  lists_.erase(lists_.begin(), std::prev(lists_.end()));
+  is_confirmed_ = true;
+  has_succeeded_ = false;
+}
+
+void Quorum::succeed(const std::vector<Member>& members) {
+  lists_ = {members};
+  is_confirmed_ = true;
+  is_needed_ = true;
+  has_succeeded_ = true;
+}
+
+bool Quorum::suffices(const IsHere& is_here) const {
+  return !is_needed_ || std::ranges::all_of(lists_, [&](const std::vector<Member>& members) {
+    const int64_t excess = 2 * std::ranges::count_if(members, is_here) - std::ssize(members);
+    return excess > 0 || (excess == 0 && !has_succeeded_);
+  });
+}
+
+const std::vector<Member>& Quorum::members() const {
+  return *std::ranges::max_element(lists_, {}, [](const auto& members) { return members.size(); });
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,65 @@
+// What a launcher knows that takes over from a lost host.
+//
+// With recovery in place and c10d, launchers listen from the beginning at an address that they put into their
+// description (NodeDescription::standby), and all know the last decision. When the host is lost, the first other member
+// that can be reached serves the store there. The others join it with their tickets, and it continues the round as if
+// the host had been a lost node. Ranks live on meanwhile.
+//
+//   - The successor needs more than half of the members that the last decision names. The host, if it only was cut off,
+//     finds that most members are lost, and ends. So two halves of a cut network never both continue.
+//   - Until all members know of each other, some may take over with those of an earlier decision, others with the new
+//     ones. So both count (Quorum).
+//   - A launcher that has given up a host never returns to it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trainer/launcher/group/group.h"
+
+namespace narrowcast::launcher {
+
+struct Succession {
+  Decision decision = {};                    // the last one that is known
+  int64_t ticket = 0;                        // of this launcher
+  std::string store = {};                    // "HOST:PORT" where it serves
+  std::map<int64_t, std::string> lost = {};  // tickets of members that were hosts, or should have been; and why not
+};
+
+// Returns whether the members that are not lost are more than half.
+bool may_take_over(const Succession& succession);
+
+// The members of which a host must have enough.
+class Quorum {
+ public:
+  using IsHere = std::function<bool(const Member&)>;
+
+  // These will be published as the members.
+  void propose(const std::vector<Member>& members) { lists_.push_back(members); }
+  // All of the last published members know that they, and no others, are the members.
+  void confirm();
+  // This launcher took over from the host of these members.
+  void succeed(const std::vector<Member>& members);
+  // From now on others may take over from this launcher.
+  void expect_successors() { is_needed_ = true; }
+
+  // Whether all members have once known of each other.
+  bool is_confirmed() const { return is_confirmed_; }
+  // Whether nobody else can take over. That takes more than half of the members, of the last that were confirmed or of
+  // any that were published since. So half of them is enough for the host itself, but not for one that took over.
+  bool suffices(const IsHere& is_here) const;
+  // The longest of these lists.
+  const std::vector<Member>& members() const;
+
+ private:
+  std::vector<std::vector<Member>> lists_;  // published since the last that all knew, and those
+  bool is_confirmed_ = false;
+  bool is_needed_ = false;
+  bool has_succeeded_ = false;
+};
+
+}  // namespace narrowcast::launcher

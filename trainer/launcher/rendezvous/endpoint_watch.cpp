@@ -1,0 +1,72 @@
+#include "trainer/launcher/rendezvous/endpoint_watch.h"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "trainer/launcher/store/hosted_store.h"
+#include "trainer/launcher/store/store_member.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenEndpointLooks{1000};
+constexpr std::chrono::milliseconds kPatienceWithTheEndpoint{1000};
+
+}  // namespace
+
+// The thread and its owner share it.
+struct EndpointWatch::State {
+  explicit State(MovedJob moved) : job(std::move(moved)) {}
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (!changed.wait_for(lock, kBetweenEndpointLooks, [this] { return stop; })) {
+      lock.unlock();
+      look();
+      lock.lock();
+    }
+    ended = true;
+    changed.notify_all();
+  }
+
+  // Nobody listens there, or another program does, or its store ends just now: it is looked at again.
+  void look() const {
+    std::chrono::milliseconds left = kPatienceWithTheEndpoint;
+    if (!try_to_reach(job.host, job.port, left).empty()) {
+      return;
+    }
+    try {
+      StoreMember other(network::reach_tcp_store(job.host, job.port, kPatienceWithTheEndpoint), job.seal);
+      if (other.has_host()) {
+        other.tell_moved(job.store);
+      }
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+
+  const MovedJob job;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stop = false;
+  bool ended = false;
+};
+
+EndpointWatch::EndpointWatch(MovedJob job)
+    : state_(std::make_shared<State>(std::move(job))), thread_([state = state_] { state->run(); }) {}
+
+EndpointWatch::~EndpointWatch() {
+  std::unique_lock lock(state_->mutex);
+  state_->stop = true;
+  state_->changed.notify_all();
+  const bool has_ended = state_->changed.wait_for(lock, kPatienceWithTheEndpoint, [this] { return state_->ended; });
+  lock.unlock();
+  if (has_ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,79 @@
+// The host's part of the protocol of launchers (store_protocol.h).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/launcher/group/coordinator.h"
+#include "trainer/launcher/group/group.h"
+#include "trainer/launcher/group/succession.h"
+#include "trainer/launcher/store/sealed_entries.h"
+
+namespace narrowcast::launcher {
+
+// Serves the protocol to all launchers of the job.
+class StoreHost {
+ public:
+  // Writes the first decision. `before_round` is called before each round, and removes the entries of its workers. With
+  // recovery in place the workers' places are written then (worker_entries.h). A `seal` with a secret must have a
+  // session.
+  StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal = {},
+            std::chrono::milliseconds pause = {});
+
+  // To be called before the first step() if this host, and its coordinator, take over from another. It decides only
+  // when the other members have joined, or `patience` has passed. Members that do not join are lost.
+  void take_over(const Succession& succession, std::chrono::milliseconds patience);
+
+  const Decision& decision() const { return coordinator_.decision(); }
+
+  // Reads all nodes' entries, decides, and publishes the decision.
+  void step(Clock::time_point now);
+
+  bool everyone_left() const { return coordinator_.everyone_left(); }
+
+  // As StoreMember::rejected.
+  int64_t rejected() const { return entries_.rejected(); }
+
+ private:
+  // Waiting for the members of a round that is continued.
+  struct Gathering {
+    Succession succession;
+    std::chrono::milliseconds patience;
+    std::optional<Clock::time_point> since = {};
+  };
+  bool is_gathering(Clock::time_point now);
+  bool has_joined(const Member& member) const;
+  void end_gathering();
+  std::vector<NodeView> look();
+  int64_t tickets_drawn();
+  void look_for_newcomers();
+  void welcome(int64_t ticket);
+  std::optional<NodeView> introduced(int64_t ticket);
+  void look_at_sealed(NodeView& node);
+  void look_at_plain();
+  void read(NodeView& node, const std::vector<std::optional<std::string>>& texts);
+  void prepare(const Decision& decision);
+  void publish(const Decision& decision);
+  void give_sign();
+
+  SealedEntries entries_;
+  Coordinator coordinator_;
+  const std::function<void()> before_round_;
+  std::vector<NodeView> nodes_;
+  int64_t tickets_ = 0;           // number of tickets drawn, as far as known
+  std::deque<int64_t> expected_;  // tickets whose launchers have not introduced themselves
+  std::string published_;
+  Decision prepared_ = {.round = -1};  // the last decision by which workers run
+  const std::chrono::milliseconds pause_;
+  int64_t steps_ = 0;
+  std::optional<Gathering> gathering_;
+  std::map<int64_t, std::string> welcomed_;  // By ticket, the hello that was answered.
+};
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,155 @@
+#include "trainer/launcher/store/store_member.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "ops/common/text.h"
+#include "trainer/base/process/failpoint.h"
+#include "trainer/launcher/store/store_protocol.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+// A launcher without an answer for this time draws another ticket: an attacker may have replayed an old hello with its
+// ticket.
+constexpr std::chrono::seconds kPatienceWithATicket{10};
+
+}  // namespace
+
+int64_t stored_number(const std::string& value) {
+  int64_t parsed = 0;
+  NARROWCAST_CHECK_INPUT(absl::SimpleAtoi(value, &parsed),
+                         "the launchers' store does not hold a number: ", in_quotes(value));
+  return parsed;
+}
+
+bool StoreMember::has_host() {
+  return entries_.has_secret() ? entries_.read(launcher_key("decision")).has_value()
+                               : entries_.get(launcher_key("decision")).has_value();
+}
+
+// In no session: whoever writes it does not know that of this store.
+std::string StoreMember::moved_to() {
+  const std::string moved = launcher_key("moved");
+  return (entries_.has_secret() ? entries_.get_in("", moved) : entries_.get(moved)).value_or("");
+}
+
+void StoreMember::tell_moved(const std::string& store) {
+  if (moved_to() != store) {
+    entries_.set_in("", launcher_key("moved"), store);
+  }
+}
+
+// Requests the session. Returns whether the session is known: the host has answered then.
+bool StoreMember::knows_session() {
+  if (!entries_.has_secret() || !entries_.session().empty()) {
+    return true;
+  }
+  if (hello_.empty()) {
+    hello_ = program::random_nonce();
+    said_hello_ = Clock::now();
+    entries_.set_in("", own_key("hello"), hello_);
+  } else {
+    entries_.set_again(own_key("hello"));
+  }
+  if (const std::optional<std::string> session = entries_.get_in(hello_, own_key("welcome"))) {
+    const size_t space = std::min(session->rfind(' '), session->size());
+    entries_.begin_session(session->substr(0, space));
+    entries_.begin_at(launcher_key("steps"), stored_number(session->substr(space)));
+  } else if (Clock::now() - said_hello_ > kPatienceWithATicket) {
+    ticket_ = 0;
+    hello_.clear();
+  }
+  return !entries_.session().empty();
+}
+
+bool StoreMember::join(const NodeDescription& node) {
+  if (ticket_ == 0) {
+    ticket_ = entries_.store().add(launcher_key("tickets"), 1);
+    NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store counts ", ticket_,
+                           " launchers: another process writes to it");
+    pass(Failpoint::kTicketDrawn);
+  }
+  const bool is_let_in = knows_session();
+  if (!is_let_in || (entries_.has_secret() && !entries_.get(launcher_key("decision"), kMostBytesOfADecision))) {
+    return false;  // Until a valid decision has been read; later reads return that one.
+  }
+  introduce(node);
+  return true;
+}
+
+void StoreMember::join_as_host(const NodeDescription& node) {
+  ticket_ = 1;
+  entries_.store().set(launcher_key("tickets"), "1");
+  pass(Failpoint::kTicketDrawn);
+  introduce(node);
+}
+
+bool StoreMember::join_again(const NodeDescription& node, int64_t ticket) {
+  ticket_ = ticket;
+  return has_host() && join(node);
+}
+
+void StoreMember::join_again_as_host(const NodeDescription& node, int64_t ticket) {
+  ticket_ = ticket;
+  introduce(node);
+}
+
+bool StoreMember::learn(const Decision& decision) {
+  const bool runs = decision.phase == Decision::Phase::kRunning;
+  const Change change = runs ? Change{.round = decision.round, .changes = decision.changes} : known_;
+  return std::exchange(known_, change) != change;
+}
+
+void StoreMember::introduce(const NodeDescription& node) {
+  beat();
+  pass(Failpoint::kFirstBeatGiven);
+  entries_.set(own_key("report"), "");
+  entries_.set(own_key("left"), "0");
+  entries_.set(own_key("description"), to_text(node));
+  is_described_ = true;
+  pass(Failpoint::kNodeDescribed);
+}
+
+std::string StoreMember::own_key(const std::string& name) const { return node_key(ticket_, name); }
+
+void StoreMember::beat() {
+  entries_.set(own_key("beat"), absl::StrCat(++beats_, " ", known_.round, " ", known_.changes));
+  if (entries_.has_secret() && is_described_) {
+    for (const char* const name : {"report", "left", "description"}) {
+      entries_.set_again(own_key(name));
+    }
+  }
+}
+
+void StoreMember::report(const RoundReport& report) {
+  entries_.set(own_key("report"), to_text(report));
+  pass(Failpoint::kReportWritten);
+}
+
+void StoreMember::leave() {
+  entries_.set(own_key("left"), "1");
+  pass(Failpoint::kLeaveWritten);
+}
+
+Decision StoreMember::decision() {
+  const std::optional<std::string> decision = entries_.get(launcher_key("decision"), kMostBytesOfADecision);
+  NARROWCAST_CHECK_INPUT(decision.has_value(), "the launchers' store does not hold the decision");
+  return parse_decision(*decision);
+}
+
+HostSign StoreMember::host_sign() {
+  const std::string sign = entries_.get(launcher_key("steps")).value_or("0 0");
+  const size_t space = std::min(sign.find(' '), sign.size());
+  const int64_t proven = entries_.newest(launcher_key("steps"));
+  return {.steps = entries_.has_secret() ? proven : stored_number(sign.substr(0, space)),
+          .pause = std::chrono::milliseconds(stored_number(sign.substr(space))),
+          .spoiled = entries_.spoiled(launcher_key("steps"))};
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,72 @@
+// A launcher's part of the protocol of launchers (store_protocol.h).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "trainer/launcher/group/group.h"
+#include "trainer/launcher/posix/worker_runner.h"
+#include "trainer/launcher/store/sealed_entries.h"
+
+namespace narrowcast::launcher {
+
+// A heartbeat of the host.
+struct HostSign {
+  int64_t steps = 0;                   // Number of its decisions.
+  std::chrono::milliseconds pause{0};  // Longest pause between two decisions.
+  int64_t spoiled = 0;                 // Reads that found the heartbeat overwritten or removed.
+};
+
+// A launcher's part of the protocol. All functions throw what the store throws (c10::DistError), and CorruptInputError
+// if the store holds invalid entries.
+class StoreMember {
+ public:
+  explicit StoreMember(StorePtr store, const JobSeal& seal = {}) : entries_(std::move(store), seal) {}
+
+  // Returns whether a host serves this store: another program's store has no decision.
+  bool has_host();
+  // Returns where the job runs if it does not run here: "HOST:PORT". Empty if it does, or nobody has told yet.
+  std::string moved_to();
+  // Tells the launchers of another store that the job runs at `store`, unless it is told there already.
+  void tell_moved(const std::string& store);
+  // Draws a ticket and writes the node's entries; with a secret only after a host with the same secret has answered.
+  // The caller repeats the call until it returns true.
+  bool join(const NodeDescription& node);
+  // The same for the host, which has the first ticket. It must be called before other launchers find the host.
+  void join_as_host(const NodeDescription& node);
+  // The same as join() with the ticket that this launcher had in the store of a host that was lost.
+  bool join_again(const NodeDescription& node, int64_t ticket);
+  // Writes the node's entries with that ticket on the host that took over.
+  void join_again_as_host(const NodeDescription& node, int64_t ticket);
+  int64_t ticket() const { return ticket_; }
+
+  void beat();
+  void report(const RoundReport& report);
+  void leave();
+  // From now on heartbeats tell that this launcher knows the members of the decision. Returns whether it did not
+  // before.
+  bool learn(const Decision& decision);
+  Decision decision();
+  // Returns the host's last heartbeat; the same value again if there is no new one.
+  HostSign host_sign();
+
+  // Number of ignored entries: SealedEntries::rejected.
+  int64_t rejected() const { return entries_.rejected(); }
+
+ private:
+  std::string own_key(const std::string& name) const;
+
+  bool knows_session();
+  void introduce(const NodeDescription& node);
+
+  SealedEntries entries_;
+  std::string hello_;
+  Clock::time_point said_hello_;
+  int64_t ticket_ = 0;
+  int64_t beats_ = 0;
+  Change known_;
+  bool is_described_ = false;
+};
+
+}  // namespace narrowcast::launcher
