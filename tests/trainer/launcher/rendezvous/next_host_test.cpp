@@ -125,12 +125,17 @@ class SuccessionTest : public StoreFixture {
 
 bool is_over(const Directive& now) { return now.kind == Kind::kOver; }
 
-class SealedSuccessionTest : public SuccessionTest, public ::testing::WithParamInterface<bool> {};
+// With a job secret, and without one.
+class SealedSuccessionTest : public SuccessionTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  SealedSuccessionTest() {
+    if (GetParam()) {
+      secret = testing::secret_of("0123456789abcdef0123456789abcdef");
+    }
+  }
+};
 
 TEST_P(SealedSuccessionTest, AnotherLauncherServesTheStore) {
-  if (GetParam()) {
-    secret = testing::secret_of("0123456789abcdef0123456789abcdef");
-  }
   begin();
   const NumberedRank own = {.rank = 2, .changes = 2};
   launchers.at(2)->announce_start(own);
@@ -163,9 +168,6 @@ TEST_P(SealedSuccessionTest, AnotherLauncherServesTheStore) {
 
 // The launcher at the endpoint still leads to the one that took over first.
 TEST_P(SealedSuccessionTest, TheEndpointLeadsToTheLastHost) {
-  if (GetParam()) {
-    secret = testing::secret_of("0123456789abcdef0123456789abcdef");
-  }
   begin();
   lose(0);
   until(2, has_changed(1));
@@ -185,9 +187,6 @@ INSTANTIATE_TEST_SUITE_P(Secret, SealedSuccessionTest, ::testing::Bool());
 
 // Whoever started the lost host starts it again in the same way. It serves a new store at the endpoint.
 TEST_P(SealedSuccessionTest, ANewLauncherAtTheEndpointJoins) {
-  if (GetParam()) {
-    secret = testing::secret_of("0123456789abcdef0123456789abcdef");
-  }
   begin();
   lose(0);
   until(2, has_changed(1));
