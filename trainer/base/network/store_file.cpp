@@ -1,7 +1,10 @@
 #include "trainer/base/network/store_file.h"
 
+#include <c10/util/Exception.h>
+
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include <narrowcast/errors.h>
@@ -26,6 +29,19 @@ std::optional<StoreAddress> read_store_file(const std::string& path) {
   NARROWCAST_CHECK_INPUT(text.ends_with('\n') && read && read->port.value_or(0) > 0, path, ": is ", in_quotes(text),
                          ", but must be HOST:PORT, the address of the job's store");
   return StoreAddress{.host = read->host, .port = *read->port};
+}
+
+void write_store_file(const std::string& path, const StoreAddress& store) {
+  const std::string unfinished = path + ".new";
+  std::ofstream file(unfinished);
+  file << host_and_port(store.host, store.port) << '\n';
+  file.close();
+  std::error_code error;
+  if (file.good()) {
+    std::filesystem::rename(unfinished, path, error);
+  }
+  TORCH_CHECK_VALUE(file.good() && !error, path,
+                    ": cannot be written: workers could not learn that another launcher serves the job's store");
 }
 
 bool store_has_moved(const std::string& path, const StoreAddress& from) {

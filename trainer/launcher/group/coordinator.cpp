@@ -1,6 +1,5 @@
 #include "trainer/launcher/group/coordinator.h"
 
-#include <absl/strings/str_join.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -11,13 +10,9 @@
 namespace narrowcast::launcher {
 namespace {
 
-constexpr size_t kLongestReason = 1024;  // bytes
-
 std::string seconds(std::chrono::milliseconds time) {
   return c10::str(static_cast<double>(time.count()) / 1000.0, " s");
 }
-
-bool wants_to_leave(const Roster::Node& node) { return node.view.report && node.view.report->report.signal != 0; }
 
 }  // namespace
 
@@ -35,12 +30,24 @@ Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeou
   decision_ = succession.decision;
   decision_.host = succession.ticket;
   store_ = succession.store;
+  add_place(store_);
   regroups_ = true;
   quorum_.succeed(decision_.members);
   for (const auto& [ticket, end] : decision_.evicted) {
     turned_away_.insert(ticket);
     listed_.push_back(ticket);
   }
+}
+
+void Coordinator::add_place(const std::string& place) {
+  std::vector<std::string>& places = decision_.places;
+  if (std::ranges::find(places, place) != places.end()) {
+    return;
+  }
+  if (std::ssize(places) == kMostPlaces) {
+    places.erase(places.begin() + 1);
+  }
+  places.push_back(place);
 }
 
 const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeView>& nodes) {
@@ -100,9 +107,15 @@ void Coordinator::released(const Roster::Node& node) {
     turn_away(ticket, "the host cannot read this launcher's entries: " + node.view.unreadable, program::kCorruptInput);
   } else if (node.lost) {
     turn_away(ticket, "the host removed this launcher from the job: " + lost_because(node), program::kPeerFailed);
-  } else if (wants_to_leave(node) && membership_->elastic() && ticket != decision_.host) {
+  } else if (node.wants_to_leave() && may_leave(ticket)) {
     evict(ticket, {.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
   }
+}
+
+// With fixed ranks, only a launcher that waits for a place may. A signal to another one ends the job.
+bool Coordinator::may_leave(int64_t ticket) const {
+  const bool waits = !decision_.members.empty() && !is_member(ticket);
+  return ticket != decision_.host && (membership_->elastic() || waits);
 }
 
 void Coordinator::evict(int64_t ticket, GroupEnd end) {
@@ -143,7 +156,7 @@ Applicants Coordinator::applicants() {
 // Returns whether the job ends before its next round, and then ends it.
 bool Coordinator::cannot_form(const Applicants& found) {
   for (const NodeView& view : found.nodes) {
-    if (wants_to_leave(roster_.nodes().at(view.ticket))) {
+    if (roster_.nodes().at(view.ticket).wants_to_leave()) {
       finish(
           {.cause = GroupEnd::Cause::kInterrupted, .signal = view.report->report.signal, .text = name_of(view.node)});
       return true;
@@ -152,14 +165,13 @@ bool Coordinator::cannot_form(const Applicants& found) {
   const std::string conflict = membership_->conflict(found);
   if (!conflict.empty()) {
     give_up(conflict, program::kWrongUse);
-  } else if (!membership_->elastic() && lost_member() != nullptr) {
+  } else if (!membership_->survives_losses() && lost_member() != nullptr) {
     const Member& lost = *lost_member();
     give_up(lost.name + " was lost: " + lost_because(roster_.nodes().at(lost.ticket)), program::kPeerFailed);
   } else if (!has_majority()) {
     end_minority();
   } else if (!enough_since_ && now_ - *forming_since_ > timeouts_.join) {
-    give_up("not complete within " + seconds(timeouts_.join) + ": " + membership_->missing(found),
-            program::kPeerFailed);
+    give_up_waiting(found);
   }
   return decision_.phase == Decision::Phase::kOver;
 }
@@ -209,104 +221,21 @@ std::string Coordinator::lost_because(const Roster::Node& node) const {
                                   : silence;
 }
 
-// Returns whether all members that are still there run their workers.
-bool Coordinator::may_change_members() const {
-  return std::none_of(decision_.members.begin(), decision_.members.end(), [&](const Member& member) {
-    return present(roster_.nodes().at(member.ticket)) && roster_.report(member.ticket, decision_.round);
-  });
+// How long a launcher may wait for a place that is taken. With fixed ranks, the one that has it is lost by then, or
+// stays.
+std::chrono::milliseconds Coordinator::patience_with_spares() const {
+  if (membership_->elastic()) {
+    return timeouts_.join;
+  }
+  return membership_->survives_losses() ? 2 * timeouts_.silence : std::chrono::milliseconds(0);
 }
 
-// Notes the members as those of which a majority counts, once all of them know of each other.
-void Coordinator::confirm_members() {
-  const Change last = {.round = decision_.round, .changes = decision_.changes};
-  const bool all_know = std::ranges::all_of(decision_.members, [&](const Member& member) {
+// Whether another launcher has the only place that the node can have.
+bool Coordinator::has_twin(const NodeView& view) const {
+  return !membership_->elastic() && std::ranges::any_of(decision_.members, [&](const Member& member) {
     const Roster::Node& node = roster_.nodes().at(member.ticket);
-    return present(node) && node.view.known == last;
+    return present(node) && node.view.node.node_rank == view.node.node_rank;
   });
-  if (all_know) {
-    quorum_.confirm();
-  }
-}
-
-void Coordinator::end_minority() {
-  const std::vector<Member>& members = quorum_.members();
-  give_up(c10::str(describe_losses(), ": ", std::ranges::count_if(members, is_here()), " of ", members.size(),
-                   " nodes are left, and the others may continue without them"),
-          program::kPeerFailed);
-}
-
-// Removes members that are gone and admits newcomers, while the ranks of the others live on.
-void Coordinator::change_members() {
-  if (!may_change_members()) {
-    return;
-  }
-  const size_t gone_before = gone_.size();
-  for (const Member& member : decision_.members) {
-    if (!present(roster_.nodes().at(member.ticket))) {
-      gone_.insert(member.ticket);
-    }
-  }
-  const bool is_loss = gone_.size() > gone_before;
-  if (is_loss && !has_majority()) {
-    return end_minority();
-  }
-  decision_.losses += is_loss ? 1 : 0;
-  decision_.store = store_;
-  const Applicants found = applicants();
-  std::vector<Member> members = membership_->form(found);
-  if (members.empty()) {
-    if (is_loss) {
-      forming_since_ = now_;
-      decision_.change = describe_losses();
-    }
-    return wait_for_members(found);
-  }
-  decision_.note.clear();
-  if (std::string change = describe_change(members); !change.empty()) {
-    for (const Member& member : members) {
-      if (!is_member(member.ticket)) {
-        joined_.insert(member.ticket);
-      }
-    }
-    decision_.change = std::move(change);
-    decision_.members = std::move(members);
-    ++decision_.changes;
-    quorum_.propose(decision_.members);
-  }
-}
-
-// Too few nodes are left. Their ranks wait.
-void Coordinator::wait_for_members(const Applicants& found) {
-  decision_.note = membership_->missing(found);
-  if (now_ - *forming_since_ > timeouts_.join) {
-    give_up("not complete within " + seconds(timeouts_.join) + ": " + decision_.note, program::kPeerFailed);
-  }
-}
-
-// Names the members that are gone. Empty if none is.
-std::string Coordinator::describe_losses() const {
-  std::vector<std::string> losses;
-  for (const Member& member : decision_.members) {
-    const Roster::Node& node = roster_.nodes().at(member.ticket);
-    if (!present(node)) {
-      losses.push_back(member.name + (wants_to_leave(node) ? " left" : " was lost: " + lost_because(node)));
-    }
-  }
-  return printable(absl::StrJoin(losses, ", "), kLongestReason);
-}
-
-// Names also those of `members` that are new.
-std::string Coordinator::describe_change(const std::vector<Member>& members) const {
-  std::vector<std::string> changes;
-  if (std::string losses = describe_losses(); !losses.empty()) {
-    changes.push_back(std::move(losses));
-  }
-  for (const Member& member : members) {
-    if (!is_member(member.ticket)) {
-      changes.push_back(name_of(roster_.nodes().at(member.ticket).view.node) + " joined");
-    }
-  }
-  return printable(absl::StrJoin(changes, ", "), kLongestReason);
 }
 
 void Coordinator::look_at_newcomers() {
@@ -315,15 +244,18 @@ void Coordinator::look_at_newcomers() {
     if (is_member(ticket) || !present(node)) {
       continue;
     }
-    if (!membership_->elastic()) {
-      turn_away(ticket, "the job is already running with all of its nodes", program::kWrongUse);
-    } else if (!full && is_ending_ && numbers_ranks_anew()) {
+    if (!full && is_ending_ && numbers_ranks_anew()) {
       continue;  // It came too late.
     } else if (!full && !(changes_in_place() && may_change_members())) {
       newcomer_ = name_of(node.view.node);
       decision_.phase = Decision::Phase::kStopping;
-    } else if (full && now_ - node.came > timeouts_.join) {
+    } else if (!full || now_ - node.came < patience_with_spares()) {
+      continue;
+    } else if (membership_->elastic()) {
       turn_away(ticket, "no place became free within " + seconds(timeouts_.join), program::kPeerFailed);
+    } else if (has_twin(node.view)) {
+      turn_away(ticket, c10::str("the job is already running with another --node_rank=", node.view.node.node_rank),
+                program::kWrongUse);
     }
   }
 }
@@ -365,8 +297,11 @@ void Coordinator::conclude() {
     }
   }
   const Member* const lost = lost_member();
+  // When ranks have ended, nobody may come any more in the place of a lost node with a fixed rank.
+  const bool outlives_losses = membership_->survives_losses() && (membership_->elastic() || !is_ending_);
   restart(judge(results, {.elastic = membership_->elastic(),
                           .host_ticket = decision_.host,
+                          .survives_losses = outlives_losses,
                           .lost_because = lost == nullptr ? "" : lost_because(roster_.nodes().at(lost->ticket)),
                           .newcomer = newcomer_}));
 }
@@ -388,6 +323,10 @@ void Coordinator::finish(GroupEnd end) {
   decision_.phase = Decision::Phase::kOver;
   decision_.end = std::move(end);
   decision_.note.clear();
+}
+
+void Coordinator::give_up_waiting(const Applicants& found) {
+  give_up("not complete within " + seconds(timeouts_.join) + ": " + membership_->missing(found), program::kPeerFailed);
 }
 
 void Coordinator::give_up(const std::string& text, int code) {

@@ -48,13 +48,20 @@ class Coordinator {
   // Continues the round of a host that was lost.
   Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const Succession& succession);
 
+  // Adds a place to which launchers may come, "HOST:PORT". The first one is kept, of the others the last.
+  void add_place(const std::string& place);
+
   // Updates the decision at time `now` from the state of all nodes that ever came. All members must be among them.
   const Decision& step(Clock::time_point now, const std::vector<NodeView>& nodes);
 
   const Decision& decision() const { return decision_; }
 
   // Whether ranks of a round that runs may be numbered anew.
-  bool numbers_ranks_anew() const { return own_.settings.in_place && membership_->elastic(); }
+  bool numbers_ranks_anew() const { return own_.settings.in_place; }
+
+  // Tells, before the first step() of a host that took over, the most that any other launcher knows of the round, and
+  // who has joined this host.
+  void learn(const LastKnown& known, const std::vector<NodeView>& joined);
 
   // Tells that the ranks of the round can form a new group. Only then do members change while it runs.
   void let_members_change() { regroups_ = true; }
@@ -68,8 +75,11 @@ class Coordinator {
   }
 
  private:
+  static constexpr size_t kLongestReason = 1024;  // bytes
+
   void admit(const NodeView& newcomer);
   void released(const Roster::Node& node);
+  bool may_leave(int64_t ticket) const;
   void evict(int64_t ticket, GroupEnd end);
   void turn_away(int64_t ticket, const std::string& reason, int code);
   bool cannot_form(const Applicants& found);
@@ -82,19 +92,23 @@ class Coordinator {
   void end_minority();
   void change_members();
   void wait_for_members(const Applicants& found);
+  void adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined);
   bool changes_in_place() const { return regroups_ && !is_ending_ && numbers_ranks_anew(); }
   std::optional<NodeReport> report_of(const Member& member) const;
   bool may_change_members() const;
   void look_at_members();
   void look_at_newcomers();
+  bool has_twin(const NodeView& view) const;
   void conclude();
   void restart(Verdict verdict);
   void finish(GroupEnd end);
+  void give_up_waiting(const Applicants& found);
   void give_up(const std::string& text, int code);
 
   bool present(const Roster::Node& node) const;
   bool is_member(int64_t ticket) const;
   const Member* lost_member() const;
+  std::chrono::milliseconds patience_with_spares() const;
   Applicants applicants();
   std::string lost_because(const Roster::Node& node) const;
   std::string describe_losses() const;

@@ -108,10 +108,23 @@ void check(const GroupSettings& settings) {
   check_range("bytes of rdzv_id", std::ssize(settings.rdzv_id), 0, kLongestName);
 }
 
+// The next host counts on from these numbers.
+void check(const LastKnown& known) {
+  constexpr int64_t kMost = int64_t{1} << 60;
+  check_range("changes", known.change.changes, 0, kMost);
+  check_range("losses", known.losses, 0, kMost);
+  check_range("starts", known.starts, 0, kMost);
+  check_range("members", std::ssize(known.members), 0, kMostLaunchers);
+  for (const int64_t ticket : known.members) {
+    check_range("ticket", ticket, 1, kMostLaunchers);
+  }
+}
+
 void check(const NodeDescription& node) {
   check_range("bytes of host and role", std::ssize(node.host) + std::ssize(node.role), 0, kLongestMessage);
   check_range("nproc", node.nproc, 1, kMostWorkersOfANode);
   check_range("node_rank", node.node_rank, 0, kMostLaunchers - 1);
+  check(node.known);
   check(node.settings);
 }
 
@@ -128,6 +141,7 @@ void check(const Decision& decision) {
   check_range("losses", decision.losses, 0, std::numeric_limits<int64_t>::max());
   const bool has_round = decision.phase == Phase::kRunning || decision.phase == Phase::kStopping;
   check_range("members", std::ssize(decision.members), has_round ? 1 : 0, kMostLaunchers);
+  check_range("places", std::ssize(decision.places), 0, kMostPlaces);
   for (const Member& member : decision.members) {
     check_range("ticket", member.ticket, 1, kMostLaunchers);
     check_range("nproc", member.nproc, 1, kMostWorkersOfANode);
@@ -234,7 +248,9 @@ std::string difference(const NodeDescription& one, const NodeDescription& other)
 // nlohmann::json finds these functions through the namespace of the types.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ending, exit_code, signal)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes, max_restarts, rdzv_id, in_place)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, standby, starts, settings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Change, round, changes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LastKnown, change, losses, members, starts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, standby, known, settings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role, standby)
 
 void to_json(json& j, const FailureRecord& record) {
@@ -264,11 +280,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, before, signal, tex
                                    left_behind)
 
 void to_json(json& j, const Decision& decision) {
-  j = {{"phase", decision.phase},     {"round", decision.round},   {"run_id", decision.run_id},
-       {"members", decision.members}, {"note", decision.note},     {"end", decision.end},
-       {"changes", decision.changes}, {"losses", decision.losses}, {"change", decision.change},
-       {"host", decision.host},       {"store", decision.store},   {"changes_in_place", decision.changes_in_place},
-       {"turned_away", json::array()}};
+  j = {{"phase", decision.phase},     {"round", decision.round},     {"run_id", decision.run_id},
+       {"members", decision.members}, {"note", decision.note},       {"end", decision.end},
+       {"changes", decision.changes}, {"losses", decision.losses},   {"change", decision.change},
+       {"host", decision.host},       {"store", decision.store},     {"changes_in_place", decision.changes_in_place},
+       {"places", decision.places},   {"turned_away", json::array()}};
   for (const auto& [ticket, end] : decision.evicted) {
     j["turned_away"].push_back({{"ticket", ticket}, {"end", end}});
   }
@@ -287,6 +303,7 @@ void from_json(const json& j, Decision& decision) {
   j.at("host").get_to(decision.host);
   j.at("store").get_to(decision.store);
   j.at("changes_in_place").get_to(decision.changes_in_place);
+  j.at("places").get_to(decision.places);
   for (const json& entry : j.at("turned_away")) {
     decision.evicted[entry.at("ticket").get<int64_t>()] = entry.at("end").get<GroupEnd>();
   }

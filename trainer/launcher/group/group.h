@@ -92,6 +92,9 @@ inline constexpr const char* kElasticBackend = "c10d";
 inline constexpr int64_t kMostLaunchers = 65'536;
 inline constexpr int64_t kMostWorkersOfANode = 65'536;
 
+// Places of one job, Decision::places.
+inline constexpr int64_t kMostPlaces = 8;
+
 // Longest --rdzv_id or other name, in bytes.
 inline constexpr int64_t kLongestName = 255;
 
@@ -107,6 +110,24 @@ struct GroupSettings {
   bool operator==(const GroupSettings&) const = default;
 };
 
+// Names the members of a round after a change, as Decision::round and changes do.
+struct Change {
+  int64_t round = -1;
+  int64_t changes = 0;
+
+  bool operator==(const Change&) const = default;
+};
+
+// What a launcher that has lost the host knows of the round. The next host may know an older decision.
+struct LastKnown {
+  Change change = {};
+  int64_t losses = 0;                 // Decision::losses
+  std::vector<int64_t> members = {};  // tickets
+  int64_t starts = 0;                 // the largest number of a start (worker_entries.h)
+
+  bool operator==(const LastKnown&) const = default;
+};
+
 // A launcher's description of itself.
 struct NodeDescription {
   std::string host = {};
@@ -114,10 +135,10 @@ struct NodeDescription {
   int64_t nproc = 1;
   int64_t node_rank = 0;  // --node_rank; ignored with c10d
   std::string role = "default";
-  // With recovery in place and c10d: "HOST:PORT", where this launcher serves the store if it takes over (succession.h),
-  // and the largest number of a start that it knows of (worker_entries.h). Empty: it cannot take over.
+  // With recovery in place: "HOST:PORT", where this launcher serves the store if it takes over (succession.h). Empty:
+  // it cannot take over.
   std::string standby = {};
-  int64_t starts = 0;
+  LastKnown known = {};
   GroupSettings settings = {};
 };
 
@@ -125,14 +146,6 @@ struct NodeDescription {
 struct RoundReport {
   int64_t round = -1;  // -1: before the first round
   NodeReport report = {};
-};
-
-// Names the members of a round after a change, as Decision::round and changes do.
-struct Change {
-  int64_t round = -1;
-  int64_t changes = 0;
-
-  bool operator==(const Change&) const = default;
 };
 
 // The host's view of a launcher.
@@ -171,10 +184,13 @@ struct Decision {
   std::string change = {};
   // Whether members may change now. Only then another launcher takes over if the host is lost (succession.h).
   bool changes_in_place = false;
-  int64_t host = 1;                  // ticket of the host
-  std::string store = {};            // "HOST:PORT" of the store if a launcher took over; empty: where launchers met
-  std::optional<GroupEnd> end = {};  // end of the previous round; in kOver, end of the job
-  std::string note = {};             // text for users: what the group waits for
+  int64_t host = 1;        // ticket of the host
+  std::string store = {};  // "HOST:PORT" of the store if a launcher took over; empty: where launchers met
+  // "HOST:PORT" of the places to which launchers may come because they were told so, or are started again: first where
+  // all were to meet, then the stores of launchers that took over.
+  std::vector<std::string> places = {};
+  std::optional<GroupEnd> end = {};          // end of the previous round; in kOver, end of the job
+  std::string note = {};                     // text for users: what the group waits for
   std::map<int64_t, GroupEnd> evicted = {};  // by ticket: launchers that were turned away, and why
 };
 

@@ -2,36 +2,41 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace narrowcast::launcher {
 namespace {
 
 int64_t count(const Applicants& applicants) { return static_cast<int64_t>(applicants.nodes.size()); }
 
-Member member_of(const NodeView& view, int64_t node_rank) {
-  return {.ticket = view.ticket,
-          .name = "node " + std::to_string(node_rank) + " (" + view.node.host + ")",
-          .nproc = view.node.nproc,
-          .role = view.node.role,
-          .standby = view.node.standby};
+// The place of the node in the previous round. Newcomers come last.
+size_t place_before(const Applicants& applicants, const NodeView& view) {
+  const auto found = std::ranges::find(applicants.before, view.ticket, &Member::ticket);
+  return static_cast<size_t>(found - applicants.before.begin());
 }
 
 std::vector<Member> members_in_order(const std::vector<NodeView>& nodes) {
   std::vector<Member> members;
   for (const NodeView& view : nodes) {
-    members.push_back(member_of(view, static_cast<int64_t>(members.size())));
+    members.push_back(member_of(view.node, view.ticket, std::ssize(members)));
   }
   return members;
 }
 
-// The round has each --node_rank from 0 to N-1 once. The job ends with the first lost node.
+// The round has each --node_rank from 0 to N-1 once. With recovery in place it waits for another node of the same rank
+// when one is lost. Else the job ends.
 class StaticMembership : public Membership {
  public:
-  explicit StaticMembership(int64_t nodes) : nodes_(nodes) {}
+  explicit StaticMembership(const GroupSettings& settings) : nodes_(settings.max_nodes), in_place_(settings.in_place) {}
 
   bool elastic() const override { return false; }
+  bool survives_losses() const override { return in_place_; }
 
+  // Later, a launcher may have been started again before its loss is noticed.
   std::string conflict(const Applicants& applicants) const override {
+    if (!applicants.before.empty()) {
+      return "";
+    }
     const std::vector<NodeView> sorted = by_rank(applicants);
     const auto twin = std::adjacent_find(sorted.begin(), sorted.end(), [](const NodeView& one, const NodeView& other) {
       return one.node.node_rank == other.node.node_rank;
@@ -43,17 +48,24 @@ class StaticMembership : public Membership {
            " and " + name_of(std::next(twin)->node);
   }
 
-  bool enough(const Applicants& applicants) const override { return count(applicants) == nodes_; }
+  bool enough(const Applicants& applicants) const override { return std::ssize(ranks_of(applicants)) == nodes_; }
 
+  // Of two nodes with the same rank, the former member has it, else the one that came first.
   std::vector<Member> form(const Applicants& applicants) const override {
-    return enough(applicants) ? members_in_order(by_rank(applicants)) : std::vector<Member>();
+    if (!enough(applicants)) {
+      return {};
+    }
+    std::vector<NodeView> nodes = applicants.nodes;
+    std::ranges::stable_sort(nodes, {}, [&](const NodeView& view) {
+      return std::pair(view.node.node_rank, place_before(applicants, view));
+    });
+    const auto twins = std::ranges::unique(nodes, {}, [](const NodeView& view) { return view.node.node_rank; });
+    nodes.erase(twins.begin(), twins.end());
+    return members_in_order(nodes);
   }
 
   std::string missing(const Applicants& applicants) const override {
-    std::set<int64_t> here;
-    for (const NodeView& view : applicants.nodes) {
-      here.insert(view.node.node_rank);
-    }
+    const std::set<int64_t> here = ranks_of(applicants);
     std::string ranks;
     for (int64_t rank = 0; rank < nodes_; ++rank) {
       ranks += here.contains(rank) ? "" : (ranks.empty() ? "" : ", ") + std::to_string(rank);
@@ -63,6 +75,14 @@ class StaticMembership : public Membership {
   }
 
  private:
+  static std::set<int64_t> ranks_of(const Applicants& applicants) {
+    std::set<int64_t> ranks;
+    for (const NodeView& view : applicants.nodes) {
+      ranks.insert(view.node.node_rank);
+    }
+    return ranks;
+  }
+
   static std::vector<NodeView> by_rank(const Applicants& applicants) {
     std::vector<NodeView> nodes = applicants.nodes;
     std::stable_sort(nodes.begin(), nodes.end(), [](const NodeView& one, const NodeView& other) {
@@ -72,6 +92,7 @@ class StaticMembership : public Membership {
   }
 
   const int64_t nodes_;
+  const bool in_place_;
 };
 
 // The round has `least` to `most` nodes. Former members keep their order, so that ranks change as little as possible;
@@ -82,6 +103,7 @@ class ElasticMembership : public Membership {
       : least_(settings.min_nodes), most_(settings.max_nodes), last_call_(timeouts.last_call) {}
 
   bool elastic() const override { return true; }
+  bool survives_losses() const override { return true; }
   std::string conflict(const Applicants&) const override { return ""; }
   bool enough(const Applicants& applicants) const override { return count(applicants) >= least_; }
 
@@ -108,19 +130,20 @@ class ElasticMembership : public Membership {
   }
 
  private:
-  // Newcomers come last.
-  static size_t place_before(const Applicants& applicants, const NodeView& view) {
-    const auto found = std::find_if(applicants.before.begin(), applicants.before.end(),
-                                    [&](const Member& member) { return member.ticket == view.ticket; });
-    return static_cast<size_t>(found - applicants.before.begin());
-  }
-
   const int64_t least_;
   const int64_t most_;
   const std::chrono::milliseconds last_call_;
 };
 
 }  // namespace
+
+Member member_of(const NodeDescription& node, int64_t ticket, int64_t node_rank) {
+  return {.ticket = ticket,
+          .name = "node " + std::to_string(node_rank) + " (" + node.host + ")",
+          .nproc = node.nproc,
+          .role = node.role,
+          .standby = node.standby};
+}
 
 std::vector<NodeView> Roster::look(Clock::time_point now, const std::vector<NodeView>& nodes) {
   std::vector<NodeView> new_ones;
@@ -160,7 +183,7 @@ bool Roster::others_left(int64_t own) const {
 
 std::unique_ptr<Membership> make_membership(const GroupSettings& settings, const GroupTimeouts& timeouts) {
   if (settings.backend == kStaticBackend) {
-    return std::make_unique<StaticMembership>(settings.max_nodes);
+    return std::make_unique<StaticMembership>(settings);
   }
   return std::make_unique<ElasticMembership>(settings, timeouts);
 }

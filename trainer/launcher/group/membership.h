@@ -26,6 +26,8 @@ class Roster {
 
     // Whether somebody has overwritten or removed its heartbeats since the last one.
     bool was_tampered_with() const { return view.spoiled > spoiled_by_then; }
+    // Whether its launcher has received a signal.
+    bool wants_to_leave() const { return view.report && view.report->report.signal != 0; }
   };
 
   // A node without a heartbeat for longer than `silence` is lost.
@@ -57,6 +59,9 @@ struct GroupTimeouts {
   std::chrono::milliseconds silence{10'000};    // until a node without a heartbeat is lost
 };
 
+// The node's place in a round.
+Member member_of(const NodeDescription& node, int64_t ticket, int64_t node_rank);
+
 // Candidates for the next round.
 struct Applicants {
   std::vector<NodeView> nodes = {};     // by ticket
@@ -69,10 +74,13 @@ class Membership {
  public:
   virtual ~Membership() = default;
 
-  // Whether a job continues without a lost node, and nodes may join a running job.
+  // Whether nodes come and go as they like: a node may leave, and others may join a running job.
   virtual bool elastic() const = 0;
 
-  // Explains to users why these nodes can never form a round together. Empty if they can.
+  // Whether the job outlives a lost node: it continues without it, or waits for another one in its place.
+  virtual bool survives_losses() const = 0;
+
+  // Explains to users why these nodes can never form the first round together. Empty if they can.
   virtual std::string conflict(const Applicants& applicants) const = 0;
 
   // Whether the nodes suffice for a round.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "trainer/base/program/failure.h"
 
@@ -41,14 +42,19 @@ bool RestartRule::has_counted(int64_t rank, Clock::time_point now) {
   return window_ && !restarts_.empty() && now - restarts_.back() < kTogether && together_.insert(rank).second;
 }
 
+// Returns whether the failure repeats the last one, and replaces that.
+bool RestartRule::comes_again(const FailureRecord& failure, Clock::time_point now) {
+  const auto [found, is_first] = last_.try_emplace(window_ ? failure.rank : 0, failure, now);
+  const Last last = std::exchange(found->second, {failure, now});
+  const bool is_long_past = window_ && now - last.time > kRepetition;
+  return !is_first && !is_long_past && is_wrong_use(last.failure) && is_wrong_use(failure) &&
+         are_alike(last.failure, failure);
+}
+
 bool RestartRule::allows(GroupEnd& end, Clock::time_point now) {
   forget_before(now);
   FailureRecord& failure = *end.failure;
-  const auto [last, is_first] = last_.try_emplace(window_ ? failure.rank : 0, failure);
-  const bool comes_again =
-      !is_first && is_wrong_use(last->second) && is_wrong_use(failure) && are_alike(last->second, failure);
-  failure.is_final = failure.is_final || comes_again;
-  last->second = failure;
+  failure.is_final = comes_again(failure, now) || failure.is_final;
   if (!failure.is_final && !is_wrong_use(failure)) {
     cause_ = failure;
   }

@@ -5,10 +5,29 @@
 
 namespace narrowcast::launcher {
 
+LastKnown last_known(const Decision& decision, int64_t starts) {
+  LastKnown known = {.change = {.round = decision.round, .changes = decision.changes},
+                     .losses = decision.losses,
+                     .members = {},
+                     .starts = starts};
+  for (const Member& member : decision.members) {
+    known.members.push_back(member.ticket);
+  }
+  return known;
+}
+
+bool has_decided(const Decision& now, const Succession& succession) {
+  return now.phase != Decision::Phase::kRunning || now.store != succession.decision.store;
+}
+
+bool may_come(const Succession& succession, int64_t ticket) {
+  return !succession.lost.contains(ticket) && !succession.decision.evicted.contains(ticket);
+}
+
 bool may_take_over(const Succession& succession) {
   const std::vector<Member>& members = succession.decision.members;
   const auto left =
-      std::ranges::count_if(members, [&](const Member& member) { return !succession.lost.contains(member.ticket); });
+      std::ranges::count_if(members, [&](const Member& member) { return may_come(succession, member.ticket); });
   return 2 * left > std::ssize(members);
 }
 

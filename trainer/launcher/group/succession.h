@@ -1,6 +1,6 @@
 // What a launcher knows that takes over from a lost host.
 //
-// With recovery in place and c10d, launchers listen from the beginning at an address that they put into their
+// With recovery in place, launchers listen from the beginning at an address that they put into their
 // description (NodeDescription::standby), and all know the last decision. When the host is lost, the first other member
 // that can be reached serves the store there. The others join it with their tickets, and it continues the round as if
 // the host had been a lost node. Ranks live on meanwhile.
@@ -10,6 +10,8 @@
 //   - Until all members know of each other, some may take over with those of an earlier decision, others with the new
 //     ones. So both count (Quorum).
 //   - A launcher that has given up a host never returns to it.
+//   - Those who join tell what they know of the round (LastKnown). If that is newer than what the successor knows, it
+//     waits for the newer members too, and counts on from there.
 #pragma once
 
 #include <chrono>
@@ -30,7 +32,17 @@ struct Succession {
   std::map<int64_t, std::string> lost = {};  // tickets of members that were hosts, or should have been; and why not
 };
 
-// Returns whether the members that are not lost are more than half.
+// What a launcher tells the next host, which may know an older decision. `starts` is the largest number of a start that
+// it knows of.
+LastKnown last_known(const Decision& decision, int64_t starts);
+
+// Whether `now` is a decision of the host that took over, and not yet that of the host before, which it continues.
+bool has_decided(const Decision& now, const Succession& succession);
+
+// Whether that member may still take part: it is not lost, and the host had not turned it away.
+bool may_come(const Succession& succession, int64_t ticket);
+
+// Returns whether the members that may come are more than half.
 bool may_take_over(const Succession& succession);
 
 // The members of which a host must have enough.

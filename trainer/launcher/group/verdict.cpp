@@ -120,7 +120,7 @@ Verdict changed(const Results& results, const std::string& text) {
 
 Verdict lost(const Results& results, const RoundRules& rules, const std::string& text) {
   Verdict verdict = changed(results, text);
-  if (!rules.elastic) {
+  if (!rules.survives_losses) {
     verdict.kind = Verdict::Kind::kOver;
     verdict.end.cause = GroupEnd::Cause::kAborted;
   }

@@ -22,10 +22,11 @@ struct MemberResult {
 
 // The other inputs of a verdict.
 struct RoundRules {
-  bool elastic = false;       // the job survives nodes that leave or are lost,
-  int64_t host_ticket = 1;    // except the host, which has this ticket
-  std::string lost_because;   // e.g. "no heartbeat for 10 s"
-  std::string newcomer = {};  // the node for which the round was stopped; empty: none
+  bool elastic = false;          // the job survives nodes that leave,
+  int64_t host_ticket = 1;       // except the host, which has this ticket
+  bool survives_losses = false;  // the job survives nodes that are lost
+  std::string lost_because;      // e.g. "no heartbeat for 10 s"
+  std::string newcomer = {};     // the node for which the round was stopped; empty: none
 };
 
 // The decision about the job after a round.

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "trainer/base/network/addresses.h"
+#include "trainer/base/network/store_file.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/verdict.h"
 #include "trainer/launcher/posix/last_lines.h"
@@ -108,17 +110,17 @@ int Agent::idle() {
 void Agent::run_round(const Directive& directive) {
   last_note_.clear();
   tell_restart(directive);
-  if (round_.master_port != 0) {
-    follow_store(directive.round);
-  }
-  round_ = directive.round;
-  first_worker_ = round_.first_rank;
-  workers_ = plan_workers(options_.launch, round_, options_.environment);
-  round_began_ = options_.wall_clock();
-  if (options_.launch.in_place) {
-    begin_recovery();
-  }
   try {
+    if (round_.master_port != 0) {
+      follow_store(directive.round);
+    }
+    round_ = directive.round;
+    first_worker_ = round_.first_rank;
+    workers_ = plan_workers(options_.launch, round_, options_.environment);
+    round_began_ = options_.wall_clock();
+    if (options_.launch.in_place) {
+      begin_recovery();
+    }
     report(supervise_round());
   } catch (const c10::Error& error) {
     tell_group({.end = NodeReport::End::kRefused, .text = error.what_without_backtrace()});
@@ -193,10 +195,10 @@ bool Agent::goes_on() {
 
 // Tells the workers if another launcher serves the store from this round, or this change, on.
 void Agent::follow_store(const Round& round) {
-  const std::string store = network::host_and_port(round.master_addr, round.master_port);
   if (round.master_addr != round_.master_addr || round.master_port != round_.master_port) {
-    write_store_file(options_.launch.output.run_folder, store);
-    options_.tell("another launcher serves the store: from now on nodes join with --rdzv_endpoint=" + store);
+    network::write_store_file(store_file(options_.launch.output.run_folder), {round.master_addr, round.master_port});
+    options_.tell("another launcher serves the store: from now on nodes join with --rdzv_endpoint=" +
+                  network::host_and_port(round.master_addr, round.master_port));
   }
 }
 

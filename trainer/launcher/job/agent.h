@@ -41,7 +41,7 @@ class Agent {
   Agent(WorkerRunner& runner, Rendezvous& rendezvous, AgentOptions options);
 
   // Runs this node's part of the job and returns the end of the job. Throws c10::ValueError if a worker cannot be
-  // started, after reporting that to the group.
+  // started, or cannot be told where the store is, after reporting that to the group.
   GroupEnd run();
 
  private:

@@ -76,7 +76,12 @@ void LocalRendezvous::report(const NodeReport& report) {
 
 bool surely_serves(const GroupRequest& request) {
   return !request.nodes.several() ||
-         (request.backend == kStaticBackend ? request.node_rank == 0 : request.options.is_host.value_or(false));
+         (request.backend == kStaticBackend ? request.node_rank == 0 && request.options.is_host.value_or(true)
+                                            : request.options.is_host.value_or(false));
+}
+
+bool may_serve(const GroupRequest& request, const LaunchOptions& launch) {
+  return surely_serves(request) || (request.nodes.several() && launch.in_place);
 }
 
 JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& launch,
@@ -118,7 +123,7 @@ void JobRendezvous::serve_if_own(const GroupRequest& request) {
 
 // Listens where this launcher can serve the store if the one that does so now is lost. Null if that ends the job.
 std::shared_ptr<const Standby> JobRendezvous::standby(const GroupRequest& request, const LaunchOptions& launch) const {
-  if (request.backend != kElasticBackend || !launch.in_place) {
+  if (!launch.in_place) {
     return nullptr;
   }
   const std::string towards = network::address_towards(request.endpoint.host);

@@ -145,7 +145,8 @@ void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environmen
 // Checks the limit of open files in advance: exceeding it later would end a job that restarts cannot save. The numbers
 // of workers of other nodes are not known yet, and assumed equal to this node's.
 void check_open_files(const LaunchRequest& request, const LaunchOptions& options) {
-  const int64_t served = surely_serves(request.group) ? request.group.nodes.most * options.nproc_per_node : 0;
+  const bool serves = may_serve(request.group, options);
+  const int64_t served = serves ? request.group.nodes.most * options.nproc_per_node : 0;
   const int64_t needed = open_files_needed(options, served);
   const int64_t limit = network::open_file_limit();
   TORCH_CHECK_VALUE(limit >= needed, "RLIMIT_NOFILE: at most ", limit,

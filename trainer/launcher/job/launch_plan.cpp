@@ -7,7 +7,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 
 #include "trainer/base/network/job_network.h"
@@ -216,17 +215,6 @@ void check_local_ranks(const OutputChoices& choices, int64_t nproc) {
 }
 
 std::filesystem::path store_file(const std::filesystem::path& run_folder) { return run_folder / "store"; }
-
-void write_store_file(const std::filesystem::path& run_folder, const std::string& store) {
-  const std::filesystem::path file = store_file(run_folder);
-  const std::filesystem::path unfinished = file.string() + ".new";
-  std::ofstream written(unfinished);
-  written << store << '\n';
-  written.close();
-  std::error_code error;
-  std::filesystem::rename(unfinished, file, error);
-  TORCH_CHECK_VALUE(written.good() && !error, file.string(), ": cannot be written");
-}
 
 std::filesystem::path worker_folder(const std::filesystem::path& run_folder, const std::string& attempt,
                                     const std::string& rank) {

@@ -66,10 +66,8 @@ void check_local_ranks(const OutputChoices& choices, int64_t nproc);
 std::filesystem::path worker_folder(const std::filesystem::path& run_folder, const std::string& attempt,
                                     const std::string& rank);
 
-// The file by which workers learn that another launcher serves the store (kStoreFileVariable in places.h).
+// The file by which workers learn that another launcher serves the store (base/network/store_file.h).
 std::filesystem::path store_file(const std::filesystem::path& run_folder);
-// Replaces it at once by one that says `store`, "HOST:PORT". Throws c10::ValueError if it cannot be written.
-void write_store_file(const std::filesystem::path& run_folder, const std::string& store);
 
 // Names of the files of its streams in that folder.
 inline constexpr const char* kOutputLog = "stdout.log";

@@ -23,8 +23,14 @@ class Supervisor {
   }
 
   Outcome finish() {
-    while (phase_ != Phase::kOver) {
-      handle(runner_.wait(wake_up()));
+    try {
+      handle_events();
+    } catch (...) {
+      if (job_goes_on()) {
+        stop(SIGTERM);
+        handle_events();  // It calls nothing of the caller's any more.
+      }
+      throw;
     }
     return outcome_;
   }
@@ -37,6 +43,12 @@ class Supervisor {
     kKilling,     // SIGKILL was sent
     kOver,
   };
+
+  void handle_events() {
+    while (phase_ != Phase::kOver) {
+      handle(runner_.wait(wake_up()));
+    }
+  }
 
   void handle(const Event& event) {
     switch (event.kind) {
@@ -60,7 +72,7 @@ class Supervisor {
       pids_[worker.rank] = runner_.start(worker);
     } catch (...) {
       kill();
-      finish();
+      handle_events();
       throw;
     }
     running_.insert(worker.rank);

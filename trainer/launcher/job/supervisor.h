@@ -77,8 +77,8 @@ struct Outcome {
   bool left_behind = false;              // a process survived SIGKILL (stuck in the kernel)
 };
 
-// Starts all workers and returns when no process of the job is left. Throws what `runner.start` throws, after ending
-// the workers already started.
+// Starts all workers and returns when no process of the job is left. Throws what `runner.start` and the functions of
+// `options` throw, after ending the workers.
 Outcome supervise(WorkerRunner& runner, const std::vector<WorkerCommand>& workers,
                   const SupervisorOptions& options = {});
 

@@ -2,8 +2,11 @@
 
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
+#include "trainer/base/network/addresses.h"
+#include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/store/hosted_store.h"
 #include "trainer/launcher/store/store_member.h"
 
@@ -23,7 +26,9 @@ struct EndpointWatch::State {
     std::unique_lock lock(mutex);
     while (!changed.wait_for(lock, kBetweenEndpointLooks, [this] { return stop; })) {
       lock.unlock();
-      look();
+      for (const std::string& place : job.places) {
+        look(place);
+      }
       lock.lock();
     }
     ended = true;
@@ -31,14 +36,15 @@ struct EndpointWatch::State {
   }
 
   // Nobody listens there, or another program does, or its store ends just now: it is looked at again.
-  void look() const {
+  void look(const std::string& place) const {
+    const std::optional<network::HostAndPort> read = network::parse_host_and_port(place);
     std::chrono::milliseconds left = kPatienceWithTheEndpoint;
-    if (!try_to_reach(job.host, job.port, left).empty()) {
+    if (place == job.store || !read || !try_to_reach(read->host, read->port.value_or(0), left).empty()) {
       return;
     }
     try {
-      StoreMember other(network::reach_tcp_store(job.host, job.port, kPatienceWithTheEndpoint), job.seal);
-      if (other.has_host()) {
+      StoreMember other(network::reach_tcp_store(read->host, *read->port, kPatienceWithTheEndpoint), job.seal);
+      if (other.awaits_first_round()) {
         other.tell_moved(job.store);
       }
     } catch (const std::exception&) {

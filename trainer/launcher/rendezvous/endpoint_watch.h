@@ -1,27 +1,27 @@
-// Leads launchers that come to the job's endpoint to the launcher that took over from the host there.
+// Leads launchers that come where the store was served before to the launcher that took over.
 #pragma once
 
 #include <condition_variable>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "trainer/launcher/store/sealed_entries.h"
 
 namespace narrowcast::launcher {
 
-// The endpoint, and where the job runs.
+// Where launchers may come, and where the job runs.
 struct MovedJob {
-  std::string host;  // of the endpoint
-  int64_t port = 0;
-  std::string store;  // "HOST:PORT"
+  std::vector<std::string> places;  // Decision::places
+  std::string store;                // "HOST:PORT"; it may be one of `places`
   JobSeal seal = {};
 };
 
-// During its lifetime, looks each second whether a launcher serves a store at the endpoint, and tells it there. Whoever
-// starts the launchers again, starts them with the same endpoint: without this, they would begin a second training.
+// During its lifetime, looks each second whether a launcher serves another store at one of the places, and tells it
+// there. Whoever starts the launchers again, starts them with the same endpoint, or with the printed address of a
+// store: without this, they would begin a second training. Launchers of a job with another --rdzv_id are not led away.
 class EndpointWatch {
  public:
   explicit EndpointWatch(MovedJob job);

@@ -35,7 +35,7 @@ NextHost find_next_host(Succession succession, const Standby& standby, std::chro
     if (candidate.ticket == succession.ticket) {
       break;
     }
-    if (succession.lost.contains(candidate.ticket)) {
+    if (!may_come(succession, candidate.ticket)) {
       continue;
     }
     if (StorePtr store = reach_standby(candidate.standby, patience)) {

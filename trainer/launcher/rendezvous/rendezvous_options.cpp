@@ -72,14 +72,16 @@ void apply(const std::string& entry, const std::string& backend, RendezvousOptio
   const auto found = setters().find(parts.front());
   TORCH_CHECK_VALUE(parts.size() == 2, "--rdzv_conf: '", entry, "' is not KEY=VALUE");
   TORCH_CHECK_VALUE(found != setters().end(), "--rdzv_conf: unknown key '", parts.front(), "'; known: ", known_keys());
-  const bool c10d_only = parts.front() == "last_call_timeout" || parts.front() == "is_host";
-  TORCH_CHECK_VALUE(!c10d_only || backend == kElasticBackend, "--rdzv_conf: ", parts.front(),
+  TORCH_CHECK_VALUE(parts.front() != "last_call_timeout" || backend == kElasticBackend, "--rdzv_conf: ", parts.front(),
                     " has no effect with --rdzv_backend=", backend);
   try {
     found->second(options, parts.back());
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(false, "--rdzv_conf: ", entry, ": ", error.what_without_backtrace());
   }
+  TORCH_CHECK_VALUE(!options.is_host.value_or(false) || backend == kElasticBackend, "--rdzv_conf: ", entry,
+                    ": with --rdzv_backend=", backend,
+                    " node 0 is the host; is_host=false lets it join a job that runs");
 }
 
 }  // namespace

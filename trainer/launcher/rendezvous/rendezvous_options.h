@@ -45,7 +45,9 @@ struct RendezvousOptions {
   std::chrono::milliseconds read_timeout{60'000};        // how long to try to reach the host at first
   std::chrono::milliseconds keep_alive_interval{1'000};  // between two heartbeats of a node
   int64_t keep_alive_max_attempt = 10;                   // number of missed heartbeats after which a node is lost
-  std::optional<bool> is_host;  // c10d: whether this launcher serves the store; empty: found out
+  // Whether this launcher serves the store at first. Empty: found out. With static it may only be false, for a node 0
+  // that joins a running job.
+  std::optional<bool> is_host;
 
   // A node without a heartbeat for this time is lost.
   std::chrono::milliseconds silence() const { return keep_alive_interval * keep_alive_max_attempt; }

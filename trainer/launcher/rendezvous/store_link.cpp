@@ -8,6 +8,7 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
+#include "trainer/base/network/addresses.h"
 #include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/rendezvous/endpoint_watch.h"
 #include "trainer/launcher/rendezvous/next_host.h"
@@ -123,7 +124,7 @@ class StoreLink::Conversation {
     } else if (!find_host(member)) {
       return;
     }
-    std::optional<EndpointWatch> endpoint;
+    std::optional<EndpointWatch> elsewhere;
     PatientClock clock;
     while (pause() && !has_moved(member)) {
       if (host) {
@@ -132,8 +133,9 @@ class StoreLink::Conversation {
       tell_ended(*store);
       if (has_host_decided()) {
         tell_starts(*store);
-        if (host && succession_ && !endpoint) {
-          endpoint.emplace(MovedJob{options_.host, options_.port, host->decision().store, options_.seal});
+        if (host && succession_ && !elsewhere) {
+          const Decision& decision = host->decision();
+          elsewhere.emplace(MovedJob{.places = decision.places, .store = decision.store, .seal = options_.seal});
         }
       }
       look_for_silent_ranks(*store);
@@ -166,15 +168,14 @@ class StoreLink::Conversation {
     const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
                                  .last_call = options_.rendezvous.last_call_timeout,
                                  .silence = options_.rendezvous.silence()};
+    Coordinator coordinator = succession_ ? Coordinator(options_.node, timeouts, *succession_)
+                                          : Coordinator(options_.node, timeouts, options_.run_id);
+    coordinator.add_place(network::host_and_port(options_.host, options_.port));
     const auto before_round = [this] { hosted_->forget_workers(); };
-    if (!succession_) {
-      host.emplace(store, Coordinator(options_.node, timeouts, options_.run_id), before_round, seal,
-                   options_.monitor_interval);
-      return;
+    host.emplace(store, std::move(coordinator), before_round, seal, options_.monitor_interval);
+    if (succession_) {
+      host->take_over(*succession_, options_.rendezvous.heartbeat_timeout);
     }
-    host.emplace(store, Coordinator(options_.node, timeouts, *succession_), before_round, seal,
-                 options_.monitor_interval);
-    host->take_over(*succession_, options_.rendezvous.heartbeat_timeout);
   }
 
   void introduce_host(StoreMember& member) {
@@ -276,7 +277,7 @@ class StoreLink::Conversation {
   bool find_host(StoreMember& member) {
     const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
     const auto joins = [&] {
-      return succession_ ? member.join_again(options_.node, succession_->ticket)
+      return succession_ ? member.join_again(options_.node, *succession_)
                          : member.has_host() && member.join(options_.node);
     };
     while (!has_moved(member) && !joins()) {
@@ -313,14 +314,18 @@ class StoreLink::Conversation {
     }
     Decision decision = host ? host->decision() : member.decision();
     const HostSign sign = host ? HostSign() : member.host_sign();
-    if (member.learn(decision)) {
+    // Until a host that took over has decided, it tells the last decision that it knows, which may be an older one.
+    const bool is_news = !options_.succession || has_decided(decision, *options_.succession);
+    if (is_news && member.learn(decision)) {
       next_beat_ = Clock::now();  // The host waits for it.
     }
     const std::lock_guard lock(mutex_);
     is_connected_ = true;
     state_.is_succeeding = false;
     state_.ticket = member.ticket();
-    state_.decision = std::move(decision);
+    if (is_news) {
+      state_.decision = std::move(decision);
+    }
     state_.left = leaving;
     state_.others_left = !host || host->everyone_left();
     state_.rejected = member.rejected() + (host ? host->rejected() : 0);

@@ -56,6 +56,11 @@ Directive directive_for(const Decision& decision, const NodeState& state) {
   if (decision.phase == Decision::Phase::kForming) {
     return {.note = decision.note.empty() ? "" : "waiting: " + decision.note};
   }
+  if (own == decision.members.end() && state.round == decision.round && state.reported_round != decision.round) {
+    return over({.cause = GroupEnd::Cause::kAborted,
+                 .text = "the launcher that took over as the host goes on without this one",
+                 .code = program::kPeerFailed});
+  }
   if (own == decision.members.end()) {
     return {.note = "waiting: the job runs with " + std::to_string(decision.members.size()) + " nodes"};
   }
@@ -101,14 +106,16 @@ Directive StoreRendezvous::directive() {
   if (!state.decision) {
     return before_joining();
   }
-  Directive directive =
-      directive_for(*state.decision, {.ticket = state.ticket,
-                                      .reported_round = reported_round_,
-                                      .interrupted = signal_ != 0,
-                                      .master_addr = options_.host,
-                                      .master_port = options_.port,
-                                      .max_restarts = options_.node.settings.max_restarts,
-                                      .nodes_change = options_.node.settings.backend == kElasticBackend});
+  const GroupSettings& settings = options_.node.settings;
+  const bool nodes_change = settings.in_place || settings.backend == kElasticBackend;
+  Directive directive = directive_for(*state.decision, {.ticket = state.ticket,
+                                                        .round = round_,
+                                                        .reported_round = reported_round_,
+                                                        .interrupted = signal_ != 0,
+                                                        .master_addr = options_.host,
+                                                        .master_port = options_.port,
+                                                        .max_restarts = options_.node.settings.max_restarts,
+                                                        .nodes_change = nodes_change});
   if (directive.kind == Directive::Kind::kRun || directive.awaits_report) {
     round_ = directive.round.restart_count;
   }
@@ -134,7 +141,7 @@ bool StoreRendezvous::find_next_host(const LinkState& state) {
   if (!may_take_over(succession)) {
     return false;
   }
-  options_.node.starts = starts_;
+  options_.node.known = last_known(*state.decision, starts_);
   options_.succession = std::move(succession);
   place_ = "the store that another launcher should serve";
   renew_link();

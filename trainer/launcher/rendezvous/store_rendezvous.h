@@ -58,12 +58,13 @@ class StoreRendezvous : public Rendezvous {
 // A launcher's own state.
 struct NodeState {
   int64_t ticket = 0;
+  int64_t round = -1;           // the last round that it has run
   int64_t reported_round = -2;  // the last round in which it has reported
   bool interrupted = false;     // a signal came; no workers are started after it
   std::string master_addr;      // address of the store
   int64_t master_port = 0;
   int64_t max_restarts = 0;
-  bool nodes_change = false;  // with c10d
+  bool nodes_change = false;  // with c10d, or with recovery in place
 };
 
 // Translates `decision` into an instruction for that launcher.

@@ -38,7 +38,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 // Data that the launchers of a run share.
 struct JobSeal {
   std::optional<program::JobSecret> secret = {};  // Without a secret, entries are plain texts.
-  std::string job = {};                           // The job's name: entries of another job are invalid in this one.
+  std::string job = {};                           // --rdzv_id: entries of another job are invalid in this one.
   std::string session = {};                       // The session of the run; empty until it is known.
 };
 
@@ -55,6 +55,7 @@ class SealedEntries {
 
   c10d::Store& store() const { return *store_; }
   bool has_secret() const { return seal_.secret.has_value(); }
+  const std::string& job() const { return seal_.job; }
   const std::string& session() const { return seal_.session; }
   void begin_session(const std::string& session) { seal_.session = session; }
 

@@ -54,27 +54,51 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
       coordinator_(std::move(coordinator)),
       before_round_(std::move(before_round)),
       pause_(pause) {
+  const Decision& decision = coordinator_.decision();
+  for (const Member& member : decision.members) {
+    tickets_ = std::max(tickets_, member.ticket);
+  }
+  for (const auto& [ticket, end] : decision.evicted) {
+    tickets_ = std::max(tickets_, ticket);
+  }
+  reserve_tickets(entries_.store(), tickets_);  // Launchers that find the decision draw theirs.
   give_sign();
-  publish(coordinator_.decision());
+  publish(decision);
 }
 
 void StoreHost::take_over(const Succession& succession, std::chrono::milliseconds patience) {
   prepared_ = succession.decision;
   gathering_ = Gathering{.succession = succession, .patience = patience};
   for (const Member& member : succession.decision.members) {
-    tickets_ = std::max(tickets_, member.ticket);
     if (!succession.lost.contains(member.ticket)) {
       expected_.push_back(member.ticket);
     }
   }
-  for (const auto& [ticket, end] : succession.decision.evicted) {
-    tickets_ = std::max(tickets_, ticket);
-  }
-  entries_.store().set(launcher_key("tickets"), std::to_string(tickets_));
 }
 
-bool StoreHost::has_joined(const Member& member) const {
-  return std::ranges::find(nodes_, member.ticket, &NodeView::ticket) != nodes_.end();
+bool StoreHost::has_joined(int64_t ticket) const {
+  return std::ranges::find(nodes_, ticket, &NodeView::ticket) != nodes_.end();
+}
+
+// The members that may still come: of the decision that this host knows, and of newer ones that others know.
+std::set<int64_t> StoreHost::awaited() const {
+  std::set<int64_t> missing;
+  const auto add = [&](int64_t ticket) {
+    if (may_come(gathering_->succession, ticket) && !has_joined(ticket)) {
+      missing.insert(ticket);
+    }
+  };
+  const Decision& decision = gathering_->succession.decision;
+  for (const Member& member : decision.members) {
+    add(member.ticket);
+  }
+  for (const NodeView& node : nodes_) {
+    const Change& known = node.node.known.change;
+    if (known.round == decision.round && known.changes > decision.changes) {
+      std::ranges::for_each(node.node.known.members, add);
+    }
+  }
+  return missing;
 }
 
 // Whether members that may still come are missing.
@@ -84,32 +108,40 @@ bool StoreHost::is_gathering(Clock::time_point now) {
   }
   gathering_->since = gathering_->since.value_or(now);
   look_for_newcomers();
-  const Succession& succession = gathering_->succession;
-  const bool all_came = std::ranges::all_of(succession.decision.members, [&](const Member& member) {
-    return succession.lost.contains(member.ticket) || has_joined(member);
-  });
-  if (!all_came && now - *gathering_->since < gathering_->patience) {
+  if (now - *gathering_->since < gathering_->patience && !awaited().empty()) {
     return true;
   }
   end_gathering();
   return false;
 }
 
-// Members that have not come are lost. Numbers of starts go on, also those of which only other launchers know.
+// Members that have not come are lost. If they come late, they still get a welcome, to learn that. Numbers go on from
+// the largest that any launcher knows.
 void StoreHost::end_gathering() {
   const Succession succession = std::move(gathering_->succession);
   gathering_.reset();
-  int64_t starts = 0;
+  LastKnown most = {.change = {.round = succession.decision.round}};
+  int64_t tickets = tickets_;
   for (const NodeView& node : nodes_) {
-    starts = std::max(starts, node.node.starts);
+    const LastKnown& known = node.node.known;
+    if (known.change.round == most.change.round) {
+      if (known.change.changes > most.change.changes) {
+        most.change.changes = known.change.changes;
+        most.members = known.members;
+      }
+      most.losses = std::max(most.losses, known.losses);
+      most.starts = std::max(most.starts, known.starts);
+      tickets = known.members.empty() ? tickets : std::max(tickets, std::ranges::max(known.members));
+    }
   }
-  set_starts(entries_.store(), succession.decision.run_id, starts);
+  coordinator_.learn(most, nodes_);
+  reserve_tickets(entries_.store(), tickets);
+  set_starts(entries_.store(), succession.decision.run_id, most.starts);
   for (const Member& member : succession.decision.members) {
-    if (!has_joined(member)) {
+    if (!has_joined(member.ticket)) {
       const auto found = succession.lost.find(member.ticket);
       const std::string why = found == succession.lost.end() ? "it does not answer" : found->second;
       nodes_.push_back({.ticket = member.ticket, .node = {}, .absent = why});
-      std::erase(expected_, member.ticket);
     }
   }
 }
@@ -291,10 +323,11 @@ void StoreHost::look_for_newcomers() {
     if (entries_.has_secret()) {
       welcome(ticket);
     }
-    if (std::optional<NodeView> node = introduced(ticket)) {
+    std::optional<NodeView> node = has_joined(ticket) ? std::nullopt : introduced(ticket);
+    if (node) {
       nodes_.push_back(std::move(*node));
     } else {
-      expected_.push_back(ticket);  // It may still introduce itself.
+      expected_.push_back(ticket);  // It may still introduce itself, or, as an absent member, ask for the session.
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,8 @@ class StoreHost {
     std::optional<Clock::time_point> since = {};
   };
   bool is_gathering(Clock::time_point now);
-  bool has_joined(const Member& member) const;
+  bool has_joined(int64_t ticket) const;
+  std::set<int64_t> awaited() const;
   void end_gathering();
   std::vector<NodeView> look();
   int64_t tickets_drawn();

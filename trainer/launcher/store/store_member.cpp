@@ -28,20 +28,35 @@ int64_t stored_number(const std::string& value) {
   return parsed;
 }
 
+void reserve_tickets(c10d::Store& store, int64_t tickets) {
+  const std::string counter = launcher_key("tickets");
+  if (const int64_t drawn = store.add(counter, 0); drawn < tickets) {
+    store.add(counter, tickets - drawn);
+  }
+}
+
 bool StoreMember::has_host() {
   return entries_.has_secret() ? entries_.read(launcher_key("decision")).has_value()
                                : entries_.get(launcher_key("decision")).has_value();
 }
 
+bool StoreMember::awaits_first_round() {
+  if (const bool is_served = has_host(); !is_served || entries_.has_secret()) {
+    return is_served;
+  }
+  const Decision now = decision();
+  return now.phase == Decision::Phase::kForming && now.round == 0;
+}
+
 // In no session: whoever writes it does not know that of this store.
 std::string StoreMember::moved_to() {
-  const std::string moved = launcher_key("moved");
+  const std::string moved = launcher_key("moved/" + entries_.job());
   return (entries_.has_secret() ? entries_.get_in("", moved) : entries_.get(moved)).value_or("");
 }
 
 void StoreMember::tell_moved(const std::string& store) {
   if (moved_to() != store) {
-    entries_.set_in("", launcher_key("moved"), store);
+    entries_.set_in("", launcher_key("moved/" + entries_.job()), store);
   }
 }
 
@@ -75,12 +90,17 @@ bool StoreMember::join(const NodeDescription& node) {
                            " launchers: another process writes to it");
     pass(Failpoint::kTicketDrawn);
   }
-  const bool is_let_in = knows_session();
-  if (!is_let_in || (entries_.has_secret() && !entries_.get(launcher_key("decision"), kMostBytesOfADecision))) {
-    return false;  // Until a valid decision has been read; later reads return that one.
+  if (!is_let_in()) {
+    return false;
   }
   introduce(node);
   return true;
+}
+
+// With a secret, not before a valid decision has been read; later reads return that one.
+bool StoreMember::is_let_in() {
+  return knows_session() &&
+         (!entries_.has_secret() || entries_.get(launcher_key("decision"), kMostBytesOfADecision).has_value());
 }
 
 void StoreMember::join_as_host(const NodeDescription& node) {
@@ -90,9 +110,21 @@ void StoreMember::join_as_host(const NodeDescription& node) {
   introduce(node);
 }
 
-bool StoreMember::join_again(const NodeDescription& node, int64_t ticket) {
-  ticket_ = ticket;
-  return has_host() && join(node);
+bool StoreMember::join_again(const NodeDescription& node, const Succession& succession) {
+  ticket_ = succession.ticket;
+  if (!has_host()) {
+    return false;
+  }
+  reserve_tickets(entries_.store(), ticket_);
+  if (!is_let_in()) {
+    return false;
+  }
+  const Decision now = decision();
+  const auto is_own = [this](const Member& member) { return member.ticket == ticket_; };
+  if (!has_decided(now, succession) || std::ranges::any_of(now.members, is_own)) {
+    introduce(node);
+  }
+  return true;
 }
 
 void StoreMember::join_again_as_host(const NodeDescription& node, int64_t ticket) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "trainer/launcher/group/group.h"
+#include "trainer/launcher/group/succession.h"
 #include "trainer/launcher/posix/worker_runner.h"
 #include "trainer/launcher/store/sealed_entries.h"
 
@@ -26,17 +27,21 @@ class StoreMember {
 
   // Returns whether a host serves this store: another program's store has no decision.
   bool has_host();
+  // Returns whether a host serves this store for a job that has not begun. With a secret, a job that has begun counts,
+  // too: its decision is sealed in a session that only its launchers know.
+  bool awaits_first_round();
   // Returns where the job runs if it does not run here: "HOST:PORT". Empty if it does, or nobody has told yet.
   std::string moved_to();
-  // Tells the launchers of another store that the job runs at `store`, unless it is told there already.
+  // Tells this job's launchers at another store that the job runs at `store`, unless it is told there already.
   void tell_moved(const std::string& store);
   // Draws a ticket and writes the node's entries; with a secret only after a host with the same secret has answered.
   // The caller repeats the call until it returns true.
   bool join(const NodeDescription& node);
   // The same for the host, which has the first ticket. It must be called before other launchers find the host.
   void join_as_host(const NodeDescription& node);
-  // The same as join() with the ticket that this launcher had in the store of a host that was lost.
-  bool join_again(const NodeDescription& node, int64_t ticket);
+  // The same as join() with the ticket that this launcher had in the store of a host that was lost. If the next host
+  // has decided without this launcher, it writes no entries.
+  bool join_again(const NodeDescription& node, const Succession& succession);
   // Writes the node's entries with that ticket on the host that took over.
   void join_again_as_host(const NodeDescription& node, int64_t ticket);
   int64_t ticket() const { return ticket_; }
@@ -57,6 +62,7 @@ class StoreMember {
  private:
   std::string own_key(const std::string& name) const;
 
+  bool is_let_in();
   bool knows_session();
   void introduce(const NodeDescription& node);
 

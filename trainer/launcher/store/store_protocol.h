@@ -6,9 +6,11 @@
 //
 //   key                   written by   value
 //   `decision`            the host     The decision: phase, round, members, end of the last round.
-//   `moved`               a host       "HOST:PORT" of the store where the job already runs: that host took over.
+//   `moved/ID`            a host       "HOST:PORT" of the store where the job with that --rdzv_id, or with none,
+//                                      already runs: that host took over.
 //   `steps`               the host     "STEPS MS": a heartbeat counter, and the pause between two steps.
-//   `tickets`             all, by add  Number of launchers that came. The result of add is the launcher's ticket.
+//   `tickets`             all, by add  Number of launchers that came. The result of add is the launcher's ticket. A
+//                                      launcher that comes with its ticket from another store makes it large enough.
 //   `node/T/beat`         launcher T   "N ROUND CHANGES": a heartbeat counter, and the last change that it has read.
 //   `node/T/report`       launcher T   The end of its workers and the round; empty before the first report.
 //   `node/T/left`         launcher T   "0"; "1" once it has seen that the job is over.
@@ -42,6 +44,8 @@
 #include <cstdint>
 #include <string>
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include "trainer/launcher/store/hosted_store.h"
 
 namespace narrowcast::launcher {
@@ -54,6 +58,9 @@ inline std::string launcher_key(const std::string& name) { return kLauncherKeys 
 inline std::string node_key(int64_t ticket, const std::string& name) {
   return launcher_key("node/" + std::to_string(ticket) + "/" + name);
 }
+
+// Makes the number of tickets drawn at least `tickets`.
+void reserve_tickets(c10d::Store& store, int64_t tickets);
 
 // Parses an entry that is a number. Throws CorruptInputError if it is none.
 int64_t stored_number(const std::string& value);

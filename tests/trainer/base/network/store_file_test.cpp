@@ -25,6 +25,19 @@ TEST(StoreFile, NamesTheAddress) {
   EXPECT_EQ(read_store_file(folder.write("b", "[::1]:1\n")), (StoreAddress{"::1", 1}));
 }
 
+TEST(StoreFile, IsReplacedByAnother) {
+  const TemporaryFolder folder;
+  for (const StoreAddress& store : {StoreAddress{"alpha.example", 29400}, {"fd00::1", 1}}) {
+    write_store_file(folder / "file", store);
+    EXPECT_EQ(read_store_file(folder / "file"), store);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "file.new"));
+  EXPECT_THAT(error_message<c10::ValueError>([&] {
+                write_store_file(folder / "none/file", {"alpha", 1});
+              }),
+              HasSubstr((folder / "none/file") + ": cannot be written"));
+}
+
 TEST(StoreFile, OtherContentIsAnErrorThatNamesIt) {
   const TemporaryFolder folder;
   for (const std::string text : {"", "\n", "alpha\n", "alpha:\n", "alpha:0\n", "alpha:1", "alpha:65536\n", ":1\n"}) {

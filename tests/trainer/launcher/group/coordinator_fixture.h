@@ -34,6 +34,9 @@ class CoordinatorTest : public ::testing::Test {
   void begin_in_place(int64_t least, int64_t most) {
     begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1, .in_place = true});
   }
+  void begin_static_in_place(int64_t nodes) {
+    begin({.backend = "static", .min_nodes = nodes, .max_nodes = nodes, .max_restarts = 1, .in_place = true});
+  }
   // The round runs, and its ranks can form a new group.
   void runs_in_place() {
     EXPECT_EQ(after(100).phase, Phase::kRunning);

@@ -102,5 +102,152 @@ TEST_F(CoordinatorInPlaceTest, AMemberThatReportsInPlaceEndsTheRound) {
   EXPECT_EQ(decision().changes, 0);
 }
 
+class CoordinatorStaticInPlaceTest : public CoordinatorTest {
+ protected:
+  // Nodes "a" to "c" with the tickets and ranks 1, 0; 2, 1; and 3, 2.
+  void run_three() {
+    begin_static_in_place(3);
+    comes("b", 1);
+    comes("c", 2);
+    runs_in_place();
+  }
+  void lose(int64_t ticket) {
+    dead.insert(ticket);
+    after(600);
+    after(600);
+  }
+};
+
+TEST_F(CoordinatorStaticInPlaceTest, RanksWaitForTheSameNode) {
+  run_three();
+  lose(2);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+  EXPECT_EQ(decision().losses, 1);
+  EXPECT_EQ(decision().changes, 0);
+  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s");
+  EXPECT_EQ(decision().note, "2 of 3 nodes have joined; missing: --node_rank 1");
+  comes("d", 1);
+  EXPECT_EQ(after(100).changes, 1);
+  EXPECT_EQ(decision().round, 0);
+  EXPECT_EQ(decision().change, "node 1 (b) was lost: no heartbeat for 1 s, d (pid 7) joined");
+  ASSERT_EQ(decision().members.size(), 3U);
+  EXPECT_EQ(decision().members[1].ticket, 4);
+  EXPECT_EQ(decision().members[1].name, "node 1 (d)");
+}
+
+TEST_F(CoordinatorStaticInPlaceTest, ALauncherThatComesBeforeTheLossIsNoticedWaitsForIt) {
+  run_three();
+  dead.insert(2);
+  comes("b", 1);
+  EXPECT_EQ(after(100).changes, 0);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+  EXPECT_EQ(after(600).changes, 0);
+  EXPECT_EQ(after(600).changes, 1);
+  EXPECT_EQ(decision().members[1].ticket, 4);
+  EXPECT_FALSE(decision().evicted.contains(4));
+}
+
+TEST_F(CoordinatorStaticInPlaceTest, ALauncherWhoseRankIsTakenIsRefused) {
+  run_three();
+  const int64_t fourth = comes("d", 1);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(after(500).evicted.contains(fourth));
+  }
+  EXPECT_EQ(after(500).evicted.at(fourth).text, "the job is already running with another --node_rank=1");
+  EXPECT_EQ(decision().evicted.at(fourth).exit_code(), program::kWrongUse);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+  EXPECT_EQ(decision().changes, 0);
+}
+
+TEST_F(CoordinatorStaticInPlaceTest, ALauncherThatIsNeededWaitsForOthersThatAreMissing) {
+  begin_static_in_place(5);
+  for (const int64_t rank : {1, 2, 3, 4}) comes("b", rank);
+  runs_in_place();
+  dead.insert(4);
+  lose(5);
+  const int64_t back = comes("d", 3);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_FALSE(after(500).evicted.contains(back));
+  }
+  EXPECT_EQ(decision().note, "4 of 5 nodes have joined; missing: --node_rank 4");
+  const int64_t last = comes("e", 4);
+  EXPECT_EQ(after(100).changes, 1);
+  ASSERT_EQ(decision().members.size(), 5U);
+  EXPECT_EQ(decision().members[3].ticket, back);
+  EXPECT_EQ(decision().members[4].ticket, last);
+}
+
+// Whoever sees that it waits may end it.
+TEST_F(CoordinatorStaticInPlaceTest, ASignalToALauncherThatWaitsForAPlaceEndsItAlone) {
+  run_three();
+  const int64_t fourth = comes("d", 1);
+  after(100);
+  reports(fourth, NodeReport::End::kInterrupted);
+  EXPECT_EQ(after(100).evicted.at(fourth).exit_code(), 128 + SIGTERM);
+  lose(2);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+  EXPECT_EQ(decision().members[1].ticket, 2);
+  EXPECT_EQ(decision().note, "2 of 3 nodes have joined; missing: --node_rank 1");
+}
+
+TEST_F(CoordinatorStaticInPlaceTest, ASignalToALauncherThatWaitsForAPlaceDoesNotHinderTheNextRound) {
+  run_three();
+  const int64_t fourth = comes("d", 1);
+  reports(3, NodeReport::End::kFailed, 1);
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  for (const int64_t ticket : {1, 2}) reports(ticket, NodeReport::End::kStopped);
+  reports(fourth, NodeReport::End::kInterrupted);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().round, 1);
+  EXPECT_EQ(decision().evicted.at(fourth).exit_code(), 128 + SIGTERM);
+}
+
+TEST_F(CoordinatorStaticInPlaceTest, ANodeThatDoesNotComeBackEndsTheJob) {
+  run_three();
+  lose(3);
+  after_the_join_timeout();
+  EXPECT_EQ(decision().phase, Phase::kOver);
+  EXPECT_EQ(end().exit_code(), program::kPeerFailed);
+  EXPECT_EQ(end().text, "not complete within 10 s: 2 of 3 nodes have joined; missing: --node_rank 2");
+}
+
+// Such as ranks on GPUs.
+TEST_F(CoordinatorStaticInPlaceTest, RanksThatCannotRegroupStartAgainWithTheSameNodes) {
+  begin_static_in_place(2);
+  comes("b", 1);
+  after(100);
+  lose(2);
+  EXPECT_EQ(decision().phase, Phase::kStopping);
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kForming);
+  comes("b", 1);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().round, 1);
+  EXPECT_EQ(decision().members[1].ticket, 3);
+}
+
+// The workers of the others are done: a new round would wait for a node in vain, or train again.
+TEST_F(CoordinatorStaticInPlaceTest, ANodeThatIsLostWhenTheOthersHaveEndedEndsTheJob) {
+  run_three();
+  coordinator->let_round_end();
+  for (const int64_t ticket : {1, 2}) reports(ticket, NodeReport::End::kSucceeded);
+  lose(3);
+  after(100);
+  EXPECT_EQ(decision().phase, Phase::kOver);
+  EXPECT_EQ(end().exit_code(), program::kPeerFailed);
+  EXPECT_EQ(end().text, "node 2 (c) was lost: no heartbeat for 1 s");
+}
+
+TEST_F(CoordinatorStaticInPlaceTest, ASignalToOneOfThemEndsTheJob) {
+  run_three();
+  reports(2, NodeReport::End::kInterrupted);
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  for (const int64_t ticket : {1, 3}) reports(ticket, NodeReport::End::kStopped);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(end().exit_code(), 128 + SIGTERM);
+}
+
 }  // namespace
 }  // namespace narrowcast::launcher

@@ -85,6 +85,7 @@ TEST(GroupJson, KeepsANode) {
       .nproc = 4,
       .node_rank = 1,
       .role = "reader",
+      .known = {.change = {.round = 2, .changes = 5}, .losses = 3, .members = {4, 1}, .starts = 7},
       .settings = {
           .backend = "c10d", .min_nodes = 1, .max_nodes = 3, .max_restarts = 2, .rdzv_id = "job", .in_place = true}};
   const NodeDescription read = parse_node(to_text(node));
@@ -92,6 +93,7 @@ TEST(GroupJson, KeepsANode) {
   EXPECT_EQ(read.nproc, 4);
   EXPECT_EQ(read.role, "reader");
   EXPECT_EQ(read.settings, node.settings);
+  EXPECT_EQ(read.known, node.known);
 }
 
 TEST(GroupJson, KeepsAReport) {
@@ -156,7 +158,9 @@ TEST(GroupJson, KeepsADecision) {
   decision.store = "c:2";
   decision.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = record(), .stopped_ranks = 7};
   decision.evicted[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
+  decision.places = {"a:1", "[::1]:2"};
   const Decision read = parse_decision(to_text(decision));
+  EXPECT_EQ(read.places, decision.places);
   EXPECT_EQ(read.phase, Decision::Phase::kRunning);
   EXPECT_EQ(read.members.at(0).ticket, 4);
   EXPECT_EQ(read.members.at(0).nproc, 8);

@@ -114,6 +114,33 @@ TEST(StaticMembership, NamesBothThatHaveTheSameRank) {
             "two launchers were given --node_rank=1: h2 (pid 2) and h3 (pid 3)");
 }
 
+// A launcher that is started again comes before the loss of the one before is noticed.
+TEST(StaticMembership, KeepsItsNodesBesideLaterOnesOfTheSameRank) {
+  const auto fixed = three_fixed();
+  Applicants twins = applicants({node(1, 1), node(2, 0), node(4, 1)});
+  twins.before = {{.ticket = 2}, {.ticket = 1}, {.ticket = 3}};
+  EXPECT_EQ(fixed->conflict(twins), "");
+  EXPECT_FALSE(fixed->enough(twins)) << "nobody has rank 2";
+  EXPECT_THAT(fixed->form(twins), IsEmpty());
+  twins.nodes.push_back(node(5, 2));
+  EXPECT_TRUE(fixed->enough(twins));
+  EXPECT_THAT(names(fixed->form(twins)), ElementsAre("node 0 (h2)", "node 1 (h1)", "node 2 (h5)"));
+}
+
+// A launcher may have drawn its ticket long before it introduces itself.
+TEST(StaticMembership, KeepsItsNodesBesideOnesOfTheSameRankWithSmallerTickets) {
+  Applicants twins = applicants({node(1, 1), node(2, 0), node(3, 1), node(4, 2)});
+  twins.before = {{.ticket = 2}, {.ticket = 3}, {.ticket = 5}};
+  EXPECT_THAT(names(three_fixed()->form(twins)), ElementsAre("node 0 (h2)", "node 1 (h3)", "node 2 (h4)"));
+}
+
+TEST(StaticMembership, SurvivesLossesIfItRecoversInPlace) {
+  EXPECT_FALSE(three_fixed()->survives_losses());
+  const GroupSettings in_place = {.backend = "static", .min_nodes = 3, .max_nodes = 3, .in_place = true};
+  EXPECT_TRUE(make_membership(in_place, {})->survives_losses());
+  EXPECT_FALSE(make_membership(in_place, {})->elastic());
+}
+
 TEST(ElasticMembership, TakesAtOnceAsManyAsItMay) {
   EXPECT_THAT(names(two_to_three()->form(applicants({node(1), node(2), node(3)}))),
               ElementsAre("node 0 (h1)", "node 1 (h2)", "node 2 (h3)"));

@@ -137,6 +137,15 @@ TEST_F(RestartInPlaceTest, ComparesAnErrorWithTheSameRanksLast) {
   EXPECT_TRUE(end.failure->is_final);
 }
 
+TEST_F(RestartInPlaceTest, AnErrorLongAfterTheSameOneIsNoRepetition) {
+  using std::chrono::minutes;
+  EXPECT_TRUE(allows_at(minutes(0), failure_of(0, kWrongUse)));
+  EXPECT_TRUE(allows_at(minutes(2), failure_of(0, kWrongUse)));
+  EXPECT_FALSE(end.failure->is_final);
+  EXPECT_FALSE(allows_at(minutes(3), failure_of(0, kWrongUse)));
+  EXPECT_TRUE(end.failure->is_final) << "the last one counts, not the first";
+}
+
 TEST_F(RestartInPlaceTest, ForgetsACauseThatIsLongPast) {
   using std::chrono::minutes;
   FailureRecord final = failure({.exit_code = 1});

@@ -123,6 +123,37 @@ TEST_F(CoordinatorSuccessionTest, ANewHostGoesOnWithTheOthers) {
   EXPECT_EQ(now.store, "b:1");
 }
 
+// The lost host has decided once more, which this launcher has not read.
+TEST_F(CoordinatorSuccessionTest, ANewHostCountsOnFromWhatAnyoneKnows) {
+  run_in_place(3);
+  take_over({});
+  coordinator->learn({.change = {.round = 0, .changes = 2}, .losses = 4}, {});
+  EXPECT_EQ(after(10).changes, 4) << "neither 2 nor 3 has the same members";
+  EXPECT_EQ(decision().losses, 5);
+}
+
+TEST_F(CoordinatorSuccessionTest, ANewHostIgnoresWhatIsKnownOfAnotherRound) {
+  run_in_place(3);
+  take_over({});
+  coordinator->learn({.change = {.round = 1, .changes = 2}, .losses = 4}, {});
+  EXPECT_EQ(after(10).changes, 1);
+  EXPECT_EQ(decision().losses, 1);
+}
+
+TEST_F(CoordinatorSuccessionTest, AllPlacesWhereLaunchersMayComeAreKnown) {
+  run_in_place(3);
+  coordinator->add_place("endpoint:1");
+  coordinator->add_place("endpoint:1");
+  take_over({});
+  EXPECT_EQ(decision().places, (std::vector<std::string>{"endpoint:1", "b:1"}));
+  for (int64_t more = 0; more < kMostPlaces; ++more) {
+    coordinator->add_place("c:" + std::to_string(more));
+  }
+  EXPECT_EQ(std::ssize(decision().places), kMostPlaces);
+  EXPECT_EQ(decision().places.front(), "endpoint:1");
+  EXPECT_EQ(decision().places[1], "c:1");
+}
+
 TEST_F(CoordinatorSuccessionTest, ANewHostTakesNewcomersIn) {
   run_in_place(3);
   take_over({});

@@ -45,7 +45,9 @@ MemberResult lost(int64_t ticket) { return {member(ticket), std::nullopt}; }
 constexpr Ending kSeven{.exit_code = 7};
 constexpr Ending kBlamesPeer{.exit_code = program::kPeerFailed};
 
-RoundRules rules(bool elastic) { return {.elastic = elastic, .lost_because = "no heartbeat for 10 s"}; }
+RoundRules rules(bool elastic) {
+  return {.elastic = elastic, .survives_losses = elastic, .lost_because = "no heartbeat for 10 s"};
+}
 
 TEST(Verdict, IsOverWhenAllSucceeded) {
   const Verdict verdict = judge({done(1), done(2)}, rules(false));

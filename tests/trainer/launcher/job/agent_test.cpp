@@ -256,6 +256,37 @@ TEST_F(AgentTest, TellsTheGroupOfAProgramThatCannotBeStarted) {
   EXPECT_EQ(group.reports.at(0).text, "rank 0 cannot be executed");
 }
 
+// Its folder does not exist. Workers that cannot be told where the store is would wait for the old one.
+TEST_F(AgentTest, EndsTheJobIfItCannotTellItsWorkersOfAnotherStore) {
+  Directive directive = run_directive();
+  directive.round.master_port = 1;
+  group.says(milliseconds(0), directive);
+  directive.round.master_port = 2;
+  group.says(milliseconds(150), directive);
+  group.says(milliseconds(400), over(GroupEnd::Cause::kAborted));
+  EXPECT_THROW(run(group, options(1)), c10::ValueError);
+  EXPECT_THAT(runner.log, ElementsAre("start 0", "send SIGTERM at 200", "send SIGTERM at 200"));
+  ASSERT_EQ(group.reports.size(), 1U);
+  EXPECT_EQ(group.reports[0].end, NodeReport::End::kRefused);
+  EXPECT_THAT(group.reports[0].text, HasSubstr("/no/such/run/store: cannot be written"));
+}
+
+TEST_F(AgentTest, EndsTheJobIfItCannotTellWorkersThatItStartsAgain) {
+  Directive directive = run_directive();
+  directive.round.master_port = 1;
+  group.says(milliseconds(0), directive);
+  group.says(milliseconds(5), {.kind = Directive::Kind::kStop});
+  directive.round.master_port = 2;
+  directive.round.restart_count = 1;
+  group.says(milliseconds(50), directive);
+  group.says(milliseconds(400), over(GroupEnd::Cause::kAborted));
+  runner.ends(0, milliseconds(10), {.exit_code = 7});
+  runner.reaction = milliseconds(50);
+  EXPECT_THROW(run(group, options(1)), c10::ValueError);
+  ASSERT_EQ(group.reports.size(), 2U);
+  EXPECT_EQ(group.reports[1].end, NodeReport::End::kRefused);
+}
+
 TEST_F(AgentTest, StaysAsLongAsOthersNeedIt) {
   group.says(milliseconds(0), over(GroupEnd::Cause::kSucceeded));
   group.may_leave_at = Clock::time_point(milliseconds(350));

@@ -100,12 +100,26 @@ TEST(SurelyServes, OneNodeTheFirstOfFixedOnesAndWhoIsToldTo) {
   EXPECT_TRUE(surely_serves(request));
   request.node_rank = 1;
   EXPECT_FALSE(surely_serves(request));
+  request.node_rank = 0;
+  request.options.is_host = false;  // The job runs already.
+  EXPECT_FALSE(surely_serves(request));
   request = {.nodes = {.least = 1, .most = 2}, .backend = "c10d"};
   EXPECT_FALSE(surely_serves(request));  // not known yet
   request.options.is_host = true;
   EXPECT_TRUE(surely_serves(request));
   request.options.is_host = false;
   EXPECT_FALSE(surely_serves(request));
+}
+
+TEST(MayServe, EveryNodeThatMayTakeOver) {
+  GroupRequest request{.nodes = {.least = 2, .most = 2}, .node_rank = 1};
+  LaunchOptions in_place;
+  in_place.in_place = true;
+  EXPECT_FALSE(may_serve(request, {}));
+  EXPECT_TRUE(may_serve(request, in_place));
+  request.node_rank = 0;
+  EXPECT_TRUE(may_serve(request, {}));
+  EXPECT_TRUE(may_serve({}, {}));
 }
 
 JobRendezvous open_job(const GroupRequest& request) {

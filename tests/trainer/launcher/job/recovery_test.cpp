@@ -13,6 +13,7 @@ namespace narrowcast::launcher {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr Ending kBySigkill{.signal = SIGKILL};

@@ -268,5 +268,17 @@ TEST(Supervisor, EndsTheStartedRanksIfOneCannotStart) {
   EXPECT_THAT(runner.log, ElementsAre("start 0", "start 1", "send SIGKILL at 0"));
 }
 
+TEST(Supervisor, EndsTheRanksIfAskingTheGroupFails) {
+  FakeRunner runner;
+  runner.ignored[1] = {SIGTERM};
+  SupervisorOptions options;
+  options.stop_wanted = [&]() -> bool {
+    TORCH_CHECK_VALUE(runner.now().time_since_epoch() < milliseconds(200), "a full disk");
+    return false;
+  };
+  EXPECT_THROW(supervise(runner, ranks(2), options), c10::ValueError);
+  EXPECT_THAT(runner.log, ElementsAre("start 0", "start 1", "send SIGTERM at 200", "send SIGKILL at 3200"));
+}
+
 }  // namespace
 }  // namespace narrowcast::launcher

@@ -13,6 +13,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
 #include "trainer/launcher/store/store_member.h"
+#include "trainer/launcher/store/store_protocol.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -23,14 +24,15 @@ using Kind = Directive::Kind;
 
 class SuccessionTest : public StoreFixture {
  protected:
-  LinkOptions node(int64_t number) {
+  // The first node takes over from nobody before it is started again.
+  LinkOptions node(int64_t number, bool is_first_start = true) {
     LinkOptions wanted = options(number);
     wanted.node.host = std::string(1, static_cast<char>('a' + number));
     wanted.node.settings = {
-        .backend = kElasticBackend, .min_nodes = 1, .max_nodes = nodes, .max_restarts = 1, .in_place = true};
+        .backend = backend, .min_nodes = 1, .max_nodes = nodes, .max_restarts = 1, .in_place = true};
     wanted.rendezvous.last_call_timeout = milliseconds(0);
     wanted.seal.secret = secret;
-    if (number > 0) {
+    if (number > 0 || !is_first_start) {
       standbys[number] = std::make_shared<const Standby>(Standby{"127.0.0.1", testing::loopback_socket()});
       wanted.standby = standbys[number];
       wanted.node.standby = network::host_and_port("127.0.0.1", wanted.standby->socket.port());
@@ -104,19 +106,19 @@ class SuccessionTest : public StoreFixture {
   }
 
   // The first launcher is started again, at the same endpoint.
-  void comes_again() {
+  void comes_again(const std::string& job = "") {
     int error = 0;
     socket = network::ListeningSocket::listen_at(network::find_addresses("127.0.0.1", error), endpoint_port, error);
     store = std::make_shared<HostedStore>("127.0.0.1", *socket);
-    LinkOptions again = node(0);
+    LinkOptions again = node(0, /*is_first_start=*/false);
     again.rendezvous.last_call_timeout = testing::kPatience;
-    standbys[0] = std::make_shared<const Standby>(Standby{"127.0.0.1", testing::loopback_socket()});
-    again.standby = standbys[0];
-    again.node.standby = network::host_and_port("127.0.0.1", standbys[0]->socket.port());
+    again.node.settings.rdzv_id = job;
+    again.seal.job = job;
     launchers[0] = std::make_unique<StoreRendezvous>(again);
   }
 
   const int64_t endpoint_port = socket->port();
+  std::string backend = kElasticBackend;
   int64_t nodes = 3;
   std::optional<program::JobSecret> secret;
   std::map<int64_t, std::unique_ptr<StoreRendezvous>> launchers;
@@ -183,6 +185,122 @@ TEST_P(SealedSuccessionTest, TheEndpointLeadsToTheLastHost) {
   EXPECT_EQ(round.master_port, standbys.at(2)->socket.port());
 }
 
+// It only has the endpoint of the job that has moved.
+TEST_P(SealedSuccessionTest, AnotherJobIsNotLedAway) {
+  begin();
+  lose(0);
+  until(2, has_changed(1));
+  comes_again("another");
+  const Clock::time_point deadline = Clock::now() + testing::kPatience;
+  while (!store->store()->check({launcher_key("moved/")}) && Clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  LinkOptions late = node(3);
+  late.node.settings.rdzv_id = "another";
+  late.seal.job = "another";
+  launchers[3] = std::make_unique<StoreRendezvous>(late);
+  until(3, [](const Directive& now) { return now.note == "waiting: 2 nodes have joined; waiting for up to 3"; });
+  EXPECT_EQ(launchers.at(2)->directive().round.nodes, 2);
+}
+
+// Nodes of fixed ranks, which all know that members may change.
+class StaticSuccessionTest : public SealedSuccessionTest {
+ protected:
+  StaticSuccessionTest() {
+    backend = kStaticBackend;
+    for (int64_t number = 0; number < nodes; ++number) {
+      launchers[number] = std::make_unique<StoreRendezvous>(node(number));
+    }
+    const Round round = until(0, runs).round;
+    store->store()->set(rendezvous::job_prefix(round.run_id) + "/" + rendezvous::kRegroups, std::vector<uint8_t>{'1'});
+    wait_for_a_decision();
+    for (int64_t ticket = 1; ticket <= nodes; ++ticket) {
+      wait_for_a_look(ticket);
+    }
+  }
+
+  // Waits until that launcher has read a decision of now: it reads one after each heartbeat.
+  void wait_for_a_look(int64_t ticket) {
+    const std::string beat = node_key(ticket, "beat");
+    for (int looks = 0; looks < 3; ++looks) {
+      const std::string before = store->store()->get_to_str(beat);
+      while (store->store()->get_to_str(beat) == before) {
+        std::this_thread::yield();
+      }
+    }
+  }
+
+  static bool runs(const Directive& now) { return now.kind == Kind::kRun; }
+  static auto has_lost(int64_t losses) {
+    return [losses](const Directive& now) { return runs(now) && now.round.losses == losses; };
+  }
+  static auto has_got(int64_t changes) {
+    return [changes](const Directive& now) { return runs(now) && now.round.changes == changes; };
+  }
+};
+
+TEST_P(StaticSuccessionTest, TheFirstNodeComesBackToItsPlace) {
+  lose(0);
+  for (const int64_t left : {1, 2}) {
+    const Round waiting = until(left, has_lost(1)).round;
+    EXPECT_EQ(waiting.changes, 0);
+    EXPECT_EQ(waiting.nodes, 3) << "it is waited for";
+    EXPECT_EQ(waiting.node_rank, left);
+    EXPECT_EQ(waiting.master_port, standbys.at(1)->socket.port());
+  }
+  comes_again();
+  for (const int64_t number : {0, 1, 2}) {
+    const Round round = until(number, has_got(1)).round;
+    EXPECT_EQ(round.restart_count, 0);
+    EXPECT_EQ(round.nodes, 3);
+    EXPECT_EQ(round.node_rank, number);
+    EXPECT_EQ(round.first_rank, number);
+    EXPECT_EQ(round.master_port, standbys.at(1)->socket.port());
+  }
+}
+
+// The host that is lost last was itself started with the printed address of a store.
+TEST_P(StaticSuccessionTest, TheEndpointLeadsToAHostThatWasNeverToldOfIt) {
+  lose(0);
+  until(2, has_lost(1));
+  comes_again();
+  for (const int64_t number : {0, 1, 2}) {
+    until(number, has_got(1));
+  }
+  lose(1);
+  until(2, has_lost(2));
+  LinkOptions printed = node(1);
+  printed.port = standbys.at(0)->socket.port();
+  launchers[1] = std::make_unique<StoreRendezvous>(printed);
+  for (const int64_t number : {0, 1, 2}) {
+    until(number, has_got(2));
+  }
+  lose(0);
+  until(2, has_lost(3));
+  comes_again();
+  const Round round = until(0, has_got(3)).round;
+  EXPECT_EQ(round.master_port, standbys.at(1)->socket.port());
+}
+
+// Also if it is killed after the host.
+TEST_P(StaticSuccessionTest, TheNewHostMayBeLostToo) {
+  lose(0);
+  until(2, has_lost(1));
+  comes_again();
+  for (const int64_t number : {0, 1, 2}) {
+    until(number, has_got(1));
+  }
+  lose(1);
+  until(2, has_lost(2));
+  launchers[1] = std::make_unique<StoreRendezvous>(node(1));
+  for (const int64_t number : {0, 1, 2}) {
+    const Round round = until(number, has_got(2)).round;
+    EXPECT_EQ(round.node_rank, number);
+    EXPECT_EQ(round.master_port, standbys.at(0)->socket.port()) << "the first node that is left";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Secret, StaticSuccessionTest, ::testing::Bool());
 INSTANTIATE_TEST_SUITE_P(Secret, SealedSuccessionTest, ::testing::Bool());
 
 // Whoever started the lost host starts it again in the same way. It serves a new store at the endpoint.

@@ -113,7 +113,11 @@ TEST(RendezvousOptions, RefuseTheRest) {
 }
 
 TEST(RendezvousOptions, RefuseWhatMeansNothingForFixedNodes) {
-  EXPECT_EQ(refused("is_host=1", "static"), "--rdzv_conf: is_host has no effect with --rdzv_backend=static");
+  EXPECT_EQ(
+      refused("is_host=1", "static"),
+      "--rdzv_conf: is_host=1: with --rdzv_backend=static node 0 is the host; is_host=false lets it join a job that "
+      "runs");
+  EXPECT_EQ(parse_rendezvous_options("is_host=0", "static").is_host, false);
   EXPECT_EQ(refused("last_call_timeout=1", "static"),
             "--rdzv_conf: last_call_timeout has no effect with --rdzv_backend=static");
 }

@@ -63,6 +63,17 @@ TEST_F(StoreProtocolTest, BringsLaunchersTogether) {
   EXPECT_EQ(other.decision().run_id, "made-up");
 }
 
+// It would lead those away that come later.
+TEST_F(StoreProtocolTest, AJobThatHasBegunIsNotToldOfAnother) {
+  EXPECT_FALSE(StoreMember(c10::make_intrusive<c10d::HashStore>()).awaits_first_round());
+  own.join(describe("a", 0));
+  step(0);
+  EXPECT_TRUE(other.awaits_first_round());
+  other.join(describe("b", 1));
+  EXPECT_EQ(step(100).phase, Phase::kRunning);
+  EXPECT_FALSE(other.awaits_first_round());
+}
+
 // The ranks of the lost node are waited for in vain, those of a newcomer are not.
 TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
   const auto describe = [](const std::string& host) {

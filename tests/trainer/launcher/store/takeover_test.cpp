@@ -1,0 +1,235 @@
+// A host that continues the round of another, and launchers that join it, with a secret and without.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <utility>
+#include <vector>
+
+#include "tests/support/job_secret.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/launcher/rendezvous/store_rendezvous.h"
+#include "trainer/launcher/store/hosted_store.h"
+#include "trainer/launcher/store/store_host.h"
+#include "trainer/launcher/store/store_member.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using Phase = Decision::Phase;
+
+// A round of nodes with these tickets.
+Decision round_of(const std::vector<int64_t>& tickets, int64_t changes) {
+  Decision decision{.phase = Phase::kRunning, .run_id = "job7", .changes = changes, .changes_in_place = true};
+  for (const int64_t ticket : tickets) {
+    decision.members.push_back({.ticket = ticket, .name = "node " + std::to_string(ticket)});
+  }
+  return decision;
+}
+
+// The launcher with ticket 2 takes over from the one with ticket 1. It knows members 1 to 5.
+class TakeOverTest : public ::testing::TestWithParam<bool> {
+ protected:
+  TakeOverTest()
+      : TakeOverTest({.backend = "c10d", .min_nodes = 1, .max_nodes = 9, .max_restarts = 1, .in_place = true},
+                     {.decision = round_of({1, 2, 3, 4, 5}, 4), .ticket = 2}) {}
+
+  TakeOverTest(GroupSettings settings, Succession succession) : settings_(std::move(settings)) {
+    if (GetParam()) {
+      secret_ = testing::secret_of("what the launchers know");
+    }
+    const JobSeal seal = {.secret = secret_, .job = "job", .session = GetParam() ? "session" : ""};
+    succession.store = "b:1";
+    succession.lost = {{1, "it was killed"}};
+    const NodeDescription node = described(succession.ticket);
+    host.emplace(
+        store, Coordinator(node, {.silence = milliseconds(60'000)}, succession), [] {}, seal);
+    host->take_over(succession, milliseconds(1000));
+    own.emplace(store, seal);
+    own->join_again_as_host(node, succession.ticket);
+  }
+
+  // The sixth and the seventh launcher come in the places of the second and of the first.
+  NodeDescription described(int64_t ticket) const {
+    return {.host = std::string(1, static_cast<char>('a' + ticket - 1)),
+            .pid = 7,
+            .node_rank = ticket <= 5 ? ticket - 1 : 7 - ticket,
+            .settings = settings_};
+  }
+
+  // Joins with what that launcher knows, and returns whether it was let in.
+  bool joins(int64_t ticket, const Decision& known) {
+    const auto [entry, is_new] = others.try_emplace(ticket, store, JobSeal{.secret = secret_, .job = "job"});
+    NodeDescription node = described(ticket);
+    node.known = last_known(known, 7);
+    return is_let_in([&] { return entry->second.join_again(node, {.decision = known, .ticket = ticket}); });
+  }
+
+  // Joins as one that comes anew.
+  bool comes(int64_t ticket) {
+    StoreMember& member = others.try_emplace(ticket, store, JobSeal{.secret = secret_, .job = "job"}).first->second;
+    return is_let_in([&] { return member.join(described(ticket)); }) && member.ticket() == ticket;
+  }
+
+  template <class Join>
+  bool is_let_in(const Join& join) {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      if (join()) {
+        return true;
+      }
+      step();
+    }
+    return false;
+  }
+
+  const Decision& step(int64_t time = 0) {
+    host->step(Clock::time_point(milliseconds(time)));
+    return host->decision();
+  }
+  std::vector<int64_t> members() { return last_known(host->decision(), 0).members; }
+  Directive directive(int64_t ticket) {
+    NodeState state;
+    state.ticket = ticket;
+    state.round = 0;
+    return directive_for(others.at(ticket).decision(), state);
+  }
+
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  std::optional<StoreHost> host;
+  std::optional<StoreMember> own;
+  std::map<int64_t, StoreMember> others;
+  const Decision same = round_of({1, 2, 3, 4, 5}, 4);
+  const Decision newer = round_of({1, 2, 3, 4, 5, 6}, 5);  // The lost host had taken in the sixth.
+
+ private:
+  const GroupSettings settings_;
+  std::optional<program::JobSecret> secret_;
+};
+
+TEST_P(TakeOverTest, NobodyDecidesBeforeAllHaveCome) {
+  EXPECT_TRUE(joins(3, same));
+  EXPECT_TRUE(joins(4, same));
+  EXPECT_EQ(step().store, "");
+  EXPECT_TRUE(joins(5, same));
+  EXPECT_EQ(step().store, "b:1");
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5}));
+  EXPECT_EQ(host->decision().changes, 5);
+}
+
+TEST_P(TakeOverTest, ANewcomerThatOnlyOthersKnowOfIsWaitedFor) {
+  EXPECT_TRUE(joins(3, same));
+  EXPECT_TRUE(joins(4, newer));
+  EXPECT_TRUE(joins(5, same));
+  EXPECT_EQ(step().store, "");
+  EXPECT_TRUE(joins(6, newer));
+  EXPECT_EQ(step().store, "b:1");
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5, 6}));
+  EXPECT_GT(host->decision().changes, 6) << "5 has other members, and so have those that this host began with";
+  EXPECT_EQ(directive(6).kind, Directive::Kind::kRun);
+}
+
+// Also if the newcomer that had the last one comes late, or never.
+TEST_P(TakeOverTest, WhoComesNextGetsATicketOfItsOwn) {
+  for (const int64_t ticket : {3, 4, 5}) {
+    EXPECT_TRUE(joins(ticket, newer));
+  }
+  EXPECT_EQ(step(0).store, "");
+  EXPECT_EQ(step(1000).store, "b:1");
+  EXPECT_EQ(store->add(std::string(kLauncherKeys) + "tickets", 1), 7);
+}
+
+TEST_P(TakeOverTest, AMemberThatComesLateLearnsThatItIsLost) {
+  EXPECT_TRUE(joins(3, same));
+  EXPECT_TRUE(joins(4, same));
+  step(0);
+  EXPECT_EQ(step(1000).store, "b:1");
+  ASSERT_TRUE(joins(5, same));
+  EXPECT_EQ(directive(5).kind, Directive::Kind::kOver);
+  EXPECT_EQ(directive(5).end->text, "the host removed this launcher from the job: it does not answer");
+  step(1100);
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4}));
+}
+
+// It runs its workers in a change that nobody else knows.
+TEST_P(TakeOverTest, ANewcomerThatComesLateEnds) {
+  for (const int64_t ticket : {3, 4, 5}) {
+    EXPECT_TRUE(joins(ticket, same));
+  }
+  EXPECT_EQ(step().store, "b:1");
+  ASSERT_TRUE(joins(6, newer));
+  EXPECT_EQ(directive(6).kind, Directive::Kind::kOver);
+  EXPECT_EQ(directive(6).end->code, program::kPeerFailed);
+  EXPECT_EQ(directive(6).end->text, "the launcher that took over as the host goes on without this one");
+  step(100);
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5})) << "its place is not taken again";
+}
+
+// A launcher that finds the decision may draw a ticket at once.
+TEST(TakeOver, NobodyDrawsATicketThatAnotherHas) {
+  const Succession succession = {.decision = round_of({1, 2, 3, 4, 5}, 4), .ticket = 2, .store = "b:1"};
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  const StoreHost host(store, Coordinator({}, {}, succession), [] {});
+  ASSERT_TRUE(StoreMember(store).has_host());
+  EXPECT_EQ(store->add(std::string(kLauncherKeys) + "tickets", 1), 6);
+}
+
+// The launcher with ticket 3 takes over. The last that it knows is that the second node was lost.
+class StaticTakeOverTest : public TakeOverTest {
+ protected:
+  StaticTakeOverTest()
+      : TakeOverTest({.backend = "static", .min_nodes = 5, .max_nodes = 5, .max_restarts = 1, .in_place = true},
+                     {.decision = waiting(), .ticket = 3}) {}
+
+  static Decision waiting() {
+    Decision decision = round_of({1, 2, 3, 4, 5}, 4);
+    decision.evicted[2] = {.cause = GroupEnd::Cause::kAborted, .text = "lost", .code = program::kPeerFailed};
+    return decision;
+  }
+
+  const Decision replaced = round_of({1, 6, 3, 4, 5}, 5);
+};
+
+TEST_P(StaticTakeOverTest, ANodeThatOnlyOthersKnowOfKeepsItsPlace) {
+  EXPECT_TRUE(joins(4, replaced));
+  EXPECT_TRUE(joins(5, same));
+  EXPECT_TRUE(joins(6, replaced));
+  EXPECT_EQ(step().store, "b:1");
+  EXPECT_EQ(host->decision().note, "4 of 5 nodes have joined; missing: --node_rank 0");
+  EXPECT_EQ(members(), (std::vector<int64_t>{1, 6, 3, 4, 5}));
+  EXPECT_EQ(directive(6).kind, Directive::Kind::kRun);
+  EXPECT_EQ(directive(6).round.node_rank, 1);
+  EXPECT_EQ(directive(5).round.changes, 6);
+  ASSERT_TRUE(comes(7));
+  EXPECT_EQ(step().changes, 7);
+  EXPECT_EQ(members(), (std::vector<int64_t>{7, 6, 3, 4, 5}));
+}
+
+TEST_P(StaticTakeOverTest, AKnownNodeThatDoesNotComeIsLost) {
+  EXPECT_TRUE(joins(4, replaced));
+  EXPECT_TRUE(joins(5, same));
+  EXPECT_EQ(step(0).store, "");
+  EXPECT_EQ(step(1000).store, "b:1");
+  EXPECT_EQ(members(), (std::vector<int64_t>{1, 2, 3, 4, 5})) << "nobody knows more of the sixth";
+  EXPECT_EQ(host->decision().note, "3 of 5 nodes have joined; missing: --node_rank 0, 1");
+  ASSERT_TRUE(comes(7));
+  EXPECT_EQ(step(1100).note, "4 of 5 nodes have joined; missing: --node_rank 1");
+  EXPECT_EQ(host->decision().phase, Phase::kRunning);
+}
+
+TEST_P(StaticTakeOverTest, ANodeThatWasLostBeforeTheHostIsNotWaitedFor) {
+  EXPECT_TRUE(joins(4, same));
+  EXPECT_TRUE(joins(5, same));
+  EXPECT_EQ(step().store, "b:1");
+  EXPECT_EQ(host->decision().note, "3 of 5 nodes have joined; missing: --node_rank 0, 1");
+}
+
+INSTANTIATE_TEST_SUITE_P(Secret, StaticTakeOverTest, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Secret, TakeOverTest, ::testing::Bool());
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,146 @@
+// The coordinator's decisions about nodes that come and go while a round runs.
+#include <absl/strings/str_join.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+
+#include "ops/common/text.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/launcher/group/coordinator.h"
+
+namespace narrowcast::launcher {
+
+// What this host knows as the members is another change then, than the last one that anybody knows.
+void Coordinator::learn(const LastKnown& known, const std::vector<NodeView>& joined) {
+  if (known.change.round == decision_.round && known.change.changes > decision_.changes) {
+    decision_.changes = known.change.changes + 1;
+    adopt(known.members, joined);
+  }
+  if (known.change.round == decision_.round) {
+    decision_.losses = std::max(decision_.losses, known.losses);
+  }
+}
+
+// Makes these the members: those that joined the round stay in it while others are missing. Of a member that has not
+// joined this host nothing is known. With fixed ranks, the one before stays in its place.
+void Coordinator::adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined) {
+  std::vector<Member> members;
+  for (size_t place = 0; place < tickets.size(); ++place) {
+    const auto before = std::ranges::find(decision_.members, tickets[place], &Member::ticket);
+    const auto now = std::ranges::find_if(
+        joined, [&](const NodeView& view) { return view.ticket == tickets[place] && view.unreadable.empty(); });
+    if (before != decision_.members.end()) {
+      members.push_back(*before);
+    } else if (now != joined.end()) {
+      members.push_back(member_of(now->node, tickets[place], std::ssize(members)));
+    } else if (!membership_->elastic() && place < decision_.members.size()) {
+      members.push_back(decision_.members[place]);
+    }
+  }
+  const bool is_whole = membership_->elastic() ? !members.empty() : std::ssize(members) == own_.settings.max_nodes;
+  if (is_whole) {
+    decision_.members = std::move(members);
+  }
+}
+
+// Returns whether all members that are still there run their workers.
+bool Coordinator::may_change_members() const {
+  return std::none_of(decision_.members.begin(), decision_.members.end(), [&](const Member& member) {
+    return present(roster_.nodes().at(member.ticket)) && roster_.report(member.ticket, decision_.round);
+  });
+}
+
+// Notes the members as those of which a majority counts, once all of them know of each other.
+void Coordinator::confirm_members() {
+  const Change last = {.round = decision_.round, .changes = decision_.changes};
+  const bool all_know = std::ranges::all_of(decision_.members, [&](const Member& member) {
+    const Roster::Node& node = roster_.nodes().at(member.ticket);
+    return present(node) && node.view.known == last;
+  });
+  if (all_know) {
+    quorum_.confirm();
+  }
+}
+
+void Coordinator::end_minority() {
+  const std::vector<Member>& members = quorum_.members();
+  give_up(c10::str(describe_losses(), ": ", std::ranges::count_if(members, is_here()), " of ", members.size(),
+                   " nodes are left, and the others may continue without them"),
+          program::kPeerFailed);
+}
+
+// Removes members that are gone and admits newcomers, while the ranks of the others live on.
+void Coordinator::change_members() {
+  if (!may_change_members()) {
+    return;
+  }
+  const size_t gone_before = gone_.size();
+  for (const Member& member : decision_.members) {
+    if (!present(roster_.nodes().at(member.ticket))) {
+      gone_.insert(member.ticket);
+    }
+  }
+  const bool is_loss = gone_.size() > gone_before;
+  if (is_loss && !has_majority()) {
+    return end_minority();
+  }
+  decision_.losses += is_loss ? 1 : 0;
+  decision_.store = store_;
+  const Applicants found = applicants();
+  std::vector<Member> members = membership_->form(found);
+  if (members.empty()) {
+    if (is_loss) {
+      forming_since_ = now_;
+      decision_.change = describe_losses();
+    }
+    return wait_for_members(found);
+  }
+  decision_.note.clear();
+  if (std::string change = describe_change(members); !change.empty()) {
+    for (const Member& member : members) {
+      if (!is_member(member.ticket)) {
+        joined_.insert(member.ticket);
+      }
+    }
+    decision_.change = std::move(change);
+    decision_.members = std::move(members);
+    ++decision_.changes;
+    quorum_.propose(decision_.members);
+  }
+}
+
+// Too few nodes are left. Their ranks wait.
+void Coordinator::wait_for_members(const Applicants& found) {
+  decision_.note = membership_->missing(found);
+  if (now_ - *forming_since_ > timeouts_.join) {
+    give_up_waiting(found);
+  }
+}
+
+// Names the members that are gone. Empty if none is.
+std::string Coordinator::describe_losses() const {
+  std::vector<std::string> losses;
+  for (const Member& member : decision_.members) {
+    const Roster::Node& node = roster_.nodes().at(member.ticket);
+    if (!present(node)) {
+      losses.push_back(member.name + (node.wants_to_leave() ? " left" : " was lost: " + lost_because(node)));
+    }
+  }
+  return printable(absl::StrJoin(losses, ", "), kLongestReason);
+}
+
+// Names also those of `members` that are new.
+std::string Coordinator::describe_change(const std::vector<Member>& members) const {
+  std::vector<std::string> changes;
+  if (std::string losses = describe_losses(); !losses.empty()) {
+    changes.push_back(std::move(losses));
+  }
+  for (const Member& member : members) {
+    if (!is_member(member.ticket)) {
+      changes.push_back(name_of(roster_.nodes().at(member.ticket).view.node) + " joined");
+    }
+  }
+  return printable(absl::StrJoin(changes, ", "), kLongestReason);
+}
+
+}  // namespace narrowcast::launcher
