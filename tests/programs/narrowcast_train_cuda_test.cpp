@@ -5,7 +5,10 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
@@ -160,6 +163,43 @@ TEST_F(NarrowcastTrainCudaTest, ARankWhosePeerIsSilentEnds) {
   EXPECT_EQ(end.exit_code, 3) << end.errors;
   EXPECT_THAT(end.errors, HasSubstr("narrowcast-train: rank 0: rank 1 is lost: it has sent no heartbeat for 5 s\n"));
 }
+
+// Two ranks train, and one of them gets `signal`.
+class NarrowcastTrainCudaRecoveryTest : public NarrowcastTrainCudaTest, public ::testing::WithParamInterface<int> {};
+
+// The other process lives on, and no step is lost or done twice. The loss is an undisturbed training's but for the
+// order in which a GPU adds.
+TEST_P(NarrowcastTrainCudaRecoveryTest, ANewProcessTakesTheLostRanksPlace) {
+  const auto flags = [&](const std::string& name) {
+    const std::string write_pid = "echo $$ > " + folder / (name + "-pid-$RANK-$TORCHELASTIC_RESTART_COUNT");
+    return Words{kNarrowcastRun, "--nproc_per_node=2", "--recovery=in_place", "--max_restarts=1"} +
+           Words{"sh", "-c", write_pid + "; exec \"$@\"", "sh", kNarrowcastTrain, "--device=cuda:0"} + small_gpt() +
+           Words{"--hook=int8", "--log_every=1", "--silence_seconds=3", "--steps=400", "--output_dir=" + folder / name};
+  };
+  RunningProgram disturbed(flags("disturbed"), with_gpus(alone()));
+  disturbed.wait_for_errors("/400", 20);
+  pid_t rank1 = 0;
+  std::ifstream(folder / "disturbed-pid-1-0") >> rank1;
+  ASSERT_GT(rank1, 0);
+  ::kill(rank1, GetParam());
+  const ProgramEnd end = disturbed.wait();
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("a new process takes its place (1 of --max_restarts=1"),
+                                HasSubstr("recovered: rank 1 was lost")));
+  ASSERT_EQ(run_to_end(flags("undisturbed"), with_gpus(alone())).exit_code, 0);
+  std::vector<int64_t> steps;
+  for (const nlohmann::json& line : json_lines(folder / "disturbed/metrics.jsonl")) {
+    if (line["event"] == "step") steps.push_back(line["step"]);
+  }
+  std::vector<int64_t> expected(400);
+  std::iota(expected.begin(), expected.end(), 1);
+  EXPECT_EQ(steps, expected);
+  const double loss = result_in("undisturbed")["validation_loss"];
+  EXPECT_NEAR(result_in("disturbed")["validation_loss"], loss, 0.002 * loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, NarrowcastTrainCudaRecoveryTest, ::testing::Values(SIGKILL, SIGSTOP),
+                         [](const auto& info) { return info.param == SIGKILL ? "Killed" : "Stopped"; });
 
 TEST_F(NarrowcastTrainCudaTest, MoreRanksThanGpusMustSayThatTheyShare) {
   const std::string ranks = std::to_string(training::gpu_count() + 1);

@@ -1,17 +1,20 @@
 #include "ops/comm/groups/broken_groups.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 #include <vector>
 
+#include "ops/comm/groups/group.h"
 #include "ops/comm/groups/split_check.h"
 #include "ops/common/per_group.h"
 
@@ -113,6 +116,22 @@ std::string failure_in_backends(const Group& group) {
     }
   }
   return "";
+}
+
+// The reason is known before kernels are ended, so a wait that ends with them finds it.
+void wait_for_results(const Group& group) {
+  if (!moves_tensors_on(at::kCUDA, group)) {
+    return;
+  }
+  if (c10::impl::hasDeviceGuardImpl(at::kCUDA)) {  // Else this process cannot have enqueued anything.
+    const c10::impl::VirtualGuardImpl gpus(at::kCUDA);
+    const std::optional<at::Device> bound = group->getBackend(at::kCUDA)->getBoundDeviceId();
+    gpus.synchronizeDevice(bound.value_or(gpus.getDevice()).index());
+  }
+  const std::string why = why_broken_off(group);
+  TORCH_CHECK_WITH(DistBackendError, why.empty(), why);
+  const std::string failure = failure_in_backends(group);
+  TORCH_CHECK_WITH(DistBackendError, failure.empty(), "rank ", group->getRank(), ": ", failure);
 }
 
 // Delegates to the default constructor, so that the destructor runs if the check throws.

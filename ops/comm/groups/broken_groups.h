@@ -32,6 +32,11 @@ std::string why_broken_off(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 // backends that do not report errors in this way.
 std::string failure_in_backends(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
+// Waits for the work that is enqueued on the GPU of `group`, if it moves tensors on GPUs. Throws
+// c10::DistBackendError if collectives of `group` were broken off, or have failed in a backend, until then: results on
+// the GPU have no meaning. The host notices it at no other place, because it enqueues collectives without waiting.
+void wait_for_results(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
 struct GroupFate;
 
 // Owns a group that was split off another one, or no group. The destructor shuts the group down. The ranks destroy this

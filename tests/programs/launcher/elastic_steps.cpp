@@ -15,7 +15,6 @@
 
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -61,10 +60,6 @@ void train(const std::filesystem::path& folder, int64_t last, const Faults& faul
   state.add("steps", steps);
   narrowcast::ElasticOptions options;
   options.group.silence = std::chrono::seconds(3);
-  options.group.on_silence = [](const std::string& why) {
-    std::cerr << why << std::endl;
-    std::_Exit(3);
-  };
   options.on_recovery = [&](const narrowcast::ElasticRecovery& recovery) {
     std::cout << "rank " << env.rank << " goes on with step " << recovery.step << std::endl;
   };

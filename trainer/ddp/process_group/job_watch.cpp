@@ -50,7 +50,18 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
     });
     of_ranks.watched = losses_->next();
     of_ranks.silence = options.silence;
-    of_ranks.on_silence = [tell = losses_->on_silence(options.silence)](int64_t /*next*/) { tell(); };
+    if (options.replaces_silent) {
+      // All ranks are told: whoever asks the launcher gives no sign meanwhile, and would seem to be lost as well.
+      of_ranks.tells_all = true;
+      of_ranks.rank_0_serves = options.rank_0_serves;
+      of_ranks.on_silence = [group = group_, rank, options](int64_t lost) {
+        if (!is_replaced(options, lost)) {
+          collectives::break_off(group, text_of_silence({rank, lost}, options.silence));
+        }
+      };
+    } else {
+      of_ranks.on_silence = [tell = losses_->on_silence(options.silence)](int64_t /*next*/) { tell(); };
+    }
   } else if (options.on_silence && options.silence.count() > 0) {
     of_ranks.watched = (rank + 1) % group_->getSize();
     of_ranks.silence = options.silence;

@@ -24,8 +24,8 @@ class JobWatch {
     // Without breaks_off: called on every rank, on a separate thread, with "rank R: rank L is lost: REASON". It should
     // end the process, because nothing else ends its collectives. Null: silence is not noticed.
     std::function<void(const std::string& why)> on_silence = {};
-    // With on_silence: called first, with the rank that is lost. Returns whether another process has taken its place:
-    // then the connections to it break, so that this rank's work fails, and on_silence is not called. Null: it is not.
+    // Called first for a silent rank. Returns whether another process has taken its place: then the connections to the
+    // lost one break, so that this rank's work fails, and nothing else is done. Null: none does.
     std::function<bool(int64_t lost)> replaces_silent = {};
     bool rank_0_serves = false;  // RankWatch::Options
     std::chrono::milliseconds look_every = RankWatch::Options().look_every;

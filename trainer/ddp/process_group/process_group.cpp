@@ -1,5 +1,6 @@
 #include <narrowcast/process_group.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
@@ -14,6 +15,7 @@
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/broken_groups.h"
+#include "ops/comm/groups/group.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
 #include "trainer/base/network/places.h"
@@ -112,6 +114,13 @@ ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options
   return group;
 }
 
+// Makes the group's GPU current on this thread. The backend has done so on the thread on which it was created.
+void use_gpu_of(const ProcessGroupPtr& group) {
+  if (collectives::moves_tensors_on(at::kCUDA, group)) {
+    c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(group->getBackend(at::kCUDA)->getBoundDeviceId().value());
+  }
+}
+
 // As connect, but gives up when the job's ranks change: Gloo tries for a long time to reach one that is gone. Then the
 // attempt ends by itself, on a thread that is left behind. It uses only keys of these ranks' attempt.
 ProcessGroupPtr connect_unless_changed(const ProcessGroupOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
@@ -124,7 +133,9 @@ ProcessGroupPtr connect_unless_changed(const ProcessGroupOptions& options, const
     TORCH_CHECK_WITH(DistBackendError, !job->have_changed(std::chrono::milliseconds(0)), "rank ", job->env().rank, ": ",
                      rendezvous::kRanksHaveChanged);
   }
-  return connected.get();
+  auto group = connected.get();
+  use_gpu_of(group);
+  return group;
 }
 
 // Returns nothing if this failed because the job's ranks have changed meanwhile.

@@ -12,6 +12,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
+#include "ops/comm/groups/broken_groups.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/json.h"
 
@@ -99,6 +100,7 @@ AttemptEnd ElasticRun::take_steps_from_point(const ProcessGroupPtr& group, const
   bool is_over = point_->is_over;
   while (!is_over) {
     is_over = !take(step, steps, group);
+    collectives::wait_for_results(group);  // Before the state is copied.
     ++step;
     remember({.step = step, .is_over = is_over}, steps);
     // Before the buckets are settled, there is no point after this step.
@@ -204,6 +206,7 @@ RankState ElasticRun::rank_state() const {
 
 // Brings this rank to the furthest point: a rank that was there already undoes the step that failed.
 void ElasticRun::restore(SharedState& shared, const ProcessGroupPtr& group) {
+  clear_gradients();
   if (shared.is_received) {
     check_fits(shared.state);
     load({.common = shared.state.common, .own = shared.state.own});
@@ -235,6 +238,13 @@ ElasticRun::Point ElasticRun::read_point(const SharedState& shared, int64_t worl
                            files::problem_with(error));
   }
   return point;
+}
+
+// A new process has no gradients. The others' are of the step that failed, and must not be added to those of the next.
+void ElasticRun::clear_gradients() const {
+  for (const auto& [name, part] : state_.tensors_) {
+    if (part.tensor.grad().defined()) part.tensor.mutable_grad().reset();
+  }
 }
 
 // Nothing is overwritten unless all tensors fit.

@@ -59,6 +59,7 @@ class ElasticRun {
   RankState rank_state() const;
   void restore(SharedState& shared, const ProcessGroupPtr& group);
   static Point read_point(const SharedState& shared, int64_t world_size);
+  void clear_gradients() const;
   void check_fits(const RankState& received) const;
   void load(const Values& values);
 

@@ -27,8 +27,8 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
   return restarted;
 }
 
-bool recovers_in_place(const TrainJob& job, const WorkerEnv& env, at::Device device) {
-  return env.recovers_in_place && !rendezvous::is_alone(env) && !job.verification.has_value() && device.is_cpu();
+bool recovers_in_place(const TrainJob& job, const WorkerEnv& env) {
+  return env.recovers_in_place && !rendezvous::is_alone(env) && !job.verification.has_value();
 }
 
 bool has_recovered(const AgreedJob& agreed) {

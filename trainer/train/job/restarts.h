@@ -19,9 +19,8 @@ TrainJob as_restarted(TrainJob job, const WorkerEnv& env);
 // c10::DistBackendError if a peer fails.
 TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const ProcessGroupPtr& group);
 
-// Whether this process recovers in place: its launcher does its part, and the job is a training on several ranks whose
-// exchanges end by themselves when a rank is lost, on the CPU.
-bool recovers_in_place(const TrainJob& job, const WorkerEnv& env, at::Device device);
+// Whether this process recovers in place: its launcher does its part, and the job is a training on several ranks.
+bool recovers_in_place(const TrainJob& job, const WorkerEnv& env);
 
 // Whether the training goes on from the memory of the ranks.
 bool has_recovered(const AgreedJob& agreed);

@@ -377,7 +377,7 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
   const std::optional<int64_t> ranks_per_node =
       job.dry_run ? std::optional(ranks_of_a_node(context.env)) : std::nullopt;
   // A process that replaces another one resumes, which the ranks that live on were not asked to.
-  const bool recovers = recovers_in_place(job, context.env, device);
+  const bool recovers = recovers_in_place(job, context.env);
   const nlohmann::json plan = make_plan(recovers ? wanted : job, inputs, context.env.world_size, ranks_per_node);
   if (job.dry_run) {
     if (context.env.rank == 0) {

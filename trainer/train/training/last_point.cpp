@@ -24,7 +24,8 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
   }
 }
 
-// Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them.
+// Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them. A GPU may
+// have no memory for two of each.
 void LastPoint::leave(Moment moment) {
   if (!point_.has_value()) {
     return;
@@ -37,7 +38,8 @@ void LastPoint::leave(Moment moment) {
   Counters counters = point_->counters;
   counters.window_loss = point_->window_loss.item<double>();
   state.content = save_training(steps_.parts(), counters, point_->reducer);
-  for (auto& [name, tensor] : state.content.replica) tensor = tensor.clone();
+  for (auto& [name, tensor] : state.content.replica)
+    tensor = tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   *left_ = std::move(state);
 }
 

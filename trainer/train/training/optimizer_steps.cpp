@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/link/link.h"
 #include "trainer/ddp/optimization/gradients.h"
 
@@ -38,14 +39,15 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
                          : nullptr),
       exchange_clock_(parameters_.at(0).is_cpu() ? std::make_unique<ExchangeClock>(parameters_) : nullptr),
       ddp_(setup.model, setup.group, setup.ddp),
-      optimizer_(make_optimizer(*setup.model, options.optimizer)) {
+      optimizer_(make_optimizer(*setup.model, options.optimizer)),
+      recovers_(setup.checkpoints.surviving != nullptr) {
   if (setup.outer.has_value()) {
     outer_.emplace(*optimizer_, setup.group, *setup.outer);
   }
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }
-  if (options.skip_nonfinite_steps || setup.checkpoints.surviving != nullptr) {
+  if (options.skip_nonfinite_steps || recovers_) {
     before_.emplace(*setup.model);
   }
 }
@@ -87,6 +89,9 @@ void OptimizerSteps::take_next(Counters& counters) {
   }
   loss += backward(step, options_.accumulation_steps - 1);
   ddp_.sync_buffers();  // Now, and not in the next forward pass: replicas are equal between steps.
+  if (recovers_) {
+    collectives::wait_for_results(ddp_.process_group());  // The update must not use what a lost rank has left.
+  }
   ++counters.window_batches;
   if (!gradients_can_be_used()) {
     skip(counters);

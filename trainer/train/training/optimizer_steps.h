@@ -113,6 +113,7 @@ class OptimizerSteps {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<OuterOptimizer> outer_;  // after ddp_, which makes the parameters equal
   std::optional<GradScaler> scaler_;     // with Precision::kFp16
+  const bool recovers_;                  // in place, so a step that fails must leave everything as it was
   std::optional<SavedBuffers> before_;   // buffers from before the step; empty if they are never restored
 };
 

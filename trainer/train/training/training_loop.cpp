@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <optional>
 #include <string>
@@ -39,13 +40,21 @@ class TrainingRun {
       TrainingResult result = train();
       last_point_.leave(moment_);
       return result;
-    } catch (const c10::DistError&) {
-      last_point_.leave(moment_);
+    } catch (const std::exception&) {  // A GPU may fail in any way when collectives are aborted.
+      leave_what_can_be_told();
       throw;
     }
   }
 
  private:
+  // If even that fails, another rank has the state.
+  void leave_what_can_be_told() noexcept {
+    try {
+      last_point_.leave(moment_);
+    } catch (const std::exception&) {
+    }
+  }
+
   TrainingResult train() {
     if (setup_.checkpoints.restored != nullptr) {
       resume(*setup_.checkpoints.restored);

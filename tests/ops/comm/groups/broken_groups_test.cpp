@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tests/support/breakable_group.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -69,6 +70,19 @@ TEST(BreakOff, EndsWhatIsSplitOffLater) {
     EXPECT_EQ(why_broken_off(node), "rank 1 is lost");
   }
   EXPECT_EQ(of_node->shutdowns(), 0);
+}
+
+TEST(BreakOff, MakesResultsInvalid) {
+  const auto [group, backend] = breakable_group();
+  const auto [node, of_node] = breakable_group();
+  const SplitGroup split(group, node);
+  EXPECT_NO_THROW(wait_for_results(group));
+  of_node->error = c10d::ErrorType::TIMEOUT;
+  EXPECT_EQ(testing::error_message<c10::DistBackendError>([&, &group = group] { wait_for_results(group); }),
+            "rank 0: a collective timed out");
+  break_off(group, "rank 0: rank 1 is lost");
+  EXPECT_EQ(testing::error_message<c10::DistBackendError>([&, &group = group] { wait_for_results(group); }),
+            "rank 0: rank 1 is lost");
 }
 
 // Memory of a destroyed group is used again, also for other groups.

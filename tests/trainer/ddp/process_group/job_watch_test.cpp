@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <latch>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -148,6 +149,65 @@ TEST(JobWatchTest, ARankWithoutASignIsLost) {
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_if_broken_off(); }),
               "rank 0: rank 1 is lost: it has sent no heartbeat for 1 s");
     testing::wait_for_ranks(group);
+  });
+}
+
+// Where collectives are broken off, too, the launcher is asked first. If it replaces the rank, the connections to it
+// break.
+TEST(JobWatchTest, ASilentRankIsReplacedBeforeCollectivesAreBrokenOff) {
+  for (const bool is_replaced : {true, false}) {
+    run_ranks(2, [&](int64_t rank, const auto& group) {
+      const BreakablePtr of_gpu = testing::add_breakable(group);
+      if (rank == 1) {
+        group->getStore()->add("watch/sign/1", 1);
+        const LossWatch ring(group->getBackend(c10::DeviceType::CPU), [](int64_t, const std::string&) {});
+        testing::wait_for_ranks(group);
+        return;
+      }
+      std::promise<int64_t> asked;
+      JobWatch::Options options = breaking_off();
+      options.look_every = 5ms;
+      options.silence = 1s;
+      options.replaces_silent = [&](int64_t lost) {
+        EXPECT_EQ(of_gpu->aborts(), 0);
+        asked.set_value(lost);
+        return is_replaced;
+      };
+      const JobWatch watch(group, options);
+      EXPECT_EQ(asked.get_future().get(), 1);
+      if (!is_replaced) {
+        EXPECT_TRUE(of_gpu->wait_for_abort());
+      }
+      testing::wait_for_ranks(group);
+      EXPECT_EQ(of_gpu->aborts(), is_replaced ? 0 : 1);
+    });
+  }
+}
+
+// Ranks 0 and 2 ask about rank 1. While they wait for the answer they give no sign, and are not lost.
+TEST(JobWatchTest, WhoAsksForAReplacementIsNotLost) {
+  std::latch both_asked(2);
+  run_ranks(3, [&](int64_t rank, const auto& group) {
+    const BreakablePtr of_gpu = testing::add_breakable(group);
+    if (rank == 1) {
+      group->getStore()->add("watch/sign/1", 1);
+      const LossWatch ring(group->getBackend(c10::DeviceType::CPU), [](int64_t, const std::string&) {});
+      testing::wait_for_ranks(group);
+      return;
+    }
+    std::promise<int64_t> asked;
+    JobWatch::Options options = breaking_off();
+    options.look_every = 5ms;
+    options.silence = 1s;
+    options.replaces_silent = [&](int64_t lost) {
+      asked.set_value(lost);
+      both_asked.arrive_and_wait();
+      return true;
+    };
+    const JobWatch watch(group, options);
+    EXPECT_EQ(asked.get_future().get(), 1);
+    testing::wait_for_ranks(group);
+    EXPECT_EQ(of_gpu->aborts(), 0);
   });
 }
 

@@ -20,6 +20,8 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
+#include "ops/comm/groups/broken_groups.h"
+#include "tests/support/breakable_group.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -34,7 +36,12 @@ constexpr int64_t kSteps = 8;
 constexpr int64_t kRanks = 3;
 
 // Where a step fails as a lost peer makes it fail.
-enum class Place { kForward, kAfterUpdate };
+enum class Place {
+  kForward,
+  kBeforeZeroGrad,  // The state has changed, and gradients are left.
+  kAfterUpdate,
+  kBehindTheHost,  // The step returns, and its collectives on a GPU, on which its update depends, have been aborted.
+};
 
 struct Failure {
   int64_t step = -1;
@@ -108,12 +115,17 @@ class Program {
     auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(kRanks * step + rank));
     const at::Tensor inputs = at::randn({8, 4}, generator);
     const at::Tensor loss = (ddp.forward(inputs) - inputs.sum(1, true)).square().mean();
-    optimizer_.zero_grad();
     ddp.backward(loss);
     optimizer_.step();
+    if (failure.step == step && failure.place == Place::kBeforeZeroGrad) lose();
+    optimizer_.zero_grad();
     steps_.add_(1);
     losses_.push_back(static_cast<double>(step));
     if (failure.step == step && failure.place == Place::kAfterUpdate) lose();
+    if (failure.step == step && failure.place == Place::kBehindTheHost) {
+      testing::add_breakable(ddp.process_group());
+      collectives::break_off(ddp.process_group(), "rank 0: rank 1 is lost");
+    }
     return step + 1 < kSteps;
   }
 
@@ -189,7 +201,7 @@ TEST_P(ElasticRunOfHooks, EndsWithTheBitsOfAnUndisturbedRun) {
          {std::optional<int64_t>(), std::optional<int64_t>(0), std::optional<int64_t>(2)}) {
       Ranks ranks = new_ranks(value);
       for (auto& rank : ranks) {
-        rank->program.failure = {step, value.copies_state ? Place::kAfterUpdate : Place::kForward};
+        rank->program.failure = {step, value.copies_state ? Place::kBeforeZeroGrad : Place::kForward};
       }
       run_all(ranks, Outcome::kLoss);
       if (lost) ranks[*lost] = new_rank(value);
@@ -209,6 +221,18 @@ INSTANTIATE_TEST_SUITE_P(Cases, ElasticRunOfHooks,
                          ::testing::Values(Case{"none"}, Case{"int8", "int8"}, Case{"int8_no_copies", "int8", false},
                                            Case{"buffers", "bf16_compress", true, true}),
                          [](const auto& info) { return info.param.name; });
+
+// No other test of the CPU enqueues steps without waiting for them, as GPUs do.
+TEST(ElasticRun, AStepWhoseCollectivesWereAbortedIsUndone) {
+  const Case value{"none"};
+  Ranks ranks = new_ranks(value);
+  for (auto& rank : ranks) rank->program.failure = {4, Place::kBehindTheHost};
+  run_all(ranks, Outcome::kLoss);
+  for (auto& rank : ranks) EXPECT_EQ(rank->run.step(), 4) << "the step does not count";
+  ranks[1] = new_rank(value);
+  recover(ranks);
+  for (auto& rank : ranks) expect_equal(rank->program.result(), undisturbed(value));
+}
 
 // Rank 0 has done step 4. The others fail at its end.
 TEST(ElasticRun, RanksThatAreBehindGetTheFurthestState) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/breakable_group.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/resume_runs.h"
 #include "trainer/ddp/recovery/stop_agreement.h"
@@ -187,6 +188,7 @@ class FailingModel : public models::Model {
 struct Interruption {
   FailingModel::Failure failure = {};  // of all ranks
   int64_t fatal_look = 0;              // whether to stop, after a step; 0: none
+  int64_t last_good_look = 0;          // The collectives of the next step are aborted, as on a GPU. 0: none
   std::optional<int64_t> lost;         // null: no rank
 };
 
@@ -213,9 +215,12 @@ Models train_through(int64_t world_size, const ResumeCase& value, const Interrup
     Checkpoints checkpoints = {.restored = recovered ? &recovered->restored : nullptr,
                                .is_reported = !recovered || recovered->is_reported,
                                .surviving = &states[rank]};
+    testing::BreakablePtr of_gpu;
+    if (is_interrupted && interruption.last_good_look > 0) of_gpu = testing::add_breakable(group);
     checkpoints.asked_to_stop = [&]() -> int {
-      const bool fails = is_interrupted && ++looks == interruption.fatal_look;
-      TORCH_CHECK_WITH(DistBackendError, !fails, "rank 0: rank 1 is lost");
+      ++looks;
+      if (of_gpu != nullptr && looks == interruption.last_good_look) of_gpu->error = c10d::ErrorType::COMM_ERROR;
+      TORCH_CHECK_WITH(DistBackendError, !is_interrupted || looks != interruption.fatal_look, "rank 0: rank 1 is lost");
       return 0;
     };
     train({.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp, .checkpoints = checkpoints},
@@ -275,6 +280,14 @@ TEST_P(RecoveryTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
           << "pass " << interruption.failure.pass << ", look " << interruption.fatal_look << ", rank " << rank;
     }
   }
+}
+
+// The step ends like any other, because the host does not wait for the averages. Its update would be of no value.
+TEST(RecoveryOfAbortedCollectives, AStepWhoseCollectivesWereAbortedChangesNothing) {
+  const ResumeCase value = cases()[0];
+  const Models whole = train_undisturbed(3, value);
+  const Models recovered = train_through(3, value, {.last_good_look = 3, .lost = 1});
+  for (const auto& model : recovered) EXPECT_TRUE(resuming::equal_bits(*model, *whole[0]));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, RecoveryTest, ::testing::ValuesIn(cases()),

@@ -40,7 +40,8 @@ class NARROWCAST_EXPORT ElasticState {
 
   // A tensor on any device. Its values are replaced in place; neither shape nor dtype may change later.
   void add(const std::string& name, const at::Tensor& tensor);
-  // The parameters and buffers of a module, as tensors NAME.PARAMETER.
+  // The parameters and buffers of a module, as tensors NAME.PARAMETER. Gradients are no part of the state: they are
+  // undefined in the first step after a loss.
   void add(const std::string& name, torch::nn::Module& module);
   // An optimizer of LibTorch with its options, e.g. the learning rate. One rank sends all of it.
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
@@ -75,11 +76,14 @@ struct ElasticRecovery {
 };
 
 struct ElasticOptions {
+  // Without on_silence, a rank that is silent and not replaced makes the other ranks' steps fail with "gloo". The error
+  // names it.
   ProcessGroupOptions group = {};
   int64_t first_step = 0;  // the same on all ranks; greater than 0 if the program has loaded a checkpoint
   // Whether a step that fails may have changed the state. Then the state is copied before each step, into memory of the
   // same size, and buffers of modules become rank 0's after each step. Without copies, a step must change the state
-  // only after its last collective has returned, e.g. by optimizer.step(), and the forward pass no buffers.
+  // only after its last collective has returned, e.g. by optimizer.step(), and the forward pass no buffers. Must be
+  // true with "nccl", whose collectives return before they are done.
   bool copies_state = true;
   std::function<void(const ElasticRecovery& recovery)> on_recovery = {};  // called on every rank before the next step
 };
@@ -95,7 +99,7 @@ struct ElasticSteps {
 };
 
 // Runs the steps of a training in a process group. If another rank is lost, under `narrowcast-run --recovery=in_place
-// --max_restarts=N` with "gloo", this rank forms a new group with the others, and goes on:
+// --max_restarts=N`, this rank forms a new group with the others, and goes on:
 //
 //   ElasticState state;
 //   state.add("model", *model);
@@ -134,7 +138,7 @@ class NARROWCAST_EXPORT ElasticGroup {
   // lost.
   //
   // Throws what `make` and `step` throw, in particular c10::DistBackendError
-  //   - for a loss if this launcher or backend does not recover in place,
+  //   - for a loss if this launcher does not recover in place,
   //   - for a time-out,
   //   - for the last of 10 losses in a row with neither a step nor a minute in between;
   // c10::ValueError, on all ranks, if the names, dtypes or shapes of the state, or options.first_step, differ between
