@@ -120,16 +120,10 @@ TEST(NarrowcastBench, SweepsSizes) {
   EXPECT_NE(json.at("recommendation").at("verdict"), "too_few_iterations");
 }
 
-// tests/trainer/train/bench has the other wrong options.
+// tests/trainer/train/flags has the other wrong command lines.
 TEST(NarrowcastBench, EveryErrorIsOneLine) {
   expect_one_line(bench_alone({}), "needs at least 2 ranks");
-  expect_one_line(bench_alone({"--hooks=int3"}), "hooks: 'int3' cannot be measured; known: allreduce, ");
-  expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=4M", "--bucket_mib=25"}),
-                  "because both set the sizes of buckets");
   expect_one_line(bench_alone({"--factor=2"}), "factor: 2 has no effect without min_bytes and max_bytes");
-  expect_one_line(bench_alone({"--json="}), "--json: must name a file");
-  expect_one_line(bench_alone({"--report="}), "--report: must name a file");
-  expect_one_line(bench_alone({"--report=book.txt"}), "report: must be a page named NAME.html");
 }
 
 TEST(NarrowcastBench, RefusesOptionsThatDifferBetweenRanks) {
