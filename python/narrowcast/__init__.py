@@ -7,6 +7,7 @@
 - ddp_comm_hooks: the same under the names of torch.distributed.algorithms.ddp_comm_hooks;
 - fsdp: gradients of fully_shard;
 - DiLoCo: training with few exchanges;
+- ElasticGroup: training that goes on when a rank is lost;
 - all_reduce, encode, decode: tensors.
 """
 from narrowcast import _library
@@ -15,7 +16,9 @@ _library.load()
 
 # The libraries must be loaded first: these modules use what they register.
 from narrowcast.comm_hook import CommHook, comm_hook, hook_names, register  # noqa: E402
+from narrowcast.elastic import ElasticGroup, ElasticRecovery  # noqa: E402
 from narrowcast.outer import DiLoCo  # noqa: E402
 from narrowcast.tensors import all_reduce, decode, encode  # noqa: E402
 
-__all__ = ["CommHook", "DiLoCo", "all_reduce", "comm_hook", "decode", "encode", "hook_names", "register"]
+__all__ = ["CommHook", "DiLoCo", "ElasticGroup", "ElasticRecovery", "all_reduce", "comm_hook", "decode", "encode", "hook_names",
+           "register"]

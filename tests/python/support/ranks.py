@@ -1,6 +1,7 @@
 """Tests with several processes that are the ranks of one process group."""
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 import unittest
@@ -11,7 +12,8 @@ import torch.distributed as dist
 def end_with_result_of(case):
     """Runs the test case and ends the process: with code 0 if it passed, else 1."""
     result = unittest.TextTestRunner().run(case)
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
     # A normal exit would abort: before CPython 3.14, the ending interpreter terminates every thread that needs it. If
@@ -25,17 +27,34 @@ def _run_rank(rank, world_size, store, case):
     end_with_result_of(case)
 
 
+def _run_free_rank(rank, world_size, port, case):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    end_with_result_of(case)
+
+
 def run_on_ranks(world_size, case):
-    """Runs a copy of the test case on each rank. Returns their exit codes: 0 if it passed."""
+    """Runs a copy of the test case on each rank, with the default group. Returns their exit codes: 0 if it passed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(_run_rank, world_size, os.path.join(folder, "store"), case)
+
+
+def run_on_free_ranks(world_size, case):
+    """The same without a group. The ranks have the environment variables of a launcher."""
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        port = any_port.getsockname()[1]
+    return _run(_run_free_rank, world_size, port, case)
+
+
+def _run(run_rank, world_size, meeting, case):
     # Importing these modules takes each process 4 s of processor time. Ranks are forks of a server that has imported them
     # and has no other thread. The test itself may have threads of torch, and its children would wait for them forever.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "narrowcast"])
-    with tempfile.TemporaryDirectory() as folder:
-        store = os.path.join(folder, "store")
-        ranks = [context.Process(target=_run_rank, args=(rank, world_size, store, case)) for rank in range(world_size)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
+    ranks = [context.Process(target=run_rank, args=(rank, world_size, meeting, case)) for rank in range(world_size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
     return [process.exitcode for process in ranks]
