@@ -279,8 +279,9 @@ class Wires:
     one, and made lossy or long."""
     may_pass = ("wire cut", "one way cut", "1% lost", "10% lost", "wire long", *_MAY_PASS)
 
-    def __init__(self, count, ranks, wire, recovery):
+    def __init__(self, count, ranks, wire, recovery, backend="c10d"):
         self._recovery = recovery
+        self._backend = backend
         self.kinds = {**_OF_PROCESSES, "wire cut": self.cut, "one way cut": self.cut_one_way, "1% lost": self.lose_few,
                       "10% lost": self.lose_many, "wire long": self.delay}
         self._ranks_per_host = ranks // count
@@ -295,10 +296,12 @@ class Wires:
 
     def hosts(self):
         # Always all nodes: fewer would give other bits.
-        flags = [f"--nnodes={self._network.hosts}:{self._network.hosts}", f"--nproc_per_node={self._ranks_per_host}",
-                 f"--recovery={self._recovery}", "--rdzv_backend=c10d", f"--rdzv_endpoint={self._network.address(0)}",
+        flags = [f"--nnodes={self._network.hosts}", f"--nproc_per_node={self._ranks_per_host}",
+                 f"--recovery={self._recovery}", f"--rdzv_backend={self._backend}",
+                 f"--rdzv_endpoint={self._network.address(0)}",
                  f"--rdzv_conf=keep_alive_interval=0.2,keep_alive_max_attempt=10,heartbeat_timeout={TIMEOUT_SECONDS}"]
-        return [(self._network.command(host, ["env", f"GLOO_SOCKET_IFNAME={network_namespace.INTERFACE}"]), flags)
+        return [(self._network.command(host, ["env", f"GLOO_SOCKET_IFNAME={network_namespace.INTERFACE}"]),
+                 flags if self._backend == "c10d" else [*flags, f"--node_rank={host}"])
                 for host in range(self._network.hosts)]
 
     def host_at(self, address):

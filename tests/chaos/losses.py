@@ -13,6 +13,7 @@ from metered import LIMIT_SECONDS, MeteredTraining, Moment
 from training import wait_until
 
 SHORT_SECONDS = 0.3
+REPETITION_SECONDS = 70
 SERVED_ELSEWHERE = "from now on nodes join with --rdzv_endpoint="
 LONG_SECONDS = faults.TIMEOUT_SECONDS + 1
 
@@ -24,6 +25,7 @@ class Scene:
     network: faults.Wires | None  # of several hosts
     victims: list  # ranks
     chance: random.Random
+    short_of_memory: dict = dataclasses.field(default_factory=dict)  # the last time by rank, in all scenes
     hit: set = dataclasses.field(default_factory=set)  # process ids
     before: Moment | None = None
     undo: Callable[[], None] = lambda: None  # if the fault had no effect
@@ -73,9 +75,13 @@ def kill_two(scene):
 
 
 def limit_memory(scene):
-    """The rank's next allocation throws that the memory which it has freed cannot serve."""
-    rank = scene.chance.choice(scene.victims)
+    """The rank's next allocation throws that the memory which it has freed cannot serve. A launcher takes the same error
+    of a rank within a minute for one that would come again."""
+    rank = min(scene.chance.sample(scene.victims, len(scene.victims)), key=lambda rank: scene.short_of_memory.get(rank, 0))
+    if rank in scene.short_of_memory:
+        time.sleep(max(0, scene.short_of_memory[rank] + REPETITION_SECONDS - time.monotonic()))
     pid = scene.aim_at(rank)
+    scene.short_of_memory[rank] = time.monotonic()
 
     def set_limit(size):
         resource.prlimit(pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))

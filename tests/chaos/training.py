@@ -110,11 +110,12 @@ def identity_of(folder):
 
 class Training:
     """A training in `folder`, with one launcher on each of the hosts. The job's owner restarts its launchers with the
-    same commands. `environments`: variables for each."""
+    same commands. `environments`: variables for each. `has_fixed_ranks`: no process ever changes its rank."""
 
     rank_variable = "RANK"
 
-    def __init__(self, folder, commands, environments=None):
+    def __init__(self, folder, commands, environments=None, has_fixed_ranks=False):
+        self.has_fixed_ranks = has_fixed_ranks
         self.folder = pathlib.Path(folder)
         self.launchers = [Launcher(command, environment)
                           for command, environment in zip(commands, environments or [{}] * len(commands))]
@@ -172,7 +173,7 @@ class Training:
         for pid, variables in _environments_of_living():
             if variables.get("TORCHELASTIC_RUN_ID") != identity_of(self.folder) or self.rank_variable not in variables:
                 continue
-            if "NARROWCAST_NODE" in variables:
+            if "NARROWCAST_NODE" in variables and not self.has_fixed_ranks:
                 node, rank_on_node = variables["NARROWCAST_NODE"].split("/")
                 placed[int(node), int(rank_on_node)] = pid, int(variables["LOCAL_WORLD_SIZE"])
             else:
