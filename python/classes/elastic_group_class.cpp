@@ -31,7 +31,7 @@
 namespace narrowcast::classes {
 namespace {
 
-// What run() asks for. python/narrowcast/elastic.py has the same numbers.
+// The requests of run(). python/narrowcast/elastic.py has the same numbers.
 enum class Request : int64_t {
   kMake = 0,         // the object of a new group: group()
   kDrop = 1,         // drop the object and all that refers to the group
@@ -130,7 +130,7 @@ class ElasticGroupClass final : public torch::CustomClassHolder {
   void fail(const std::string& error) { error_ = error; }
 
  private:
-  // What Python has made for a group, with the functions of a DistributedDataParallel.
+  // The object that Python has made for a group, with the functions of a DistributedDataParallel.
   class MadeObject {
    public:
     MadeObject(ElasticGroupClass& owner, const ProcessGroupPtr& group) : owner_(owner) {

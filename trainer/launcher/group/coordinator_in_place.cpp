@@ -10,7 +10,7 @@
 
 namespace narrowcast::launcher {
 
-// What this host knows as the members is another change then, than the last one that anybody knows.
+// If another launcher knows a newer change, the members here become a change after that one.
 void Coordinator::learn(const LastKnown& known, const std::vector<NodeView>& joined) {
   if (known.change.round == decision_.round && known.change.changes > decision_.changes) {
     decision_.changes = known.change.changes + 1;

@@ -10,7 +10,7 @@
 
 namespace narrowcast {
 
-// What the flags set.
+// The variables that the flags set.
 struct BenchArguments {
   bench::BenchOptions options = {.device = "auto"};
   std::vector<std::string> bucket_mib = {};  // numbers, as given
