@@ -9,6 +9,7 @@
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/flush_streams.h"
 #include "trainer/train/bench/run_bench.h"
 #include "trainer/train/flags/bench_flags.h"
 #include "trainer/train/flags/worker_flags.h"
@@ -42,8 +43,10 @@ int run(const narrowcast::program::CommandLine& line, const narrowcast::BenchArg
 
 int main(int argc, char** argv) {
   narrowcast::BenchArguments arguments;
-  return narrowcast::program::run_main(
+  const int code = narrowcast::program::run_main(
       narrowcast::bench_description(arguments), argc, argv,
       [&](const narrowcast::program::CommandLine& line) { return run(line, arguments); },
       narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
+  narrowcast::program::flush_streams();
+  std::_Exit(code);
 }

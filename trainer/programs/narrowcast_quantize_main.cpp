@@ -2,10 +2,12 @@
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
 #include <iostream>
 
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/flush_streams.h"
 #include "trainer/train/inference/quantize_file.h"
 
 ABSL_FLAG(bool, overwrite, false, "Replace an existing OUTPUT file.");
@@ -46,4 +48,8 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return narrowcast::program::run_main(description(), argc, argv, run); }
+int main(int argc, char** argv) {
+  const int code = narrowcast::program::run_main(description(), argc, argv, run);
+  narrowcast::program::flush_streams();
+  std::_Exit(code);
+}

@@ -2,12 +2,14 @@
 // docs/reference/launcher.md describes it for users.
 #include <c10/util/Logging.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <string>
 
 #include <narrowcast/worker_env.h>
 #include "ops/common/text.h"
 #include "trainer/base/program/command_line.h"
+#include "trainer/base/program/flush_streams.h"
 #include "trainer/launcher/flags/launch_flags.h"
 #include "trainer/launcher/job/launch.h"
 
@@ -26,7 +28,9 @@ int main(int argc, char** argv) {
   const auto say = [&](const std::string& text) {
     std::cerr << about.name + ": " + narrowcast::printable(text, kLongestLine) + "\n" << std::flush;
   };
-  return program::run_main(about, argc, argv, [&](const program::CommandLine& line) {
+  const int code = program::run_main(about, argc, argv, [&](const program::CommandLine& line) {
     return launcher::launch(launcher::read_launch_request(line), narrowcast::process_environment(), say);
   });
+  program::flush_streams();
+  std::_Exit(code);
 }

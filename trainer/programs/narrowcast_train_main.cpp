@@ -13,6 +13,7 @@
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/flush_streams.h"
 #include "trainer/train/flags/train_program.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/options/arguments.h"
@@ -74,10 +75,12 @@ int run(const narrowcast::Given& given) {
 
 int main(int argc, char** argv) {
   narrowcast::options::Arguments arguments;
-  return narrowcast::program::run_main(
+  const int code = narrowcast::program::run_main(
       narrowcast::train_description(arguments), argc, argv,
       [&](const narrowcast::program::CommandLine& line) {
         return run({line, arguments});
       },
       narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
+  narrowcast::program::flush_streams();
+  std::_Exit(code);
 }
