@@ -121,10 +121,7 @@ TEST(NarrowcastBench, SweepsSizes) {
 }
 
 // tests/trainer/train/flags has the other wrong command lines.
-TEST(NarrowcastBench, EveryErrorIsOneLine) {
-  expect_one_line(bench_alone({}), "needs at least 2 ranks");
-  expect_one_line(bench_alone({"--factor=2"}), "factor: 2 has no effect without min_bytes and max_bytes");
-}
+TEST(NarrowcastBench, EveryErrorIsOneLine) { expect_one_line(bench_alone({}), "needs at least 2 ranks"); }
 
 TEST(NarrowcastBench, RefusesOptionsThatDifferBetweenRanks) {
   const std::string script = std::string("exec ") + kNarrowcastBench + " --iterations=$((RANK + 1))";
@@ -165,7 +162,6 @@ TEST(NarrowcastBench, ListsItsHooks) {
   const ProgramEnd end = bench_alone({"--list_hooks"});
   EXPECT_EQ(end.exit_code, 0);
   EXPECT_THAT(end.output, AllOf(StartsWith("allreduce\n"), HasSubstr("\nbf16_compress\n")));
-  EXPECT_THAT(bench_alone({"--help"}).output, HasSubstr("--list_hooks"));
 }
 
 }  // namespace

@@ -63,6 +63,14 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
   std::string model(const std::string& name) const {
     return files::read_file(folder / (name + "/run/model.safetensors"));
   }
+  // The model of an undisturbed training with flags(), which all tests of this process share.
+  const std::string& undisturbed_model() const {
+    static const std::string bytes = [&] {
+      EXPECT_EQ(train_on(2, flags("whole")).exit_code, 0);
+      return model("whole");
+    }();
+    return bytes;
+  }
   // Kills rank 1 of a training once the checkpoint of that step exists.
   void kill_one_of_two(const Words& training, int step) const {
     const int64_t port = free_port();
@@ -123,13 +131,12 @@ TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnWithLocalStepsFromTheOu
 }
 
 TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
-  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
   kill_one_of_two(flags("killed"), 6);
   const ProgramEnd end = train_on(2, flags("killed"));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from " + folder / "killed/checkpoints/step-"), HasSubstr("of 40"),
                                 Not(HasSubstr("warning"))));
-  EXPECT_EQ(model("killed"), model("whole"));
+  EXPECT_EQ(model("killed"), undisturbed_model());
   // Every report exists once, as in an uninterrupted training.
   std::vector<int> steps;
   for (const auto& line : json_lines(folder / "killed/run/metrics.jsonl")) {
@@ -142,7 +149,6 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
 
 // The command line is the same at the first start and after each restart.
 TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
-  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
   std::string script = "echo worker $$; exec";
   for (const std::string& word : Words{kNarrowcastTrain} + flags("killed")) {
     script += " '" + word + "'";
@@ -156,13 +162,12 @@ TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, AllOf(HasSubstr("starts a new training"),
                                 HasSubstr("resumes from " + folder / "killed/checkpoints/step-")));
-  EXPECT_EQ(model("killed"), model("whole"));
+  EXPECT_EQ(model("killed"), undisturbed_model());
 }
 
 // Without --resume: a restart by the launcher resumes from the checkpoints of the same run. Before the first checkpoint
 // it replaces the files of the former start.
 TEST_F(NarrowcastTrainCheckpointsTest, ARestartNeedsNoFlagToResume) {
-  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
   const auto restarted = [&](const std::string& killed_when) {
     std::string script =
         "echo worker $$; test $TORCHELASTIC_RESTART_COUNT$RANK = 01 && (" + killed_when + "; kill -KILL $$) & exec";
@@ -174,13 +179,13 @@ TEST_F(NarrowcastTrainCheckpointsTest, ARestartNeedsNoFlagToResume) {
   const ProgramEnd late = restarted("while ! test -e " + checkpoint(6) + "; do sleep 0.01; done");
   EXPECT_EQ(late.exit_code, 0) << late.errors;
   EXPECT_THAT(late.errors, HasSubstr("resumes from " + folder / "killed/checkpoints/step-"));
-  EXPECT_EQ(model("killed"), model("whole"));
+  EXPECT_EQ(model("killed"), undisturbed_model());
   EXPECT_EQ(restarted("sleep 60").exit_code, 2) << "another run's files are in the way";
   fs::remove_all(folder / "killed");
   const ProgramEnd early =
       restarted("while ! test -s " + folder / "killed/run/metrics.jsonl" + "; do sleep 0.01; done");
   EXPECT_EQ(early.exit_code, 0) << early.errors;
-  EXPECT_EQ(model("killed"), model("whole"));
+  EXPECT_EQ(model("killed"), undisturbed_model());
 }
 
 // Stops rank 0 while an unfinished checkpoint after that of step 6 exists. Returns whether it found one.
@@ -208,7 +213,6 @@ bool stop_while_writing(const RunningProgram& program, const fs::path& checkpoin
 }
 
 TEST_F(NarrowcastTrainCheckpointsTest, AKillWhileWritingCostsNoCheckpoint) {
-  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
   const int64_t port = free_port();
   {
     const auto zero = start(0, port, flags("killed"));
@@ -222,7 +226,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKillWhileWritingCostsNoCheckpoint) {
   const ProgramEnd end = train_on(2, flags("killed"));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from "), Not(HasSubstr("warning"))));
-  EXPECT_EQ(model("killed"), model("whole"));
+  EXPECT_EQ(model("killed"), undisturbed_model());
   // The two newest checkpoints, and no leftovers.
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "killed/checkpoints"), fs::directory_iterator()), 2);
 }
@@ -240,7 +244,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, ADamagedOneIsSkippedByAllRanks) {
   EXPECT_EQ(model("killed"), whole);
 }
 
-TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnAndSaysSo) {
+TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnAndSaysSoAndAnotherTrainingIsRefused) {
   const Words words = flags_of("killed", 8, {"--hook=int4", "--error_feedback"});
   ASSERT_EQ(train_on(2, words).exit_code, 0);
   fs::remove_all(checkpoint(8));
@@ -249,13 +253,9 @@ TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnAndSaysSo) {
   EXPECT_THAT(end.errors, HasSubstr("warning: results will not be bit-identical to an uninterrupted training: "
                                     "node_of_rank ([0,0,0], was [0,0]), nodes (1 x 3, was 1 x 2), ranks (3, was 2)"));
   EXPECT_EQ(count_of("warning", end.errors), 1);
-}
-
-TEST_F(NarrowcastTrainCheckpointsTest, AnotherTrainingIsRefused) {
-  ASSERT_EQ(train_on(2, flags("killed", 4)).exit_code, 0);
-  const ProgramEnd end = train_on(2, flags("killed", 4) + Words{"--learning_rate=0.5"});
-  EXPECT_EQ(end.exit_code, 2);
-  EXPECT_THAT(end.errors, HasSubstr("learning_rate: is 0.5, but 0.005 in the checkpoint " + checkpoint(4)));
+  const ProgramEnd other = train_alone(words + Words{"--learning_rate=0.5"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.errors, HasSubstr("learning_rate: is 0.5, but 0.005 in the checkpoint " + checkpoint(8)));
 }
 
 // A separate file system that is full after some checkpoints, or a limit on the size of files if the test lacks the

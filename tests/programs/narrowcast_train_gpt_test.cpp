@@ -17,13 +17,13 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr Gpt2Shape kShape = {.layers = 1, .width = 16, .context = 16, .vocabulary = 160};
 
 // Uses the default text. The vocabulary of kShape is large enough for its characters.
+// tests/trainer/train/flags/file_errors_test.cpp has flags that do not fit the file.
 class NarrowcastTrainGptTest : public ::testing::Test {
  protected:
   NarrowcastTrainGptTest() {
@@ -36,13 +36,6 @@ class NarrowcastTrainGptTest : public ::testing::Test {
            more;
   }
   std::string written(const std::string& run) const { return files::read_file(folder / (run + "/model.safetensors")); }
-  void expect_one_line(const Words& words, int exit_code, const std::string& text) const {
-    const ProgramEnd end = train_alone(words);
-    EXPECT_EQ(end.exit_code, exit_code) << end.errors;
-    EXPECT_EQ(count_of("\n", end.errors), 1) << end.errors;
-    EXPECT_THAT(end.errors, AllOf(StartsWith("narrowcast-train: "), HasSubstr(text)));
-    EXPECT_THAT(end.output, IsEmpty());
-  }
 
   const TemporaryFolder folder;
   const std::string start = folder / "gpt2.safetensors";
@@ -106,34 +99,13 @@ TEST_F(NarrowcastTrainGptTest, IsEvaluatedContinuedQuantisedAndTrainedOn) {
   EXPECT_EQ(train_alone(on).exit_code, 0) << "it knows its heads itself";
 }
 
-TEST_F(NarrowcastTrainGptTest, EveryErrorIsOneLine) {
-  expect_one_line(flags({"--width=32"}), 2, "width: is 32, but 16 in " + start + ", the file of init_from");
-  expect_one_line(flags({"--vocabulary=161"}), 2, "vocabulary_size: is 161, but 160 in ");
-  expect_one_line(flags({"--heads=3"}), 2, "gpt: option heads must divide width, but heads is 3 and width is 16");
-  expect_one_line(flags({"--dropout=1"}), 2, "dropout: must be at least 0 and below 1, but is 1");
-  expect_one_line(flags({"--label_smoothing=-1"}), 2, "label_smoothing: must be at least 0 and below 1, but is -1");
-  expect_one_line({"--model=gpt", "--width=64", "--vocabulary=5"}, 2, "vocabulary_size: is 5, but the data need ");
-  expect_one_line({"--vocabulary=500"}, 2, "--vocabulary: has no effect without token files");
-  expect_one_line({"--init_from="}, 2, "--init_from: must name a file");
-  expect_one_line({"--init_from=" + folder / "none.safetensors"}, 2, "none.safetensors");
-  expect_one_line({"--model=char_gpt", "--init_from=" + start}, 4, "does not belong to the model");
-  expect_one_line({"--model=mlp", "--dropout=0.1"}, 2, "--dropout: has no effect with --model=mlp");
-  expect_one_line({"--model=net.pt", "--label_smoothing=0.1"}, 2,
-                  "--label_smoothing: has no effect with --model=net.pt but without --loss=cross_entropy");
-  expect_one_line({"--model=net.pt", "--loss=mse", "--label_smoothing=0.1"}, 2, "--label_smoothing: has no effect");
-  expect_one_line({"--model=ddp_comm_hook_task", "--verify_gradients", "--init_from=x"}, 2,
-                  "--init_from: has no effect with --model=ddp_comm_hook_task");
-  expect_one_line({"--evaluate=" + start, "--init_from=" + start}, 2, "--init_from: has no effect with --evaluate");
-  expect_one_line({"--evaluate=" + start}, 4, "is not a model of narrowcast");
-}
-
 TEST_F(NarrowcastTrainGptTest, ResumingFromAnotherBeginningIsOneError) {
   const Words words = flags({"--steps=2", "--resume", "--checkpoint_dir=" + folder / "checkpoints"});
   ASSERT_EQ(train_alone(words).exit_code, 0);
   auto tensors = gpt2_weights(kShape);
   tensors["ln_f.bias"] += 1;
   files::write_safetensors(start, {.tensors = tensors, .metadata = {}});
-  expect_one_line(words, 2, "init_from_hash: is ");
+  expect_one_line(train_alone(words), 2, "init_from_hash: is ");
 }
 
 }  // namespace

@@ -21,9 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 class NarrowcastTrainModuleTest : public ::testing::Test {
  protected:
@@ -37,13 +35,6 @@ class NarrowcastTrainModuleTest : public ::testing::Test {
   }
   std::string written(const std::string& name) const {
     return files::read_file(folder / (name + "/model.safetensors"));
-  }
-  void expect_one_line(const Words& words, int exit_code, const std::string& text) const {
-    const ProgramEnd end = train_alone(words);
-    EXPECT_EQ(end.exit_code, exit_code) << end.errors;
-    EXPECT_EQ(count_of("\n", end.errors), 1) << end.errors;
-    EXPECT_THAT(end.errors, AllOf(StartsWith("narrowcast-train: "), HasSubstr(text)));
-    EXPECT_THAT(end.output, IsEmpty());
   }
   const TemporaryFolder folder;
 };
@@ -123,7 +114,7 @@ TEST_F(NarrowcastTrainModuleTest, ResumingWithAnotherModuleIsOneError) {
       flags("net.pt", {"--loss=cross_entropy", "--steps=2", "--resume", "--checkpoint_dir=" + folder / "checkpoints"});
   ASSERT_EQ(train_alone(words).exit_code, 0);
   digit_net(std::string(kPredicts) + "def more(self) -> int:\n    return 1\n").save(folder / "net.pt");
-  expect_one_line(words, 2, "model_hash: is ");
+  expect_one_line(train_alone(words), 2, "model_hash: is ");
 }
 
 // Ranks draw dropout independently, but repeat their draws in all passes.
@@ -211,18 +202,6 @@ TEST_F(NarrowcastTrainModuleTest, BuffersOfEveryDtypeAreSentSavedAndRead) {
   expect_buffers(folder / "begun/model.safetensors");
 }
 
-// Also reported if nothing would be written, so that it is known before a training that takes days.
-TEST_F(NarrowcastTrainModuleTest, ABufferThatCannotBeSavedIsOneLineBeforeTheTraining) {
-  torch::jit::Module net = digit_net();
-  net.register_buffer("table", at::ones({2}, at::kComplexDouble));
-  net.save(folder / "net.pt");
-  const std::string line =
-      folder / "net.pt: buffer 'table' is ComplexDouble, which model files (safetensors) cannot hold";
-  expect_one_line(flags("net.pt", {"--loss=cross_entropy"}), 2, line);
-  expect_one_line(flags("net.pt", {"--loss=cross_entropy", "--dry_run"}), 2, line);
-  expect_one_line({"--evaluate=" + folder / "net.pt", "--data=" + folder.path().string()}, 2, line);
-}
-
 // Traced modules have such operators; each mode is named once.
 TEST_F(NarrowcastTrainModuleTest, OperatorsWithAFixedModeAreNamed) {
   digit_net(
@@ -238,33 +217,6 @@ TEST_F(NarrowcastTrainModuleTest, OperatorsWithAFixedModeAreNamed) {
             1)
       << end.errors;
   EXPECT_THAT(train_alone(flags("net.pt", {"--loss=cross_entropy", "--dry_run"})).errors, Not(HasSubstr("traced")));
-}
-
-TEST_F(NarrowcastTrainModuleTest, WhatCannotBeTrainedIsOneLine) {
-  torch::jit::Module frozen = digit_net();
-  frozen.eval();
-  torch::jit::freeze(frozen).save(folder / "frozen.pt");
-  digit_net("def forward(self, images: Tensor, targets: Tensor, weights: Tensor) -> Tensor:\n    return images\n")
-      .save(folder / "three.pt");
-  digit_net("def forward(self, images: Tensor) -> Tensor:\n    return self.logits(images.to('cuda'))\n")
-      .save(folder / "cuda.pt");
-  folder.write("text.pt", "no archive");
-  const Words loss = {"--loss=cross_entropy"};
-  expect_one_line(flags("frozen.pt", loss), 2, "frozen.pt: none of its 0 parameters requires a gradient");
-  expect_one_line(flags("three.pt"), 2, "(Tensor images, Tensor targets, Tensor weights)");
-  expect_one_line(flags("cuda.pt", loss), 2, "cuda.pt: its forward failed on inputs of shape [20, 8, 8]: ");
-  expect_one_line(flags("text.pt", loss), 4, "text.pt: is not a TorchScript module");
-  expect_one_line(flags("none.pt", loss), 2, "none.pt");
-  fs::copy(folder / "net.pt", folder / "net.pth");
-  expect_one_line(flags("net.pth", loss), 2, "net.pth must be named *.pt to be read as a TorchScript module");
-  expect_one_line(flags("net.pt"), 2, "loss: must be cross_entropy, mse or bce_with_logits for ");
-  expect_one_line(flags("loss.pt", loss), 2, "loss: has no effect with ");
-  expect_one_line(flags("net.pt", {"--loss=hinge"}), 2, "loss: must be cross_entropy, mse or bce_with_logits");
-  expect_one_line(flags("net.pt", loss + Words{"--width=3"}), 2, "--width: has no effect with --model=");
-  expect_one_line(flags("net.pt", loss + Words{"--context=3"}), 2, "--context: has no effect with images");
-  expect_one_line(flags("net.pt", loss + Words{"--sample_length=3"}), 2, "--sample_length: has no effect");
-  expect_one_line({"--loss=mse"}, 2, "--loss: has no effect with --model=char_gpt");
-  expect_one_line({"--evaluate=m.safetensors", "--loss=mse"}, 2, "--loss: has no effect with --evaluate");
 }
 
 }  // namespace

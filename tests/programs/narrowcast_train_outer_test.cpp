@@ -111,7 +111,6 @@ TEST_F(NarrowcastTrainOuterTest, PlansTheBytesInANode) {
 // With an exchange in each step, plain SGD and no clipping, the training equals the one without a hook, up to rounding.
 TEST_F(NarrowcastTrainOuterTest, AnExchangeInEachStepIsTheTrainingWithoutAHook) {
   const Words sgd = {"--optimizer=sgd", "--momentum=0", "--learning_rate=0.05", "--clip_grad_norm=0", "--steps=20"};
-  ASSERT_EQ(train_on(3, flags("none", Words{"--hook=allreduce"} + sgd)).exit_code, 2) << "a link has no effect there";
   Words without_link = flags("none", Words{"--hook=allreduce"} + sgd);
   std::erase_if(without_link, [](const std::string& word) { return word.starts_with("--link_"); });
   ASSERT_EQ(train_on(3, without_link).exit_code, 0);

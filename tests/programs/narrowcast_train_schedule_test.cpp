@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/programs/train_commands.h"
@@ -111,25 +110,6 @@ TEST_F(NarrowcastTrainScheduleTest, EndsEarlyRightAfterAnExchange) {
   EXPECT_EQ(metrics("local").back()["outer_exchanges"], 3);
   EXPECT_EQ(metrics("local").back()["joined_exchanges"], 3);
   EXPECT_EQ(metrics("local").back()["replicas_identical"], true);
-}
-
-TEST_F(NarrowcastTrainScheduleTest, RefusesFlagsWithoutEffect) {
-  for (const auto& [wrong, text] : std::vector<std::pair<Words, std::string>>{
-           {{"--decay_steps=5"}, "decay_steps: has no effect with the schedule cosine; it is for wsd"},
-           {{"--schedule=linear", "--decay_steps=5"}, "decay_steps: has no effect with the schedule linear"},
-           {{"--schedule=wsd", "--decay_steps=600"},
-            "decay_steps: must be in 1..steps - warmup_steps (570), but is 600"},
-           {{"--schedule=steps"}, "known: constant, cosine, linear, wsd"},
-           {{"--early_stop=2"}, "early_stop: needs eval_every"},
-           {{"--early_stop=2", "--eval_batches=0"}, "early_stop: needs eval_every"},
-           {{"--early_stop=-1", "--eval_every=2"}, "early_stop: must be at least 0, but is -1"},
-           {{"--early_stop=2", "--eval_every=5", "--sync_every=10"}, "multiples of sync_every (10)"},
-           {{"--early_stop=2", "--verify_gradients"}, "--early_stop: has no effect with --verify_gradients"}}) {
-    const ProgramEnd end = train_alone(wrong);
-    EXPECT_EQ(end.exit_code, 2) << text;
-    EXPECT_EQ(count_of("\n", end.errors), 1) << end.errors;
-    EXPECT_THAT(end.errors, HasSubstr(text));
-  }
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ FileDescriptor stranger_at(int64_t port, const std::string& bytes) {
 // Waits until the job has made some progress.
 void wait_for_steps_of(const EndlessRanks& job) {
   RunningProgram& first = *job.ranks[0];
-  first.wait_for_errors("step ", count_of("step ", first.errors()) + 4);  // It reports steps about once a second.
+  // It reports steps about once a second. The first report may be on its way already.
+  first.wait_for_errors("step ", count_of("step ", first.errors()) + 2);
 }
 
 // Strangers at each store and rank: some send nothing, some eight bytes, some more.

@@ -28,7 +28,7 @@ class NarrowcastRunCorruptionTest : public NarrowcastRunFixture {
         std::string(kNarrowcastTrain) +
         " --model=char_gpt --layers=1 --heads=2 --width=16 --context=16 --batch_size=12"
         " --eval_batches=1 --sample_length=0 --log_every=1 --hook=int8 --learning_rate=1e-30"
-        " --steps=600 --check_replicas_every=5 --checkpoint_every=40 --keep_checkpoints=0 --resume --checkpoint_dir=" +
+        " --steps=320 --check_replicas_every=5 --checkpoint_every=40 --keep_checkpoints=0 --resume --checkpoint_dir=" +
         folder / (name + "-checkpoints") + " --output_dir=" + folder / name;
     const std::string pid = folder / (name + "-pid");
     return command(3, "echo $$ > " + pid + "-$TORCHELASTIC_RESTART_COUNT-$RANK; exec " + train, {"--max_restarts=1"});
@@ -48,7 +48,7 @@ class NarrowcastRunCorruptionTest : public NarrowcastRunFixture {
   }
   // Without the entry for the duration.
   std::map<std::string, at::Tensor> last_checkpoint(const std::string& name, const std::string& file) const {
-    auto tensors = files::read_safetensors(folder / (name + "-checkpoints/step-00000600/" + file)).tensors;
+    auto tensors = files::read_safetensors(folder / (name + "-checkpoints/step-00000320/" + file)).tensors;
     std::erase_if(tensors, [](const auto& entry) { return entry.first.ends_with("seconds"); });
     return {tensors.begin(), tensors.end()};
   }
@@ -59,7 +59,7 @@ TEST_F(NarrowcastRunCorruptionTest, TheRankIsNamedAndTheJobGoesBackToItsLastChec
   ASSERT_EQ(whole.exit_code, 0) << whole.errors;
   const std::string bytes = bytes_of_a_weight("whole");
   RunningProgram launcher(training("flipped"));
-  launcher.wait_for_errors("step   1/600");
+  launcher.wait_for_errors("step   1/320");
   wait_until([&] { return std::filesystem::exists(folder / "flipped-checkpoints/step-00000040"); });
   const pid_t rank1 = pid_of_rank_1();
   ASSERT_GT(rank1, 0);

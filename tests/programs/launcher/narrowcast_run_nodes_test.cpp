@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/programs/launcher/node_commands.h"
@@ -281,8 +282,8 @@ TEST_F(NarrowcastRunNodesTest, TellTheTrainersRanksOfTheirSecret) {
                                     "given"));
 }
 
-// The stranger writes as fast as the store allows, for longer than the heartbeat timeout of a job, until the workers
-// end by themselves.
+// The stranger writes some fifty times between two signs of a launcher, for longer than the heartbeat timeout of a job,
+// until the workers end by themselves.
 TEST_F(NarrowcastRunNodesTest, AStrangerWhoOverwritesTheirSignsEndsNothing) {
   const std::string secret = folder.write("secret", "what only this job knows");
   chmod(secret.c_str(), 0600);
@@ -295,6 +296,7 @@ TEST_F(NarrowcastRunNodesTest, AStrangerWhoOverwritesTheirSignsEndsNothing) {
     for (const char* const name : {"node/1/beat", "node/2/beat", "steps"}) {
       stranger->set("narrowcast-run/" + std::string(name), std::vector<uint8_t>{'7'});
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   folder.write("end", "");
   const ProgramEnd first = nodes.first.wait();

@@ -1,4 +1,4 @@
-// Wrong command lines of narrowcast-train in this process. Each prints one line and has exit code 2.
+// Wrong command lines of narrowcast-train. Each prints one line and has exit code 2.
 #include "trainer/train/flags/train_program.h"
 
 #include <gmock/gmock.h>
@@ -6,49 +6,22 @@
 
 #include <algorithm>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "trainer/base/program/command_line.h"
+#include "tests/trainer/train/flags/train_in_process.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/flags/worker_flags.h"
 
 namespace narrowcast {
 namespace {
 
 using ::testing::AllOf;
+using testing::Ending;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using Words = std::vector<std::string>;
-
-struct Ending {
-  int code;
-  std::string output;
-  std::string errors;
-};
-
-// The ending of narrowcast-train, alone and without a launcher, with these flags.
-Ending train(Words words) {
-  options::Arguments arguments;
-  std::ostringstream output;
-  const auto body = [&](const program::CommandLine& line) {
-    return run_train({line, arguments}, {.env = read_worker_env(arguments.place),
-                                         .session = {},
-                                         .results = output,
-                                         .progress = output,
-                                         .progress_is_terminal = false});
-  };
-  words.insert(words.begin(), "narrowcast-train");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int code = program::run_main(train_description(arguments), static_cast<int>(argv.size()), argv.data(), body);
-  output << ::testing::internal::GetCapturedStdout();
-  return {code, output.str(), ::testing::internal::GetCapturedStderr()};
-}
+using testing::train;
+using testing::Words;
 
 struct WrongUse {
   Words flags;
@@ -178,6 +151,53 @@ INSTANTIATE_TEST_SUITE_P(
                  "find_unused_parameters: makes all ranks communicate"},
         WrongUse{{"--verify_gradients", "--hook=post_local_sgd", "--sync_every=2"}, "--sync_every: has no effect"},
         WrongUse{{"--optimizer=adam"}, "known: adamw, sgd"}, WrongUse{{"--sample_length=-1"}, "sample_length"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Schedules, WrongUseTest,
+    ::testing::Values(
+        WrongUse{{"--decay_steps=5"}, "decay_steps: has no effect with the schedule cosine; it is for wsd"},
+        WrongUse{{"--schedule=linear", "--decay_steps=5"}, "decay_steps: has no effect with the schedule linear"},
+        WrongUse{{"--schedule=wsd", "--decay_steps=600"},
+                 "decay_steps: must be in 1..steps - warmup_steps (570), but is 600"},
+        WrongUse{{"--schedule=steps"}, "known: constant, cosine, linear, wsd"},
+        WrongUse{{"--early_stop=2"}, "early_stop: needs eval_every"},
+        WrongUse{{"--early_stop=2", "--eval_batches=0"}, "early_stop: needs eval_every"},
+        WrongUse{{"--early_stop=-1", "--eval_every=2"}, "early_stop: must be at least 0, but is -1"},
+        WrongUse{{"--early_stop=2", "--eval_every=5", "--sync_every=10"}, "multiples of sync_every (10)"},
+        WrongUse{{"--early_stop=2", "--verify_gradients"}, "--early_stop: has no effect with --verify_gradients"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Reports, WrongUseTest,
+    ::testing::Values(WrongUse{{"--report=x.html"}, "--report: has no effect without --output_dir"},
+                      WrongUse{{"--report="}, "--report: "},
+                      WrongUse{{"--output_dir=run", "--report=book.txt"}, "report: must be a page named NAME.html"},
+                      WrongUse{{"--tensorboard_dir="}, "--tensorboard_dir: must name a folder"},
+                      WrongUse{{"--tensorboard_dir=x", "--verify_gradients"}, "--tensorboard_dir: has no effect"},
+                      WrongUse{{"--compare=x"}, "--compare: needs --report"},
+                      WrongUse{{"--compare=", "--report=x.html"}, "--compare: must name"},
+                      WrongUse{{"--compare=x,", "--report=x.html"}, "--compare: must name"},
+                      WrongUse{{"--compare=x", "--report=x.html", "--steps=3"},
+                               "--steps: has no effect with --compare"},
+                      WrongUse{{"--compare=/nowhere", "--report=book.txt"}, "report: must be a page named NAME.html"},
+                      WrongUse{{"--compare=/nowhere", "--report=x.html"}, "/nowhere"},
+                      WrongUse{{"--prometheus_file="}, "--prometheus_file: must name a file"},
+                      WrongUse{{"--prometheus_file=x.prom", "--verify_gradients"}, "has no effect"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, WrongUseTest,
+    ::testing::Values(
+        WrongUse{{"--model=gpt", "--width=64", "--vocabulary=5"}, "vocabulary_size: is 5, but the data need "},
+        WrongUse{{"--vocabulary=500"}, "--vocabulary: has no effect without token files"},
+        WrongUse{{"--init_from="}, "--init_from: must name a file"},
+        WrongUse{{"--model=mlp", "--dropout=0.1"}, "--dropout: has no effect with --model=mlp"},
+        WrongUse{{"--model=net.pt", "--label_smoothing=0.1"},
+                 "--label_smoothing: has no effect with --model=net.pt but without --loss=cross_entropy"},
+        WrongUse{{"--model=net.pt", "--loss=mse", "--label_smoothing=0.1"}, "--label_smoothing: has no effect"},
+        WrongUse{{"--model=ddp_comm_hook_task", "--verify_gradients", "--init_from=x"},
+                 "--init_from: has no effect with --model=ddp_comm_hook_task"},
+        WrongUse{{"--evaluate=x.safetensors", "--init_from=x"}, "--init_from: has no effect with --evaluate"},
+        WrongUse{{"--loss=mse"}, "--loss: has no effect with --model=char_gpt"},
+        WrongUse{{"--evaluate=m.safetensors", "--loss=mse"}, "--loss: has no effect with --evaluate"}));
 
 }  // namespace
 }  // namespace narrowcast
