@@ -149,8 +149,9 @@ class WithoutLauncher(unittest.TestCase):
         cls.ranks.stdout.close()
         assert cls.ranks.wait() == 0
 
-    def run_case(self, case, world_size, store):
-        """Returns exit codes by rank, the output, and by rank the seconds from the line "ready" to its end."""
+    def run_case(self, case, world_size, store, number=None):
+        """Returns exit codes by rank, the output, and by rank the seconds from the line "ready" to its end. number: a signal
+        for rank 1, once it is ready."""
         print(case, world_size, store, file=self.ranks.stdin, flush=True)
         timer = threading.Timer(LIMIT, os.killpg, (self.ranks.pid, signal.SIGKILL))
         timer.start()
@@ -159,6 +160,8 @@ class WithoutLauncher(unittest.TestCase):
             output += line
             if line == "ready\n":
                 ready = time.monotonic()
+                if number is not None:
+                    os.kill(pids(output)["1"], number)
             elif match := re.fullmatch(r"end of rank (\d): (-?\d+)\n", line):
                 rank = int(match[1])
                 codes[rank], seconds[rank] = int(match[2]), time.monotonic() - ready
@@ -171,10 +174,14 @@ class WithoutLauncher(unittest.TestCase):
             self.assertNotIn(text, output)
         return codes, output, seconds
 
-    def check_success(self, case, expected=""):
+    def check_codes(self, case, expected, number=None):
         with tempfile.TemporaryDirectory() as folder:
-            codes, output, _ = self.run_case(case, WORLD, f"file://{folder}/store")
-        self.assertEqual(codes, dict.fromkeys(range(WORLD), 0), output)
+            codes, output, _ = self.run_case(case, WORLD, f"file://{folder}/store", number)
+        self.assertEqual(codes, expected, output)
+        return output
+
+    def check_success(self, case, expected=""):
+        output = self.check_codes(case, {0: 0, 1: 0})
         self.assertIn(expected, output)
         return output
 
@@ -188,6 +195,17 @@ class WithoutLauncher(unittest.TestCase):
         for rank in {0, 1, 2} - {lost}:
             self.assertRegex(output, expected.format(rank, lost))
             self.assertLess(seconds[rank], noticed + LATE, output)
+
+    def test_exception_in_backward(self):
+        output = self.check_codes("exception", {0: 1, 1: 1})
+        self.assertEqual(output.count("KeyError: \"the model's own error\""), WORLD, output)
+
+    def test_exit_in_a_step(self):
+        self.check_codes("system_exit", {0: 1, 1: 7})
+
+    def test_interrupt(self):
+        output = self.check_codes("interrupted", {0: 1, 1: -signal.SIGINT}, number=signal.SIGINT)
+        self.assertIn("KeyboardInterrupt", output)
 
     def test_destroyed_group(self):
         self.check_success("destroy")
@@ -224,6 +242,9 @@ class WithoutLauncher(unittest.TestCase):
 
     def test_hung_rank_of_a_node(self):
         self.check_hung_rank("hung_in_its_node")
+
+    def test_hung_rank_in_an_outer_step(self):
+        self.check_hung_rank("hung_in_an_outer_step")
 
     def test_hung_rank_in_a_collective_of_pytorch(self):
         self.check_hung_rank("hung_in_a_collective", expected=r"(?s)Warning: rank {}: rank {} is lost.*RuntimeError: Application timeout")
