@@ -51,12 +51,13 @@ def wait_until(condition, seconds, what):
     """The first true value of condition(), which is called repeatedly."""
     deadline = time.monotonic() + seconds
     while True:
+        begin = time.monotonic()
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise Stuck(f"not within {seconds:g} s: {what}")
-        time.sleep(0.005)
+        time.sleep(max(0.005, 4 * (time.monotonic() - begin)))  # The training needs the processors.
 
 
 # A launcher that lost another node's network or host ends with this code, so that its owner restarts it.
