@@ -15,7 +15,8 @@
 #include <narrowcast/export.h>
 #include "ops/cpu/optimizer/square_kernels.h"
 
-namespace narrowcast::cpu {
+namespace narrowcast {
+namespace NARROWCAST_EXPORT cpu {  // Used by libnarrowcast_ddp as well.
 
 // The gradient of a parameter, or some consecutive elements of one.
 struct GradientPiece {
@@ -28,13 +29,14 @@ struct GradientPiece {
 inline float larger_magnitude(float a, float b) { return b > a || b != b ? b : a; }
 
 // The greatest magnitude of all elements: NaN if one is NaN, otherwise Inf if one is infinite; 0 without elements.
-NARROWCAST_EXPORT float greatest_magnitude(const std::vector<GradientPiece>& pieces);
+float greatest_magnitude(const std::vector<GradientPiece>& pieces);
 
 // The sum of all squares in units of square_unit(greatest). `greatest` is the greatest magnitude of all ranks'
 // gradients. If it is 0 or not finite, the sum is 0.
-NARROWCAST_EXPORT SquareSum sum_of_squares(const std::vector<GradientPiece>& pieces, float greatest);
+SquareSum sum_of_squares(const std::vector<GradientPiece>& pieces, float greatest);
 
 // The root of a sum; `greatest` itself if that is 0 or not finite.
-NARROWCAST_EXPORT double norm_of_sum(const SquareSum& sum, float greatest);
+double norm_of_sum(const SquareSum& sum, float greatest);
 
-}  // namespace narrowcast::cpu
+}  // namespace cpu
+}  // namespace narrowcast

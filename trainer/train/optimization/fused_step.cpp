@@ -1,6 +1,7 @@
 #include "trainer/train/optimization/fused_step.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
@@ -14,6 +15,8 @@
 #include <tuple>
 #include <vector>
 
+#include "ops/cpu/optimizer/optimizer_step.h"
+
 namespace narrowcast::training {
 namespace {
 
@@ -24,8 +27,8 @@ using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-// The arguments of one call of a fused kernel: tensors of one dtype on one device whose parameters have taken the same
-// number of steps. `first` and `second` are the optimizer's state tensors, if it has them.
+// The arguments of one call of a kernel of LibTorch: tensors of one dtype on one device whose parameters have taken the
+// same number of steps. `first` and `second` are the optimizer's state tensors, if it has them.
 struct Batch {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;
@@ -35,6 +38,11 @@ struct Batch {
   void add(const at::Tensor& parameter) {
     parameters.push_back(parameter);
     gradients.push_back(parameter.grad());
+  }
+  void scale_gradients(double scale) const {
+    if (scale != 1) {
+      at::_foreach_mul_(gradients, scale);
+    }
   }
 };
 
@@ -49,6 +57,14 @@ Batch& batch_of(Batches& batches, const at::Tensor& parameter, int64_t steps) {
 
 bool takes_part(const at::Tensor& parameter) { return parameter.grad().defined() && parameter.numel() > 0; }
 
+bool has_own_kernel(const at::Tensor& parameter) { return parameter.is_cpu() && parameter.scalar_type() == at::kFloat; }
+
+// The elements of a tensor that our kernels change. As with LibTorch's operators, autograd notices the change.
+float* writable(const at::Tensor& tensor) {
+  tensor.unsafeGetTensorImpl()->bump_version();
+  return tensor.mutable_data_ptr<float>();
+}
+
 // The parameter's state; a new one if it has taken no step.
 template <class State>
 State& state_of(Optimizer& optimizer, const at::Tensor& parameter) {
@@ -59,31 +75,29 @@ State& state_of(Optimizer& optimizer, const at::Tensor& parameter) {
   return static_cast<State&>(*state);
 }
 
+at::Tensor zeros_for(const at::Tensor& parameter) { return at::zeros_like(parameter, at::MemoryFormat::Preserve); }
+
+// A state tensor whose elements are in the order of the parameter's. LibTorch's steps can have made another order.
+at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& state) {
+  return state.strides() == parameter.strides() ? state
+                                                : at::empty_like(parameter, at::MemoryFormat::Preserve).copy_(state);
+}
+
 AdamWParamState& adamw_state(Optimizer& optimizer, const at::Tensor& parameter) {
   auto& state = state_of<AdamWParamState>(optimizer, parameter);
   if (!state.exp_avg().defined()) {
-    state.exp_avg(at::zeros_like(parameter, at::MemoryFormat::Preserve));
-    state.exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
+    state.exp_avg(zeros_for(parameter));
+    state.exp_avg_sq(zeros_for(parameter));
   }
+  state.exp_avg(in_order_of(parameter, state.exp_avg()));
+  state.exp_avg_sq(in_order_of(parameter, state.exp_avg_sq()));
   state.step(state.step() + 1);
   return state;
 }
 
-void step_adamw(Optimizer& optimizer, OptimizerParamGroup& group) {
-  const auto& options = static_cast<const AdamWOptions&>(group.options());
-  TORCH_CHECK_VALUE(!options.amsgrad(), "amsgrad: is not supported by the fused step");
-  Batches batches;
-  for (const at::Tensor& parameter : group.params()) {
-    if (parameter.grad().defined()) {
-      const AdamWParamState& state = adamw_state(optimizer, parameter);  // An empty parameter also counts its steps.
-      if (takes_part(parameter)) {
-        Batch& batch = batch_of(batches, parameter, state.step());
-        batch.first.push_back(state.exp_avg());
-        batch.second.push_back(state.exp_avg_sq());
-      }
-    }
-  }
+void step_batches(const AdamWOptions& options, const Batches& batches, double gradient_scale) {
   for (const auto& [key, batch] : batches) {
+    batch.scale_gradients(gradient_scale);
     // The kernels read the number of steps from a float32 on the device, one per parameter; here all share this one.
     const at::Tensor steps = at::full({}, static_cast<double>(std::get<2>(key)),
                                       at::TensorOptions(at::kFloat).device(batch.parameters.front().device()));
@@ -95,35 +109,95 @@ void step_adamw(Optimizer& optimizer, OptimizerParamGroup& group) {
   }
 }
 
-// SGD without momentum has no state.
-void step_sgd(Optimizer& optimizer, OptimizerParamGroup& group) {
-  const auto& options = static_cast<const SGDOptions&>(group.options());
-  constexpr int64_t kFirst = 0;
-  constexpr int64_t kLater = 1;
+cpu::AdamWPiece piece_of(const at::Tensor& parameter, const AdamWParamState& state, const cpu::AdamWFactors& factors) {
+  return {factors,
+          {writable(parameter), parameter.grad().const_data_ptr<float>(), writable(state.exp_avg()),
+           writable(state.exp_avg_sq()), parameter.numel()}};
+}
+
+void step_group(torch::optim::AdamW& optimizer, OptimizerParamGroup& group, double gradient_scale) {
+  const auto& options = static_cast<const AdamWOptions&>(group.options());
+  TORCH_CHECK_VALUE(!options.amsgrad(), "amsgrad: is not supported by the fused step");
+  const auto [beta1, beta2] = options.betas();
+  const cpu::AdamWHyperparameters hyperparameters{options.lr(), beta1, beta2, options.eps(), options.weight_decay()};
+  std::vector<cpu::AdamWPiece> pieces;
   Batches batches;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) {
       continue;
     }
-    if (options.momentum() == 0) {
-      if (takes_part(parameter)) {
-        batch_of(batches, parameter, kLater);
-      }
-      continue;
-    }
-    auto& state = state_of<SGDParamState>(optimizer, parameter);
-    const bool is_first = !state.momentum_buffer().defined();
-    if (is_first) {
-      state.momentum_buffer(at::empty_like(parameter, at::MemoryFormat::Preserve));  // The kernel fills it.
-    }
-    if (takes_part(parameter)) {
-      batch_of(batches, parameter, is_first ? kFirst : kLater).first.push_back(state.momentum_buffer());
+    const AdamWParamState& state = adamw_state(optimizer, parameter);  // An empty parameter also counts its steps.
+    if (has_own_kernel(parameter)) {
+      pieces.push_back(piece_of(parameter, state, cpu::adamw_factors(hyperparameters, state.step(), gradient_scale)));
+    } else if (takes_part(parameter)) {
+      Batch& batch = batch_of(batches, parameter, state.step());
+      batch.first.push_back(state.exp_avg());
+      batch.second.push_back(state.exp_avg_sq());
     }
   }
+  cpu::step_pieces(pieces);
+  step_batches(options, batches, gradient_scale);
+}
+
+constexpr int64_t kFirstStep = 0;
+constexpr int64_t kLaterStep = 1;
+
+void step_batches(const SGDOptions& options, const Batches& batches, double gradient_scale) {
   for (const auto& [key, batch] : batches) {
+    batch.scale_gradients(gradient_scale);
     at::_fused_sgd_(batch.parameters, batch.gradients, batch.first, options.weight_decay(), options.momentum(),
                     options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false,
-                    /*is_first_step=*/std::get<2>(key) == kFirst);
+                    /*is_first_step=*/std::get<2>(key) == kFirstStep);
+  }
+}
+
+// The parameter's momentum, and whether it is new: zeros. Without momentum there is none.
+struct MomentumBuffer {
+  at::Tensor tensor;
+  bool is_new = false;
+};
+
+MomentumBuffer momentum_of(Optimizer& optimizer, const at::Tensor& parameter, const SGDOptions& options) {
+  if (options.momentum() == 0) {
+    return {};
+  }
+  auto& state = state_of<SGDParamState>(optimizer, parameter);
+  const bool is_new = !state.momentum_buffer().defined();
+  state.momentum_buffer(is_new ? zeros_for(parameter) : in_order_of(parameter, state.momentum_buffer()));
+  return {state.momentum_buffer(), is_new};
+}
+
+void step_group(torch::optim::SGD& optimizer, OptimizerParamGroup& group, double gradient_scale) {
+  const auto& options = static_cast<const SGDOptions&>(group.options());
+  const cpu::SgdHyperparameters hyperparameters{options.lr(), options.weight_decay(), options.momentum(),
+                                                options.dampening(), options.nesterov()};
+  std::vector<cpu::SgdPiece> pieces;
+  Batches batches;
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) {
+      continue;
+    }
+    const auto [momentum, is_new] = momentum_of(optimizer, parameter, options);
+    if (has_own_kernel(parameter)) {
+      pieces.push_back({cpu::sgd_factors(hyperparameters, is_new, gradient_scale),
+                        {writable(parameter), parameter.grad().const_data_ptr<float>(),
+                         momentum.defined() ? writable(momentum) : nullptr, parameter.numel()}});
+    } else if (takes_part(parameter)) {
+      Batch& batch = batch_of(batches, parameter, is_new ? kFirstStep : kLaterStep);
+      if (momentum.defined()) {
+        batch.first.push_back(momentum);
+      }
+    }
+  }
+  cpu::step_pieces(pieces);
+  step_batches(options, batches, gradient_scale);
+}
+
+template <class Plain>
+void step_all_groups(Plain& optimizer, double gradient_scale) {
+  const at::NoGradGuard no_grad;
+  for (OptimizerParamGroup& group : optimizer.param_groups()) {
+    step_group(optimizer, group, gradient_scale);
   }
 }
 
@@ -137,17 +211,21 @@ bool fits(const at::Tensor& parameter) {
 
 }  // namespace
 
-void fused_step(torch::optim::AdamW& optimizer) {
-  const at::NoGradGuard no_grad;
-  for (OptimizerParamGroup& group : optimizer.param_groups()) {
-    step_adamw(optimizer, group);
-  }
-}
+void fused_step(torch::optim::AdamW& optimizer, double gradient_scale) { step_all_groups(optimizer, gradient_scale); }
 
-void fused_step(torch::optim::SGD& optimizer) {
+void fused_step(torch::optim::SGD& optimizer, double gradient_scale) { step_all_groups(optimizer, gradient_scale); }
+
+void scale_gradients(Optimizer& optimizer, double factor) {
+  if (factor == 1) {
+    return;
+  }
   const at::NoGradGuard no_grad;
-  for (OptimizerParamGroup& group : optimizer.param_groups()) {
-    step_sgd(optimizer, group);
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined()) {
+        parameter.mutable_grad().mul_(factor);
+      }
+    }
   }
 }
 

@@ -1,49 +1,65 @@
-// AdamW and SGD in a few kernels. LibTorch's C++ optimizers launch some dozen kernels per parameter, which takes a GPU
-// longer than the computation; LibTorch's fused kernels process whole lists.
+// AdamW and SGD in one pass over memory. LibTorch's C++ optimizers need some dozen kernels per parameter. On a GPU they
+// take longer to launch than to run, and on the CPU each of them reads and writes memory.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <utility>
+
 namespace narrowcast::training {
 
-// Takes the step of `optimizer.step()`, equal up to rounding, with the same options, state and names, so that either
-// function may take the next one. Does not wait for a GPU. Throws c10::ValueError for an option that make_optimizer
-// never sets: AdamW's amsgrad.
+// Takes the step of `optimizer.step()` with `gradient_scale` times the gradients. The result is equal up to rounding,
+// and options, state and names are the same, so that either function may take the next step. Float32 on the CPU is
+// stepped by our own kernels (ops/cpu/optimizer/step_kernels.h has the formulas), all other tensors by LibTorch's fused
+// kernels. The kernels of ours leave gradients unscaled. Does not wait for a GPU. Throws c10::ValueError for an option
+// that make_optimizer never sets: AdamW's amsgrad.
 //
 // All parameters with a gradient must be dense, as can_step_fused requires.
-void fused_step(torch::optim::AdamW& optimizer);
-void fused_step(torch::optim::SGD& optimizer);
+void fused_step(torch::optim::AdamW& optimizer, double gradient_scale = 1);
+void fused_step(torch::optim::SGD& optimizer, double gradient_scale = 1);
 
-// Whether the fused kernels support all parameters of `optimizer`: dense ones of floating types, whose gradients have
-// their dtype, device and strides.
+// Whether the kernels support all parameters of `optimizer`: dense ones of floating types, whose gradients have their
+// dtype, device and strides.
 bool can_step_fused(torch::optim::Optimizer& optimizer);
 
-// LibTorch's optimizer whose steps are fused if all parameters are on GPUs. On the CPU its steps are LibTorch's own, so
-// that trainings of earlier versions resume bit for bit.
+// Multiplies all gradients by `factor`.
+void scale_gradients(torch::optim::Optimizer& optimizer, double factor);
+
+// Of an optimizer that can multiply gradients in the pass of its step.
+class ScalesGradients {
+ public:
+  virtual ~ScalesGradients() = default;
+
+  // The next step uses `scale` times the gradients. They may be left unscaled.
+  void scale_next_step(double scale) { scale_ = scale; }
+
+ protected:
+  // The scale of this step. The next one is 1 again.
+  double take_scale() { return std::exchange(scale_, 1.0); }
+
+ private:
+  double scale_ = 1;
+};
+
+// LibTorch's optimizer `Plain`, whose steps are fused if the kernels support all parameters. Otherwise the step is
+// LibTorch's own.
 template <class Plain>
-class FusedOnGpu final : public Plain {
+class Fused final : public Plain, public ScalesGradients {
  public:
   using Plain::Plain;
 
   at::Tensor step(typename torch::optim::Optimizer::LossClosure closure = nullptr) override {
-    if (closure != nullptr || !is_on_gpus() || !can_step_fused(*this)) {
-      return Plain::step(std::move(closure));
+    const double scale = take_scale();
+    TORCH_CHECK_VALUE(closure == nullptr || scale == 1, "optimizer: a closure computes gradients anew, so they cannot ",
+                      "be scaled by ", scale);
+    if (closure == nullptr && can_step_fused(*this)) {
+      fused_step(*this, scale);
+      return {};
     }
-    fused_step(*this);
-    return {};
-  }
-
- private:
-  bool is_on_gpus() {
-    for (const auto& group : this->param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        if (!parameter.is_cuda()) {
-          return false;
-        }
-      }
-    }
-    return true;
+    scale_gradients(*this, scale);
+    return Plain::step(std::move(closure));
   }
 };
 

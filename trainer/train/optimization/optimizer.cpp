@@ -1,5 +1,6 @@
 #include "trainer/train/optimization/optimizer.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/adamw.h>
@@ -83,7 +84,7 @@ class StateReader {
     NARROWCAST_CHECK_INPUT(tensor.sizes() == parameter.sizes() && tensor.scalar_type() == parameter.scalar_type(),
                            "the optimizer's '", name, "' is ", tensor.scalar_type(), " ", tensor.sizes(),
                            ", but the parameter is ", parameter.scalar_type(), " ", parameter.sizes());
-    return tensor.to(parameter.device(), parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    return at::empty_like(parameter, at::MemoryFormat::Preserve).copy_(tensor);
   }
 
   int64_t take_int(const std::string& name) {
@@ -160,13 +161,19 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
                                                         const OptimizerOptions& options) {
   check_optimizer_options(options);
   if (options.kind == OptimizerKind::kSgd) {
-    return make<FusedOnGpu<torch::optim::SGD>>(
+    return make<Fused<torch::optim::SGD>>(
         module, torch::optim::SGDOptions(0).momentum(options.momentum).weight_decay(options.weight_decay));
   }
-  return make<FusedOnGpu<torch::optim::AdamW>>(module, torch::optim::AdamWOptions(0)
-                                                           .betas(std::make_tuple(options.beta1, options.beta2))
-                                                           .eps(options.epsilon)
-                                                           .weight_decay(options.weight_decay));
+  return make<Fused<torch::optim::AdamW>>(module, torch::optim::AdamWOptions(0)
+                                                      .betas(std::make_tuple(options.beta1, options.beta2))
+                                                      .eps(options.epsilon)
+                                                      .weight_decay(options.weight_decay));
+}
+
+void scale_next_step(torch::optim::Optimizer& optimizer, double scale) {
+  auto* const scales = dynamic_cast<ScalesGradients*>(&optimizer);
+  TORCH_CHECK_VALUE(scales != nullptr, "optimizer: only those of make_optimizer can scale gradients");
+  scales->scale_next_step(scale);
 }
 
 TensorMap optimizer_state(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {

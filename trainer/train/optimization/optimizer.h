@@ -40,10 +40,14 @@ void check_optimizer_options(const OptimizerOptions& options);
 // The parameters that require a gradient, in the module's order.
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module);
 
-// An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. On GPUs its steps
-// are fused (fused_step.h); its state is the same. Throws as check_optimizer_options does.
+// An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. Its steps are fused
+// (fused_step.h); its state is LibTorch's. Throws as check_optimizer_options does.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const OptimizerOptions& options);
+
+// The next step of an optimizer from make_optimizer uses `scale` times the gradients, for example to clip them; it may
+// leave the gradients themselves unscaled. Throws c10::ValueError for another optimizer.
+void scale_next_step(torch::optim::Optimizer& optimizer, double scale);
 
 // The state of each parameter of `module` that has taken a step, under its first name in the module:
 //   NAME.exp_avg, NAME.exp_avg_sq, NAME.step (int64)  of AdamW

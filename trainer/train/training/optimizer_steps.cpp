@@ -5,6 +5,7 @@
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/link/link.h"
 #include "trainer/ddp/optimization/gradients.h"
+#include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::training {
 namespace {
@@ -31,7 +32,6 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       order_(setup.dataset.training_size(), options.seed),
       learning_rate_(options.learning_rate, options.steps),
       parameters_(trained_parameters(*setup.model)),
-      measures_norm_first_(parameters_.at(0).is_cuda()),
       window_loss_(zero()),
       feed_(setup.dataset, parameters_.at(0).device()),
       own_gradients_(options.skip_nonfinite_steps && setup.group->getSize() > 1
@@ -154,40 +154,25 @@ bool OptimizerSteps::gradients_can_be_used() {
   return are_finite;
 }
 
-// On a GPU the norm shows it. Clipping needs the norm as well, so there is only one wait.
+// The norm shows it. Clipping needs the norm as well, so a step waits for a GPU only once.
 bool OptimizerSteps::can_be_used_unscaled() {
-  const bool must_be_finite = options_.skip_nonfinite_steps;
-  if (!measures_norm_first_) {
-    return !must_be_finite || gradients_are_finite(parameters_);
-  }
-  if (must_be_finite || options_.clip_grad_norm > 0) {
+  if (options_.skip_nonfinite_steps || options_.clip_grad_norm > 0) {
     norm_ = gradient_norm(parameters_).item<double>();
   }
-  return !must_be_finite || are_finite_by_norm(norm_, parameters_);
+  return !options_.skip_nonfinite_steps || are_finite_by_norm(norm_, parameters_);
 }
 
 bool OptimizerSteps::unscale() {
-  if (!measures_norm_first_) {
-    return scaler_->unscale(parameters_);
-  }
   const GradScaler::Unscaled unscaled = scaler_->unscale_and_measure(parameters_);
   norm_ = unscaled.norm;
   return unscaled.are_finite;
 }
 
-// Returns the norm before clipping.
-double OptimizerSteps::clip() {
-  if (!measures_norm_first_) {
-    return clip_gradient_norm(parameters_, options_.clip_grad_norm);
-  }
-  clip_gradients(parameters_, norm_, options_.clip_grad_norm);
-  return norm_;
-}
-
 void OptimizerSteps::update(Counters& counters) {
   set_learning_rate(*optimizer_, learning_rate_of(counters.step));
   if (options_.clip_grad_norm > 0) {
-    counters.gradient_norm = clip();
+    counters.gradient_norm = norm_;  // before clipping
+    scale_next_step(*optimizer_, clip_factor(norm_, options_.clip_grad_norm));
   }
   if (outer_) {
     outer_->step();

@@ -93,7 +93,6 @@ class OptimizerSteps {
   bool gradients_can_be_used();
   bool can_be_used_unscaled();
   bool unscale();
-  double clip();
   void update(Counters& counters);
 
   const TrainingOptions& options_;
@@ -102,8 +101,7 @@ class OptimizerSteps {
   data::SampleOrder order_;
   LearningRateSchedule learning_rate_;
   std::vector<at::Tensor> parameters_;
-  const bool measures_norm_first_;  // on a GPU, so that a step waits for it only once
-  double norm_ = 0;                 // on a GPU: of this step's gradients, if they must be finite or clipped
+  double norm_ = 0;  // of this step's gradients, if they must be finite or clipped
   at::Tensor window_loss_;
   BatchFeed feed_;
   int64_t nonfinite_steps_ = 0;

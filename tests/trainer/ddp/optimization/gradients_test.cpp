@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
 
 #include <cmath>
 #include <limits>
@@ -107,7 +108,7 @@ TEST_P(GradientNormTest, ClipsAsLibTorchDoes) {
     }
     const double norm = norm_of(ours);
     clip_gradients(ours, norm, max_norm);
-    EXPECT_NEAR(clip_gradient_norm(theirs, max_norm), norm, norm * 16 * std::ldexp(1, -24));
+    EXPECT_NEAR(torch::nn::utils::clip_grad_norm_(theirs, max_norm), norm, norm * 16 * std::ldexp(1, -24));
     for (size_t i = 0; i < ours.size(); ++i) {
       EXPECT_TRUE(ours[i].grad().allclose(theirs[i].grad(), 16 * std::ldexp(1, -24), 0)) << max_norm << " " << i;
     }
@@ -126,7 +127,7 @@ TEST_P(GradientNormTest, ClipsWhatIsNotFiniteAsLibTorchDoes) {
     const std::vector<at::Tensor> ours = {full({3}, 1), full({1}, value)};
     const std::vector<at::Tensor> theirs = {full({3}, 1), full({1}, value)};
     clip_gradients(ours, norm_of(ours), 1);
-    clip_gradient_norm(theirs, 1);
+    torch::nn::utils::clip_grad_norm_(theirs, 1);
     for (size_t i = 0; i < ours.size(); ++i) {
       EXPECT_TRUE(ours[i].grad().allclose(theirs[i].grad(), 0, 0, /*equal_nan=*/true)) << value << " " << i;
     }
@@ -134,6 +135,37 @@ TEST_P(GradientNormTest, ClipsWhatIsNotFiniteAsLibTorchDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, GradientNormTest, test::kDevices, test::name_of_case);
+
+// tests/ops/optimizer has the tests of the kernels.
+TEST(GradientNormOnTheCpu, DoesNotDependOnHowElementsAreDivided) {
+  const at::Tensor gradient = at::randn({100, 1000});
+  const double expected = norm_of({with_gradient(gradient)});
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& row : gradient.unbind()) {
+    rows.insert(rows.begin(), with_gradient(row.clone()));
+  }
+  EXPECT_EQ(norm_of(rows), expected);
+  EXPECT_EQ(norm_of({with_gradient(gradient.t())}), expected);
+  EXPECT_EQ(norm_of({with_gradient(gradient.t().contiguous())}), expected);
+}
+
+// A gradient whose elements have gaps between them, and one whose elements share memory.
+TEST(GradientNormOnTheCpu, TakesElementsOfEveryOrder) {
+  const at::Tensor parameter = at::zeros({4}).requires_grad_();
+  parameter.mutable_grad() = at::full({4, 3}, 2.0).select(1, 1);
+  const at::Tensor expanded = at::zeros({9}).requires_grad_();
+  expanded.mutable_grad() = at::ones({1}).expand({9});
+  EXPECT_EQ(norm_of({parameter, expanded}), 5);
+  EXPECT_TRUE(gradients_are_finite({parameter, expanded}));
+}
+
+TEST(ClipFactor, IsOneForShortGradients) {
+  EXPECT_EQ(clip_factor(0.5, 1), 1);
+  EXPECT_EQ(clip_factor(4, 1), 1 / (4 + 1e-6));
+  EXPECT_EQ(clip_factor(kInfinity, 1), 0);
+  EXPECT_TRUE(std::isnan(clip_factor(kNaN, 1)));
+  EXPECT_THROW(clip_factor(1, 0), c10::ValueError);
+}
 
 TEST(ClipGradients, RefusesANormThatIsNotPositive) {
   EXPECT_THROW(clip_gradients({}, 1, 0), c10::ValueError);
@@ -147,8 +179,7 @@ std::vector<at::Tensor> ten_ones(double value) {
 TEST(ClipGradientNorm, ScalesAllGradientsToTheNorm) {
   const std::vector<at::Tensor> parameters = ten_ones(1);  // Ten elements: norm sqrt(10).
   const double norm = clip_gradient_norm(parameters, 0.5);
-  // Norms of norms in float32 have a few rounding errors.
-  EXPECT_NEAR(norm, std::sqrt(10), 4 * std::ldexp(1, -23) * std::sqrt(10));
+  EXPECT_NEAR(norm, std::sqrt(10), std::ldexp(1, -52) * std::sqrt(10));  // The sum is exact.
   EXPECT_NEAR(norm_of(parameters), 0.5, 0.5 * 2e-6);  // LibTorch adds 1e-6 to the norm it divides by.
 }
 

@@ -1,10 +1,11 @@
 #include "trainer/train/optimization/fused_step.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ops/cpu/optimizer/optimizer_step.h"
 #include "tests/support/devices.h"
 
 namespace narrowcast::training {
@@ -26,7 +28,7 @@ using torch::optim::SGD;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-constexpr int64_t kFusedSteps = 20;
+constexpr int64_t kFusedSteps = 100;
 constexpr double kRate = 0.01;
 
 // Two copies of parameters of several shapes, including an empty one and one with a gradient only in every third step.
@@ -115,6 +117,8 @@ const std::vector<Options> kOptions = {
      SGDOptions(kRate).momentum(0.9).weight_decay(0.1)},
     {"no_moments", AdamWOptions(kRate).betas({0, 0.99}), SGDOptions(kRate).momentum(0.5)},
     {"epsilon", AdamWOptions(kRate).eps(1), SGDOptions(kRate).momentum(0.9).nesterov(true)},
+    {"decay_and_nesterov", AdamWOptions(kRate).betas({0.9, 0.999}).eps(1e-3).weight_decay(0.5),
+     SGDOptions(kRate).momentum(0.9).nesterov(true).weight_decay(0.1)},
     {"dampening", AdamWOptions(0), SGDOptions(kRate).momentum(0.9).dampening(0.25)},
 };
 
@@ -214,19 +218,139 @@ TEST(FusedStep, RefusesAmsgrad) {
   EXPECT_THROW(fused_step(optimizer), c10::ValueError);
 }
 
-// Checkpoints of earlier versions are resumed bit for bit.
-TEST(FusedOnGpu, IsLibTorchsOptimizerOnTheCpu) {
-  TwoCopies copies(at::kCPU, at::kFloat);
-  AdamW plain(copies.plain, AdamWOptions(kRate));
-  FusedOnGpu<AdamW> ours(copies.fused, AdamWOptions(kRate));
+// A parameter with a gradient.
+at::Tensor with_gradient(const at::Tensor& values, const at::Tensor& gradient) {
+  at::Tensor parameter = values.clone().requires_grad_();
+  parameter.mutable_grad() = gradient.clone();
+  return parameter;
+}
+
+std::vector<at::Tensor> one(const at::Tensor& parameter) { return {parameter}; }
+
+// All pieces of a sharded parameter together take the step of the parameter.
+TEST(Fused, GivesPiecesOfAParameterTheBitsOfTheWhole) {
+  constexpr int64_t kSize = 1000;
+  const at::Tensor whole = at::randn({kSize}).requires_grad_();
+  std::vector<at::Tensor> pieces;
+  for (const at::Tensor& piece : whole.detach().split_with_sizes({1, 6, 64, 400, 529})) {
+    pieces.push_back(piece.clone().requires_grad_());
+  }
+  Fused<AdamW> of_whole(one(whole), AdamWOptions(kRate).weight_decay(0.1));
+  Fused<AdamW> of_pieces(pieces, AdamWOptions(kRate).weight_decay(0.1));
   for (int64_t step = 0; step < 5; ++step) {
-    copies.set_gradients(step);
-    plain.step();
-    ours.step();
+    whole.mutable_grad() = at::randn({kSize});
+    const auto gradients = whole.grad().split_with_sizes({1, 6, 64, 400, 529});
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      pieces[i].mutable_grad() = gradients[i].clone();
+    }
+    of_whole.step();
+    of_pieces.step();
+    EXPECT_TRUE(at::equal(at::cat(pieces), whole)) << step;
   }
-  for (size_t i = 0; i < copies.plain.size(); ++i) {
-    EXPECT_TRUE(at::equal(copies.fused[i], copies.plain[i])) << i;
+}
+
+TEST(Fused, StepsWithTheOwnKernelOnTheCpu) {
+  const at::Tensor values = at::randn({1000});
+  const at::Tensor gradient = at::randn({1000});
+  const at::Tensor parameter = with_gradient(values, gradient);
+  Fused<AdamW> optimizer(one(parameter), AdamWOptions(kRate).betas({0.8, 0.9}).eps(1e-3).weight_decay(0.1));
+  optimizer.scale_next_step(0.3);
+  optimizer.step();
+  const at::Tensor average = at::zeros({1000});
+  const at::Tensor squares = at::zeros({1000});
+  cpu::step_adamw(cpu::adamw_factors({kRate, 0.8, 0.9, 1e-3, 0.1}, 1, 0.3),
+                  {values.mutable_data_ptr<float>(), gradient.const_data_ptr<float>(),
+                   average.mutable_data_ptr<float>(), squares.mutable_data_ptr<float>(), 1000});
+  EXPECT_TRUE(at::equal(parameter, values));
+  EXPECT_TRUE(at::equal(state_of<AdamWParamState>(optimizer, parameter).exp_avg(), average));
+  EXPECT_TRUE(at::equal(state_of<AdamWParamState>(optimizer, parameter).exp_avg_sq(), squares));
+}
+
+// One scaled step, and one that is not. `gradient`: also of another order or dtype than `values`.
+template <class Optimizer, class Options>
+void expect_scaled_once(const at::Tensor& values, const at::Tensor& gradient, const Options& options) {
+  constexpr double kScale = 0.3;
+  const at::Tensor scaled_before = with_gradient(values, gradient * kScale);
+  const at::Tensor scaled_in_step = with_gradient(values, gradient);
+  Fused<Optimizer> before(one(scaled_before), options);
+  Fused<Optimizer> in_step(one(scaled_in_step), options);
+  in_step.scale_next_step(kScale);
+  before.step();
+  in_step.step();
+  EXPECT_TRUE(at::equal(scaled_in_step, scaled_before));
+  scaled_before.mutable_grad().copy_(gradient);
+  scaled_in_step.mutable_grad().copy_(gradient);
+  before.step();
+  in_step.step();
+  EXPECT_TRUE(at::equal(scaled_in_step, scaled_before));
+}
+
+TEST(Fused, ScalesTheGradientsOfOneStep) {
+  const AdamWOptions adamw = AdamWOptions(kRate).weight_decay(0.1);
+  const SGDOptions sgd = SGDOptions(kRate).momentum(0.9);
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const at::Tensor values = at::randn({30, 40}, dtype);
+    for (const at::Tensor& gradient : {at::randn({30, 40}, dtype), at::randn({40, 30}, dtype).t()}) {
+      expect_scaled_once<AdamW>(values, gradient, adamw);
+      expect_scaled_once<SGD>(values, gradient, sgd);
+    }
   }
+}
+
+TEST(Fused, StepsAsLibTorchIfAGradientHasOtherStrides) {
+  const at::Tensor values = at::randn({30, 40});
+  const at::Tensor gradient = at::randn({40, 30}).t();
+  const at::Tensor ours = with_gradient(values, gradient);
+  const at::Tensor theirs = with_gradient(values, gradient);
+  Fused<AdamW> fused(one(ours), AdamWOptions(kRate));
+  AdamW plain(one(theirs), AdamWOptions(kRate));
+  fused.step();
+  plain.step();
+  EXPECT_TRUE(at::equal(ours, theirs));
+}
+
+// LibTorch's first step of SGD with momentum copies the gradient and its strides.
+TEST(Fused, TakesOverStateOfOtherStrides) {
+  const at::Tensor values = at::randn({3, 4});
+  const at::Tensor gradient = at::randn({4, 3}).t();
+  const at::Tensor ours = with_gradient(values, gradient);
+  const at::Tensor theirs = with_gradient(values, gradient);
+  const SGDOptions options = SGDOptions(kRate).momentum(0.9);
+  Fused<SGD> fused(one(ours), options);
+  SGD plain(one(theirs), options);
+  fused.step();
+  plain.step();
+  ASSERT_NE(state_of<SGDParamState>(fused, ours).momentum_buffer().strides(), ours.strides());
+  ours.mutable_grad() = gradient.contiguous();
+  theirs.mutable_grad() = gradient.contiguous();
+  ASSERT_TRUE(can_step_fused(fused));
+  fused.step();
+  plain.step();
+  expect_near(ours, theirs, "parameter");
+}
+
+// A backward pass that needs the parameter from before the step must fail instead of using the new one.
+TEST(Fused, TellsAutogradThatParametersChanged) {
+  for (const double momentum : {0.0, 0.9}) {
+    const at::Tensor parameter = with_gradient(at::randn({8}), at::randn({8}));
+    const at::Tensor loss = parameter.square().sum();
+    Fused<SGD> optimizer(one(parameter), SGDOptions(kRate).momentum(momentum));
+    optimizer.step();
+    EXPECT_THROW(loss.backward(), c10::Error);
+  }
+}
+
+TEST(Fused, ComputesGradientsAnewWithAClosure) {
+  const at::Tensor ours = with_gradient(at::ones({3}), at::zeros({3}));
+  Fused<SGD> optimizer(one(ours), SGDOptions(0.5));
+  const auto closure = [&] {
+    ours.mutable_grad().fill_(1);
+    return at::ones({});
+  };
+  optimizer.step(closure);
+  EXPECT_TRUE(at::equal(ours, at::full({3}, 0.5)));
+  optimizer.scale_next_step(0.5);
+  EXPECT_THROW(optimizer.step(closure), c10::ValueError);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
+#include <torch/optim/sgd.h>
 
 #include <cmath>
 
@@ -69,6 +70,25 @@ TEST(Optimizer, SgdKeepsMomentum) {
   optimizer->step();
   // 1 - 0.25 * 1 - 0.25 * (0.5 * 1 + 1), each step exact in binary.
   EXPECT_TRUE(at::equal(module.vector, at::full({4}, 0.375)));
+}
+
+TEST(Optimizer, ScalesTheGradientsOfOneStep) {
+  TwoParameters module;
+  module.set_gradients(1);
+  const auto optimizer = make_optimizer(module, {.kind = OptimizerKind::kSgd, .weight_decay = 0});
+  set_learning_rate(*optimizer, 0.25);
+  scale_next_step(*optimizer, 0.5);
+  optimizer->step();
+  EXPECT_TRUE(at::equal(module.matrix, at::full({2, 3}, 0.875)));
+  optimizer->step();
+  EXPECT_TRUE(at::equal(module.matrix, at::full({2, 3}, 0.625)));
+}
+
+TEST(Optimizer, OfAnotherMakerCannotScaleGradients) {
+  TwoParameters module;
+  torch::optim::SGD optimizer(module.parameters(), 0.1);
+  EXPECT_THAT(error_message<c10::ValueError>([&] { scale_next_step(optimizer, 0.5); }),
+              HasSubstr("only those of make_optimizer"));
 }
 
 TEST(Optimizer, OnlyParametersWithTwoDimensionsDecay) {
