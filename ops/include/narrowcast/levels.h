@@ -5,7 +5,7 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // Number of levels of an average if several ranks share a node and its NIC.
 enum class Levels {
@@ -15,9 +15,9 @@ enum class Levels {
 };
 
 // "auto", "one", "two". c10::ValueError for an invalid value.
-NARROWCAST_EXPORT std::string_view to_string(Levels levels);
+std::string_view to_string(Levels levels);
 
 // The inverse of to_string. c10::ValueError for other names.
-NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
+Levels parse_levels(std::string_view name);
 
 }  // namespace narrowcast

@@ -272,15 +272,18 @@ TEST(Training, ClippingBoundsTheStep) {
   options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
   options.learning_rate = {.peak = 1, .warmup_steps = 0, .schedule = ScheduleKind::kConstant};
   options.clip_grad_norm = 1e-3;
-  const Outcome outcome = train_on(1, options);
-  EXPECT_GT(outcome.recorder.steps[0].gradient_norm.value(), 1e-3);
   const auto before = small_models(1)[0]->parameters();
-  double squares = 0;
-  for (size_t i = 0; i < before.size(); ++i) {
-    squares += (outcome.models[0]->parameters()[i] - before[i]).to(at::kDouble).square().sum().item<double>();
+  for (const Precision precision : {Precision::kFp32, Precision::kFp16}) {
+    options.precision = precision;
+    const Outcome outcome = train_on(1, options);
+    EXPECT_GT(outcome.recorder.steps[0].gradient_norm.value(), 1e-3);
+    double squares = 0;
+    for (size_t i = 0; i < before.size(); ++i) {
+      squares += (outcome.models[0]->parameters()[i] - before[i]).to(at::kDouble).square().sum().item<double>();
+    }
+    // The parameters of size one, about 4,000, are rounded relatively by 2^-24.
+    EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-5);
   }
-  // The parameters of size one, about 4,000, are rounded relatively by 2^-24.
-  EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-5);
 }
 
 TEST(Training, WithoutEvaluationThereIsNoValidationLoss) {
