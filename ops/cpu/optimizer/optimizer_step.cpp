@@ -43,12 +43,12 @@ AdamWFactors adamw_factors(const AdamWHyperparameters& hyperparameters, int64_t 
           .decay = static_cast<float>(hyperparameters.learning_rate * hyperparameters.weight_decay)};
 }
 
-SgdFactors sgd_factors(const SgdHyperparameters& hyperparameters, bool is_first, double gradient_scale) {
+SgdFactors sgd_factors(const SgdHyperparameters& hyperparameters, int64_t step, double gradient_scale) {
   return {.gradient_scale = static_cast<float>(gradient_scale),
           .rate = static_cast<float>(hyperparameters.learning_rate),
           .decay = static_cast<float>(hyperparameters.weight_decay),
           .momentum = static_cast<float>(hyperparameters.momentum),
-          .share = is_first ? 1 : static_cast<float>(1 - hyperparameters.dampening),
+          .share = step == 1 ? 1 : static_cast<float>(1 - hyperparameters.dampening),
           .nesterov = hyperparameters.nesterov};
 }
 

@@ -29,8 +29,8 @@ struct SgdHyperparameters {
   bool nesterov;
 };
 
-// The same for SGD, whose first step does not dampen.
-SgdFactors sgd_factors(const SgdHyperparameters& hyperparameters, bool is_first, double gradient_scale);
+// The same for SGD. Step 1 does not dampen, and all later steps have equal factors.
+SgdFactors sgd_factors(const SgdHyperparameters& hyperparameters, int64_t step, double gradient_scale);
 
 // A parameter, or some consecutive elements of one. Different parameters may have taken different numbers of steps.
 struct AdamWPiece {

@@ -53,9 +53,9 @@ TEST(AdamWFactorsTest, AreRoundedOnce) {
 TEST(SgdFactorsTest, DampenFromTheSecondStepOn) {
   SgdHyperparameters p = kMomentum;
   p.dampening = 0.25;
-  EXPECT_EQ(sgd_factors(p, /*is_first=*/true, 1).share, 1);
-  EXPECT_EQ(sgd_factors(p, /*is_first=*/false, 1).share, 0.75F);
-  const SgdFactors f = sgd_factors(p, false, 0.5);
+  EXPECT_EQ(sgd_factors(p, 1, 1).share, 1);
+  EXPECT_EQ(sgd_factors(p, 2, 1).share, 0.75F);
+  const SgdFactors f = sgd_factors(p, 2, 0.5);
   EXPECT_EQ(f.gradient_scale, 0.5F);
   EXPECT_EQ(f.rate, 0.01F);
   EXPECT_EQ(f.decay, 0.1F);
@@ -85,12 +85,12 @@ std::vector<AdamWPiece> adamw_pieces(std::vector<StepArrays>& parameters, int64_
 
 std::vector<SgdPiece> sgd_pieces(std::vector<StepArrays>& parameters, int64_t largest) {
   std::vector<SgdPiece> pieces;
-  bool is_first = false;
+  int64_t step = 0;
   for (StepArrays& arrays : parameters) {
-    is_first = !is_first;
+    step = step % 2 + 1;
     for (int64_t begin = 0; begin < arrays.size(); begin += largest) {
       pieces.push_back(
-          {sgd_factors(kMomentum, is_first, 0.5), arrays.sgd(begin, std::min(largest, arrays.size() - begin))});
+          {sgd_factors(kMomentum, step, 0.5), arrays.sgd(begin, std::min(largest, arrays.size() - begin))});
     }
   }
   return pieces;

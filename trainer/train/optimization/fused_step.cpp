@@ -179,7 +179,7 @@ void step_group(torch::optim::SGD& optimizer, OptimizerParamGroup& group, double
     }
     const auto [momentum, is_new] = momentum_of(optimizer, parameter, options);
     if (has_own_kernel(parameter)) {
-      pieces.push_back({cpu::sgd_factors(hyperparameters, is_new, gradient_scale),
+      pieces.push_back({cpu::sgd_factors(hyperparameters, is_new ? 1 : 2, gradient_scale),
                         {writable(parameter), parameter.grad().const_data_ptr<float>(),
                          momentum.defined() ? writable(momentum) : nullptr, parameter.numel()}});
     } else if (takes_part(parameter)) {
