@@ -53,6 +53,19 @@ bool is_gloo_error(const std::exception& error) {
   return std::string_view(typeid(error).name()).substr(0, 6) == "N4gloo";
 }
 
+// LibTorch catches Gloo's exception when ranks connect, and throws a plain c10::Error with this text before its
+// message.
+constexpr std::string_view kOfConnecting = "Gloo connectFullMesh failed with ";
+
+// Gloo says this of each failed connection, also if it was refused: then nothing has timed out, but the rank is gone.
+constexpr std::string_view kConnecting = "timed out connecting: ";
+
+std::string reason_of_connecting(const std::string& message) {
+  const std::string text = reason(message);
+  const bool is_refused = text.starts_with(kConnecting) && text.find("refused") != std::string::npos;
+  return is_refused ? "cannot connect: " + text.substr(kConnecting.size()) : text;
+}
+
 bool names_a_rank(const std::string& message) { return message.starts_with("rank "); }
 
 }  // namespace
@@ -88,6 +101,12 @@ void rethrow_network_error(const std::exception_ptr& error, int64_t rank, const 
     if (names_a_rank(message)) {
       throw;
     }
+  } catch (const c10::Error& plain) {
+    message = plain.what_without_backtrace();
+    if (!message.starts_with(kOfConnecting)) {
+      throw;
+    }
+    message = reason_of_connecting(message.substr(kOfConnecting.size()));
   } catch (const std::exception& other) {
     if (!is_gloo_error(other)) {
       throw;

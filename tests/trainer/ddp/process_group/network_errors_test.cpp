@@ -59,6 +59,21 @@ TEST(NetworkErrorsTest, TranslatesGlooErrors) {
             "rank 3: all-reduce failed: Connection closed by peer [127.0.0.1]:5");
 }
 
+// LibTorch 2.11 throws it in the place of Gloo's exception if a rank is lost while others connect to it.
+TEST(NetworkErrorsTest, TranslatesTheErrorOfRanksThatConnect) {
+  const auto message = [](const std::string& reason) {
+    return message_for(c10::Error(here(), "Gloo connectFullMesh failed with [/gloo/pair.cc:547] " + reason));
+  };
+  EXPECT_EQ(message("Connection closed by peer [10.0.0.3]:5"),
+            "rank 3: all-reduce failed: Connection closed by peer [10.0.0.3]:5");
+  // The rank that refuses has ended, so this is no time-out.
+  const std::string refused = message("timed out connecting: SO_ERROR: Connection refused, remote=[10.0.0.2]:592");
+  EXPECT_EQ(refused, "rank 3: all-reduce failed: cannot connect: SO_ERROR: Connection refused, remote=[10.0.0.2]:592");
+  EXPECT_FALSE(is_time_out(c10::DistBackendError(here(), refused)));
+  EXPECT_TRUE(
+      is_time_out(c10::DistBackendError(here(), message("timed out connecting: SO_ERROR: Connection timed out"))));
+}
+
 TEST(NetworkErrorsTest, TranslatesEveryDistributedErrorOfLibTorch) {
   EXPECT_EQ(message_for(c10::DistNetworkError(here(), "no route\nmore")), "rank 3: all-reduce failed: no route");
   EXPECT_EQ(message_for(c10::DistStoreError(here(), "gone")), "rank 3: all-reduce failed: gone");
