@@ -8,7 +8,7 @@ namespace narrowcast::program {
 void flush_streams() {
   std::cout.flush();
   std::cerr.flush();
-  std::fflush(nullptr);
+  std::fflush(stdout);  // Not all files: a thread that was left behind may hold the lock of another.
 }
 
 }  // namespace narrowcast::program

@@ -11,7 +11,7 @@ namespace narrowcast {
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
 // Whether every element of every gradient is finite. The result depends only on the bits, not on the number of threads:
-// ranks with equal gradients get the same result. Costs two reductions per parameter and a wait for the GPU.
+// ranks with equal gradients get the same result. Costs one or two reductions per parameter, and a wait for the GPU.
 bool gradients_are_finite(const std::vector<at::Tensor>& parameters);
 
 // The 2-norm of all gradients as one vector: a float64 scalar on their device, 0 without gradients. It does not wait

@@ -201,12 +201,23 @@ void step_all_groups(Plain& optimizer, double gradient_scale) {
   }
 }
 
+// Whether both tensors, of equal sizes, have their elements in the same order of memory. The stride of a dimension of
+// one element has no effect, and autograd leaves it as it comes.
+bool have_equal_strides(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t dim = 0; dim < a.dim(); ++dim) {
+    if (a.size(dim) != 1 && a.stride(dim) != b.stride(dim)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool fits(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   return !gradient.defined() ||
          (parameter.is_floating_point() && parameter.layout() == at::kStrided && gradient.layout() == at::kStrided &&
           parameter.is_non_overlapping_and_dense() && gradient.scalar_type() == parameter.scalar_type() &&
-          gradient.device() == parameter.device() && gradient.strides() == parameter.strides());
+          gradient.device() == parameter.device() && have_equal_strides(gradient, parameter));
 }
 
 }  // namespace

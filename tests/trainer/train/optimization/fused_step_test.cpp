@@ -152,7 +152,7 @@ TEST(FusedStep, KeepsTheStateThatThePlainOneKeeps) {
   EXPECT_EQ(state_of<AdamWParamState>(fused, copies.fused[3]).step(), 2) << "had a gradient in two of five steps";
 }
 
-// The optimizer changes when a training continues on another device.
+// The optimizer changes when the strides of a gradient no longer fit.
 TEST(FusedStep, MayTakeTurnsWithThePlainOne) {
   TwoCopies copies(at::kCPU, at::kFloat);
   const SGDOptions sgd_options = SGDOptions(kRate).momentum(0.9);
