@@ -75,14 +75,20 @@ struct CompressionPlan {
   void scatter_plain(const at::Tensor& together, const at::Tensor& array) const;
 };
 
+}  // namespace narrowcast::collectives
+
+namespace narrowcast {
+namespace NARROWCAST_EXPORT collectives {  // Used by our other libraries as well.
+
 // A gradient of sizes (n, ...) is a matrix n x m. It is compressed with r = min(n, m, rank) if
 //   (n + m) r min_rate < n m.
 // Scalars, empty gradients, and elements outside all segments are not compressed. Batches are in the order of their
 // first member.
-NARROWCAST_EXPORT CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,
-                                                const CompressionOptions& options);
+CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,
+                              const CompressionOptions& options);
 
 // Treats the whole bucket as one square matrix, padded with zeros to ceil(sqrt(numel)) rows. Uses r = min(rows, rank).
-NARROWCAST_EXPORT CompressionPlan plan_of_square(int64_t numel, int64_t rank);
+CompressionPlan plan_of_square(int64_t numel, int64_t rank);
 
-}  // namespace narrowcast::collectives
+}  // namespace collectives
+}  // namespace narrowcast

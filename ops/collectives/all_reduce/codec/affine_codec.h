@@ -8,7 +8,8 @@
 #include <narrowcast/export.h>
 #include "ops/collectives/all_reduce/codec/codec.h"
 
-namespace narrowcast::collectives {
+namespace narrowcast {
+namespace NARROWCAST_EXPORT collectives {  // Used by our other libraries as well.
 
 // One-byte codes with a scale and zero point for each channel of `channel_size` >= 1 elements; the last channel may
 // have fewer. Without a channel size there is one scale and zero point for the whole array. The result, with x_r the
@@ -18,15 +19,17 @@ namespace narrowcast::collectives {
 //
 // A message has the codec::AffineQparams of the channels, 8 bytes each, then a code per element; an empty array has an
 // empty message. Without a channel size a CPU array may be sent in several chunks; only the first has qparams.
-NARROWCAST_EXPORT AllReduceCodecFactory affine_codec(std::optional<int64_t> channel_size);
+AllReduceCodecFactory affine_codec(std::optional<int64_t> channel_size);
 
 // Message size in bytes of `numel` elements in channels.
-NARROWCAST_EXPORT int64_t affine_message_bytes(int64_t numel, int64_t channel_size);
+int64_t affine_message_bytes(int64_t numel, int64_t channel_size);
+
+}  // namespace collectives
 
 // The codec of CUDA tensors. One kernel encodes (two if channels have more than 8192 elements), and one averages. In a
 // build without CUDA it throws c10::Error.
-namespace gpu {
+namespace collectives::gpu {
 std::unique_ptr<AllReduceCodec> affine_codec(std::optional<int64_t> channel_size);
 }
 
-}  // namespace narrowcast::collectives
+}  // namespace narrowcast
