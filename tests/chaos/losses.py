@@ -144,5 +144,6 @@ OF_HOSTS = {"launcher killed": kill_launcher, "host killed": kill_serving_launch
             "wire cut": cut_wire, "host cut": cut_serving_host, "wire cut briefly": cut_wire_briefly}
 KINDS = {**OF_RANKS, **OF_HOSTS}
 MUST_RECOVER_IN_PLACE = set(KINDS)
+REPLACES_ALL_HIT = {"wire cut", "host cut"}
 MUST_PASS = {"wire cut briefly"}
 MAY_PASS = {"memory", "host paused"}
