@@ -23,6 +23,7 @@
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/job_network.h"
 #include "trainer/ddp/reducer/bucket_chooser.h"
+#include "trainer/train/job/optimizer_shards.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/optimization/optimizer.h"
 #include "trainer/train/options/plan_entries.h"
@@ -285,6 +286,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
     hooks::check_auto_on_gpus(job.ddp.wire());
   }
+  check_optimizer_shards_on(job, inputs.device);
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;

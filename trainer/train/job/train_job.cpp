@@ -25,6 +25,7 @@
 #include "trainer/train/files/script_file.h"
 #include "trainer/train/files/weight_files.h"
 #include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/optimizer_shards.h"
 #include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/plan.h"
 #include "trainer/train/job/restarts.h"
@@ -234,6 +235,7 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   if (plan.contains("nodes") && context.env.world_size > 1) {
     context.progress << "nodes: " << nodes_text(plan) << std::endl;
   }
+  print_optimizer_shards(plan, context);
   if (plan.contains("link")) {
     context.progress << "link: " << plan["link"]["text"].get<std::string>() << std::endl;
   }
@@ -280,6 +282,7 @@ int run_in_group(const AgreedJob& begun) {
   }
   nlohmann::json plan = begun.plan;
   add_nodes(plan, begun.job, begun.inputs, begun.group);
+  add_optimizer_shards(plan, begun);
   if (!has_recovered(begun)) {
     print_nodes(plan, begun.context);
   }

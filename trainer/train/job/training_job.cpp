@@ -20,6 +20,7 @@
 #include "trainer/train/files/script_file.h"
 #include "trainer/train/job/early_end.h"
 #include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/optimizer_shards.h"
 #include "trainer/train/job/plan.h"
 #include "trainer/train/job/restarts.h"
 #include "trainer/train/job/training_results.h"
@@ -218,6 +219,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
        .group = agreed.group,
        .ddp = agreed.job.ddp,
        .outer = agreed.job.outer,
+       .shards_optimizer = shards_optimizer(agreed),
        .units_per_sample = agreed.inputs.units_per_sample,
        .observer = is_rank_0 ? &observers : nullptr,
        .checkpoints = {.writer = checkpoints.writer.get(),
@@ -340,6 +342,7 @@ std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckp
 void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
   check_outer(job);
+  check_optimizer_shards(job, world_size);
   const int64_t start = job.ddp.power_sgd().start;
   TORCH_CHECK_VALUE(!hooks::hook_row(job.ddp.hook()).approximates() || job.training.steps > start,
                     "power_sgd_start: is ", start, ", so that a training of ", job.training.steps,

@@ -133,7 +133,12 @@ std::vector<Option> step_rows(TrainingOptions& training) {
                "non-finite gradients.",
        .range = at_least(1),
        .in_plan = InPlan::kValue,
-       .planned = [&training] { return training.skip_nonfinite_steps ? json(training.max_skipped_steps) : json(); }}};
+       .planned = [&training] { return training.skip_nonfinite_steps ? json(training.max_skipped_steps) : json(); }},
+      {.flag = "shard_optimizer",
+       .variable = variable(training.optimizer_shards, training::parse_optimizer_shards),
+       .help = "Shares the optimizer's state and work: off, node (among the ranks of each node), or auto (node where "
+               "possible and without recovery in place).",
+       .in_plan = InPlan::kValue}};
 }
 
 }  // namespace

@@ -5,13 +5,16 @@
 namespace narrowcast::training {
 
 bool LastPoint::can_be_told() const {
-  return left_ != nullptr && steps_.outer() == nullptr && steps_.model().keeps_replicas_equal() &&
-         steps_.model().buckets_are_settled();
+  return left_ != nullptr && steps_.outer() == nullptr && steps_.sharded() == nullptr &&
+         steps_.model().keeps_replicas_equal() && steps_.model().buckets_are_settled();
 }
 
 void LastPoint::remember(const Counters& counters, Reports reports) {
   if (!can_be_told()) {
     point_.reset();
+    if (left_ != nullptr && steps_.sharded() != nullptr) {
+      left_->reset();  // An earlier state, from before the optimizer was sharded, would be older than checkpoints.
+    }
     return;
   }
   left_->reset();  // From now on it can be told anew.

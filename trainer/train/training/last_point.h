@@ -33,7 +33,7 @@ class LastPoint {
   bool is_known() const { return point_.has_value(); }
 
   // Writes the state at the last point, when the training has ended or an exchange has failed. Writes nothing if the
-  // state cannot be told: before the buckets are settled, with an outer optimizer, or if replicas differ.
+  // state cannot be told: before the buckets are settled, with an outer or a sharded optimizer, or if replicas differ.
   void leave(Moment moment);
 
  private:

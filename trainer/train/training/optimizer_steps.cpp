@@ -41,6 +41,9 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       ddp_(setup.model, setup.group, setup.ddp),
       optimizer_(make_optimizer(*setup.model, options.optimizer)),
       recovers_(setup.checkpoints.surviving != nullptr) {
+  if (setup.shards_optimizer) {
+    sharded_.emplace(*optimizer_, setup.group, ShardOptions().node_size(setup.ddp.wire().node_size));
+  }
   if (setup.outer.has_value()) {
     outer_.emplace(*optimizer_, setup.group, *setup.outer);
   }
@@ -57,6 +60,7 @@ TrainingParts OptimizerSteps::parts() {
           .optimizer = *optimizer_,
           .scaler = scaler_ ? &*scaler_ : nullptr,
           .outer = outer(),
+          .sharded = sharded(),
           .order = order_,
           .batch_size = options_.batch_size};
 }
@@ -154,8 +158,12 @@ bool OptimizerSteps::gradients_can_be_used() {
   return are_finite;
 }
 
-// The norm shows it. Clipping needs the norm as well, so a step waits for a GPU only once.
+// The norm shows it. Clipping needs the norm as well, so a step waits for a GPU only once. On the CPU, a step without
+// clipping needs no norm.
 bool OptimizerSteps::can_be_used_unscaled() {
+  if (options_.clip_grad_norm == 0 && parameters_[0].is_cpu()) {
+    return !options_.skip_nonfinite_steps || gradients_are_finite(parameters_);
+  }
   if (options_.skip_nonfinite_steps || options_.clip_grad_norm > 0) {
     norm_ = gradient_norm(parameters_).item<double>();
   }
@@ -176,6 +184,8 @@ void OptimizerSteps::update(Counters& counters) {
   }
   if (outer_) {
     outer_->step();
+  } else if (sharded_) {
+    sharded_->step();
   } else {
     optimizer_->step();
   }

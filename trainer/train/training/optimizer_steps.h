@@ -56,6 +56,8 @@ class OptimizerSteps {
   ReplicatedModel& model() { return ddp_; }
   // Null without an outer optimizer.
   OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
+  // Null without a sharded optimizer.
+  ShardedOptimizer* sharded() { return sharded_ ? &*sharded_ : nullptr; }
   // Bytes sent by this rank, including the outer optimizer's.
   int64_t payload_bytes_sent() const;
   // Bytes sent by this rank to measure links and exchanges, which no other count includes.
@@ -109,10 +111,11 @@ class OptimizerSteps {
   std::unique_ptr<ExchangeClock> exchange_clock_;  // before ddp_ as well; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::optional<OuterOptimizer> outer_;  // after ddp_, which makes the parameters equal
-  std::optional<GradScaler> scaler_;     // with Precision::kFp16
-  const bool recovers_;                  // in place, so a step that fails must leave everything as it was
-  std::optional<SavedBuffers> before_;   // buffers from before the step; empty if they are never restored
+  std::optional<ShardedOptimizer> sharded_;  // after ddp_, which makes the parameters equal
+  std::optional<OuterOptimizer> outer_;      // after ddp_, which makes the parameters equal
+  std::optional<GradScaler> scaler_;         // with Precision::kFp16
+  const bool recovers_;                      // in place, so a step that fails must leave everything as it was
+  std::optional<SavedBuffers> before_;       // buffers from before the step; empty if they are never restored
 };
 
 }  // namespace narrowcast::training

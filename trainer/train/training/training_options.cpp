@@ -2,9 +2,22 @@
 
 #include <c10/util/Exception.h>
 
+#include "ops/common/enumerator_names.h"
 #include "trainer/train/data/dataset.h"
 
 namespace narrowcast::training {
+namespace {
+
+constexpr EnumeratorNames<OptimizerShards, 3> kOptimizerShardsNames{
+    "shard_optimizer",
+    "OptimizerShards",
+    {{{OptimizerShards::kOff, "off"}, {OptimizerShards::kNode, "node"}, {OptimizerShards::kAuto, "auto"}}}};
+
+}  // namespace
+
+OptimizerShards parse_optimizer_shards(const std::string& name) { return kOptimizerShardsNames.parse_known(name); }
+
+std::string to_string(OptimizerShards shards) { return std::string(kOptimizerShardsNames.name_of(shards)); }
 
 void check_training_options(const TrainingOptions& options, int64_t world_size) {
   TORCH_CHECK_VALUE(options.batch_size >= 1, "batch_size: must be at least 1, but is ", options.batch_size);

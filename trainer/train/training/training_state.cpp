@@ -159,6 +159,29 @@ void load_model(const TensorMap& saved, const torch::nn::Module& module) {
   }
 }
 
+std::vector<hooks::NamedParameter> named_parameters(const torch::nn::Module& module) {
+  std::vector<hooks::NamedParameter> named;
+  for (const auto& [name, tensor] : files::state_of(module)) {
+    named.push_back({name, tensor});
+  }
+  return named;
+}
+
+TensorMap state_of_optimizer(const TrainingParts& parts) {
+  const torch::nn::Module& module = *parts.model.module();
+  return parts.sharded != nullptr ? parts.sharded->state(named_parameters(module))
+                                  : optimizer_state(parts.optimizer, module);
+}
+
+void load_state_of_optimizer(const TrainingParts& parts, const TensorMap& state) {
+  const torch::nn::Module& module = *parts.model.module();
+  if (parts.sharded != nullptr) {
+    parts.sharded->load_state(state, named_parameters(module));
+  } else {
+    load_optimizer_state(parts.optimizer, module, state);
+  }
+}
+
 bool are_lists_of_names(const json& lists) {
   const auto is_name = [](const json& entry) { return entry.is_string(); };
   return lists.is_array() && std::ranges::all_of(lists, [&](const json& list) {
@@ -190,7 +213,7 @@ Counters load_parts(const Restored& all, const TrainingParts& parts) {
                          ", but must be ", data_position(parts, restored.step).dump());
   const Counters counters = load_counters(restored, parts.model.process_group()->getSize());
   const torch::nn::Module& module = *parts.model.module();
-  load_optimizer_state(parts.optimizer, module, replica_part(restored, kOptimizer));
+  load_state_of_optimizer(parts, replica_part(restored, kOptimizer));
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
   if (parts.outer != nullptr) {
@@ -256,7 +279,7 @@ Content save_training(const TrainingParts& parts, const Counters& counters, cons
   }
   const torch::nn::Module& module = *parts.model.module();
   add_prefixed(content.replica, kModel, files::state_of(module));
-  add_prefixed(content.replica, kOptimizer, optimizer_state(parts.optimizer, module));
+  add_prefixed(content.replica, kOptimizer, state_of_optimizer(parts));
   if (parts.scaler != nullptr) {
     add_prefixed(content.replica, kScaler, parts.scaler->state());
   }
@@ -280,7 +303,9 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts) {
   const torch::nn::Module& module = *parts.model.module();
   TensorMap state;
   for (const auto& parameter : module.named_parameters()) state[kModel + parameter.key()] = parameter.value();
-  add_prefixed(state, kOptimizer, optimizer_state(parts.optimizer, module));
+  if (parts.sharded == nullptr) {
+    add_prefixed(state, kOptimizer, optimizer_state(parts.optimizer, module));
+  }
   if (parts.scaler != nullptr) {
     add_prefixed(state, kScaler, parts.scaler->state());
   }

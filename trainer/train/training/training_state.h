@@ -11,6 +11,7 @@
 #include <narrowcast/grad_scaler.h>
 #include <narrowcast/model.h>
 #include <narrowcast/outer_optimizer.h>
+#include <narrowcast/sharded_optimizer.h>
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 
@@ -57,8 +58,9 @@ using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
 struct TrainingParts {
   ReplicatedModel& model;
   torch::optim::Optimizer& optimizer;
-  GradScaler* scaler = nullptr;     // null without one
-  OuterOptimizer* outer = nullptr;  // null without one
+  GradScaler* scaler = nullptr;         // null without one
+  OuterOptimizer* outer = nullptr;      // null without one
+  ShardedOptimizer* sharded = nullptr;  // wraps `optimizer`; null without one
   const data::SampleOrder& order;
   int64_t batch_size = 1;  // samples per optimizer step
 };
@@ -71,6 +73,8 @@ bool is_counter(const std::string& name);
 //     rank's own are saved as well.
 //   - An outer optimizer's state belongs to the replica and to each rank (OuterState).
 //   - The state of the hook belongs to each rank.
+//   - With a sharded optimizer this is a collective, and only the first rank of each node returns the optimizer's
+//   state.
 //   - Learning rate, data and random draws follow from the step; the manifest also contains the position in the data.
 //
 // The tensors are the training's own, not copies.
@@ -79,8 +83,8 @@ checkpoint::Content save_training(const TrainingParts& parts, const Counters& co
 checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters, const ReducerState& reducer);
 
 // The part of that state that must have the same bits on all ranks between steps, if the hook keeps replicas equal: the
-// parameters, and the state of optimizer and scaler. Buffers may differ: each rank's batch norm buffers follow its own
-// samples.
+// parameters, and the state of optimizer and scaler. A sharded optimizer's state is left out: no two ranks of a node
+// hold the same shard. Buffers may differ: each rank's batch norm buffers follow its own samples.
 checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 
 // Restores a new training to the checkpoint's step, and returns its counters. The number of ranks may differ from the

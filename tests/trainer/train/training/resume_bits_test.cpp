@@ -24,7 +24,10 @@ std::vector<ResumeCase> cases() {
   ResumeCase static_outer = streaming_in_groups(2, Precision::kFp32, "int8");
   static_outer.name = "static_outer";
   static_outer.ddp.static_graph(true).bucket_cap_mb(1e-5).first_bucket_mb(1e-5);
+  ResumeCase sharded = {"sharded", small_buckets().hook("int8"), OptimizerKind::kSgd, 1, 16, Precision::kFp16};
+  sharded.is_sharded = true;
   return {
+      sharded,
       {"none_sgd", small_buckets(), OptimizerKind::kSgd},
       {"int4_feedback_stochastic_accumulation", small_buckets().hook("int4").wire(feedback(true)),
        OptimizerKind::kAdamW, 2},
@@ -98,6 +101,29 @@ TEST_P(ResumeTest, APreemptedTrainingLosesNothing) {
     EXPECT_EQ(results[rank].training_loss, expected[rank].training_loss);
     EXPECT_EQ(results[rank].validation_loss, expected[rank].validation_loss);
     EXPECT_EQ(results[rank].payload_bytes_sent, expected[rank].payload_bytes_sent);
+  }
+}
+
+// Also with checkpoints of each other: they are the same.
+TEST(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
+  constexpr int64_t kRanks = 3;
+  ResumeCase value = {"adamw", small_buckets().hook("int8")};
+  const TemporaryFolder folder;
+  const TemporaryFolder sharded_folder;
+  const Models whole = models_of(kRanks, value, 1);
+  train_on(whole, {value, folder.path()});
+  value.is_sharded = true;
+  const Models sharded = models_of(kRanks, value, 1);
+  train_on(sharded, {value, sharded_folder.path()});
+  const Models to_sharded = models_of(kRanks, value, 2);
+  train_on(to_sharded, {value, folder.path(), 3});
+  value.is_sharded = false;
+  const Models from_sharded = models_of(kRanks, value, 2);
+  train_on(from_sharded, {value, sharded_folder.path(), 3});
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_TRUE(equal_bits(*sharded[rank], *whole[rank])) << "rank " << rank;
+    EXPECT_TRUE(equal_bits(*to_sharded[rank], *whole[rank])) << "rank " << rank;
+    EXPECT_TRUE(equal_bits(*from_sharded[rank], *whole[rank])) << "rank " << rank;
   }
 }
 

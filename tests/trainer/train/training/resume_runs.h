@@ -36,6 +36,7 @@ struct ResumeCase {
   int64_t width = 16;
   Precision precision = Precision::kFp32;
   std::optional<OuterOptions> outer = std::nullopt;
+  bool is_sharded = false;  // The optimizer, with several ranks.
 };
 
 inline void PrintTo(const ResumeCase& value, std::ostream* out) { *out << value.name; }
@@ -88,6 +89,7 @@ inline std::vector<TrainingResult> train_on(const Models& models, const ResumeRu
                            .group = group,
                            .ddp = run.value.ddp,
                            .outer = run.value.outer,
+                           .shards_optimizer = run.value.is_sharded && models.size() > 1,
                            .units_per_sample = testing::kSmallContext,
                            .observer = nullptr,
                            .checkpoints = checkpoints},

@@ -13,5 +13,6 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/process_group.h>
+#include <narrowcast/sharded_optimizer.h>
 #include <narrowcast/version.h>
 #include <narrowcast/worker_env.h>

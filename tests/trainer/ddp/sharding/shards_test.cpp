@@ -1,0 +1,113 @@
+#include "trainer/ddp/sharding/shards.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
+
+namespace narrowcast::sharding {
+namespace {
+
+using Numels = std::vector<int64_t>;
+
+int64_t sum_of(const Numels& numels) { return std::accumulate(numels.begin(), numels.end(), int64_t{0}); }
+
+// The pieces of all shards of each parameter, in order.
+std::vector<std::vector<Piece>> by_parameter(const std::vector<Shard>& shards, size_t parameters) {
+  std::vector<std::vector<Piece>> pieces(parameters);
+  for (const Shard& shard : shards) {
+    for (const Piece& piece : shard) {
+      pieces.at(piece.parameter).push_back(piece);
+    }
+  }
+  return pieces;
+}
+
+const std::vector<Numels>& lists() {
+  static const std::vector<Numels> lists = {{1},    {64},     {1000},       {63, 1, 65},          {0, 100, 0, 5, 300},
+                                            {3, 3}, {10'000}, {640, 64, 1}, {7, 100'003, 12, 511}};
+  return lists;
+}
+
+TEST(Shards, PiecesCoverEachParameterOnceAndAreCutAtGrains) {
+  for (const Numels& numels : lists()) {
+    for (int64_t count = 1; count <= 9; ++count) {
+      const std::vector<Shard> shards = cut_pieces(numels, count);
+      ASSERT_EQ(std::ssize(shards), count);
+      const auto pieces = by_parameter(shards, numels.size());
+      for (size_t parameter = 0; parameter < numels.size(); ++parameter) {
+        int64_t begin = 0;
+        for (const Piece& piece : pieces[parameter]) {
+          EXPECT_EQ(piece.begin, begin);
+          EXPECT_EQ(piece.begin % kShardGrain, 0);
+          EXPECT_GT(piece.numel, 0);
+          begin += piece.numel;
+        }
+        EXPECT_EQ(begin, numels[parameter]);
+      }
+    }
+  }
+}
+
+// Each of a shard's two borders moves down by less than a grain from where equal parts would have it.
+TEST(Shards, PiecesAreNearlyEqual) {
+  for (const Numels& numels : lists()) {
+    for (int64_t count = 1; count <= 9; ++count) {
+      for (const Shard& shard : cut_pieces(numels, count)) {
+        EXPECT_LE(std::abs(elements_of(shard) - sum_of(numels) / count), kShardGrain);
+      }
+    }
+  }
+}
+
+// A shard is never the smallest once it exceeds another by a parameter.
+TEST(Shards, WholeParametersLieInOneShardEachAndDifferByAtMostOneParameter) {
+  for (const Numels& numels : lists()) {
+    for (int64_t count = 1; count <= 9; ++count) {
+      const std::vector<Shard> shards = cut_whole(numels, count);
+      const auto pieces = by_parameter(shards, numels.size());
+      for (size_t parameter = 0; parameter < numels.size(); ++parameter) {
+        ASSERT_EQ(pieces[parameter].size(), numels[parameter] > 0 ? 1 : 0);
+        if (numels[parameter] > 0) {
+          EXPECT_EQ(pieces[parameter][0], (Piece{parameter, 0, numels[parameter]}));
+        }
+      }
+      const auto [least, most] = std::ranges::minmax(shards, {}, elements_of);
+      EXPECT_LE(elements_of(most) - elements_of(least), std::ranges::max(numels));
+    }
+  }
+}
+
+TEST(Shards, ThePieceOfAParameterIsInItsOrderOfMemory) {
+  const at::Tensor transposed = at::arange(12, at::kFloat).view({3, 4}).t();
+  EXPECT_TRUE(at::equal(memory_of(transposed, {0, 2, 5}), at::arange(2, 7, at::kFloat)));
+  memory_of(transposed, {0, 11, 1}).fill_(-1);
+  EXPECT_EQ((transposed[3][2].item<float>()), -1);
+}
+
+TEST(Elements, CopiesAnyRange) {
+  const at::Tensor all = at::arange(10, at::kFloat);
+  const Elements elements({all.narrow(0, 0, 3), all.narrow(0, 3, 0), all.narrow(0, 3, 6), all.narrow(0, 9, 1)});
+  for (int64_t begin = 0; begin <= 10; ++begin) {
+    for (int64_t numel = 0; begin + numel <= 10; ++numel) {
+      at::Tensor to = at::full({10}, -1, at::kFloat);
+      elements.copy_to(to.mutable_data_ptr<float>(), begin, numel);
+      EXPECT_TRUE(at::equal(to.narrow(0, 0, numel), all.narrow(0, begin, numel)));
+      EXPECT_TRUE(to.narrow(0, numel, 10 - numel).eq(-1).all().item<bool>());
+      std::vector<at::Tensor> target = {at::zeros({4}), at::zeros({6})};
+      Elements(target).copy_from(to.const_data_ptr<float>(), begin, numel);
+      const at::Tensor copied = at::cat(target);
+      EXPECT_TRUE(at::equal(copied.narrow(0, begin, numel), all.narrow(0, begin, numel)));
+      EXPECT_EQ(copied.count_nonzero().item<int64_t>(), numel - (begin == 0 && numel > 0 ? 1 : 0));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::sharding

@@ -1,0 +1,100 @@
+#include "trainer/train/job/optimizer_shards.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::job {
+namespace {
+
+using ::testing::HasSubstr;
+using training::OptimizerShards;
+
+TrainJob job_with(OptimizerShards shards, const std::string& hook = "none") {
+  TrainJob job;
+  job.training.optimizer_shards = shards;
+  job.ddp.hook(hook);
+  return job;
+}
+
+TEST(OptimizerShardsOfAJob, WhatARankKnowsAloneIsRefusedFirst) {
+  const auto refusal = [](const TrainJob& job, int64_t world_size, at::Device device = at::kCPU) {
+    return testing::error_message<c10::ValueError>([&] {
+      check_optimizer_shards(job, world_size);
+      check_optimizer_shards_on(job, device);
+    });
+  };
+  EXPECT_THAT(refusal(job_with(OptimizerShards::kNode), 1), HasSubstr("shard_optimizer: node needs several ranks"));
+  EXPECT_THAT(refusal(job_with(OptimizerShards::kNode, "noop"), 2), HasSubstr("but the hook is noop"));
+  TrainJob local = job_with(OptimizerShards::kNode, "post_local_sgd");
+  local.outer = OuterOptions().sync_every(2);
+  EXPECT_THAT(refusal(local, 2), HasSubstr("but the hook is post_local_sgd"));
+  EXPECT_THAT(refusal(job_with(OptimizerShards::kNode), 2, at::Device(at::kCUDA, 1)),
+              HasSubstr("the device is cuda:1"));
+  for (const OptimizerShards shards : {OptimizerShards::kAuto, OptimizerShards::kOff}) {
+    EXPECT_EQ(refusal(job_with(shards, "noop"), 1, at::Device(at::kCUDA, 0)), "nothing was thrown");
+  }
+  EXPECT_EQ(refusal(job_with(OptimizerShards::kNode), 2), "nothing was thrown");
+}
+
+// Of a job on that device, whose ranks form nodes of that size.
+struct Place {
+  std::optional<int64_t> node_size = std::nullopt;
+  at::Device device = at::kCPU;
+  bool recovers = false;
+};
+
+bool shards(TrainJob job, const ProcessGroupPtr& group, const Place& place = {}) {
+  job.ddp.hook("int8").wire({.node_size = place.node_size});
+  JobInputs inputs;
+  inputs.device = place.device;
+  const nlohmann::json plan;
+  std::ostringstream output;
+  const JobContext context = {
+      .env = {}, .session = {}, .results = output, .progress = output, .progress_is_terminal = false};
+  InPlaceRecovery recovery;
+  const AgreedJob agreed{job, inputs, plan, group, context, place.recovers ? &recovery : nullptr};
+  nlohmann::json shown;
+  add_optimizer_shards(shown, agreed);
+  const bool are_shards = shards_optimizer(agreed);
+  EXPECT_EQ(shown.contains("optimizer_shards"), are_shards);
+  if (are_shards) {
+    EXPECT_EQ(shown["optimizer_shards"], place.node_size.value_or(group->getSize()));
+  }
+  return are_shards;
+}
+
+TEST(OptimizerShardsOfAJob, AutoShardsWhereThatCostsNothing) {
+  testing::run_ranks(3, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    const TrainJob job = job_with(OptimizerShards::kAuto);
+    EXPECT_TRUE(shards(job, group));
+    EXPECT_TRUE(shards(job, group, {.node_size = 2}));
+    EXPECT_FALSE(shards(job, group, {.node_size = 1}));
+    EXPECT_FALSE(shards(job, group, {.device = at::Device(at::kCUDA, 0)}));
+    EXPECT_FALSE(shards(job, group, {.recovers = true}));
+    EXPECT_FALSE(shards(job_with(OptimizerShards::kOff), group));
+  });
+  testing::run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    EXPECT_FALSE(shards(job_with(OptimizerShards::kAuto), group));
+  });
+}
+
+TEST(OptimizerShardsOfAJob, NodeIsAnErrorWhereNoRanksShareANode) {
+  testing::run_ranks(2, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    const TrainJob job = job_with(OptimizerShards::kNode);
+    EXPECT_TRUE(shards(job, group, {.recovers = true}));
+    EXPECT_THAT(testing::error_message<c10::ValueError>([&] { shards(job, group, {.node_size = 1}); }),
+                HasSubstr("shard_optimizer: node is impossible, because every node has one rank"));
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::job

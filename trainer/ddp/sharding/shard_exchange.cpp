@@ -1,0 +1,97 @@
+#include "trainer/ddp/sharding/shard_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <narrowcast/network_errors.h>
+
+namespace narrowcast::sharding {
+namespace {
+
+// Elements of a shard in one job. Two jobs are in flight, so a rank needs 8 MiB of its node's memory, which remain in
+// the processor's cache: while one part is written the part before it is read.
+constexpr int64_t kPartNumel = int64_t{1} << 20;
+
+// The number of elements of part `index` of a shard.
+int64_t part_numel(int64_t numel, int64_t index) {
+  return std::clamp<int64_t>(numel - index * kPartNumel, 0, kPartNumel);
+}
+
+}  // namespace
+
+ShardExchange::ShardExchange(ProcessGroupPtr group, std::shared_ptr<const node::FoundNodes> nodes,
+                             const std::vector<Shard>& shards, int64_t largest_shard)
+    : group_(std::move(group)), nodes_(std::move(nodes)), engine_(engine::Engine::for_group(group_)) {
+  for (const Shard& shard : shards) {
+    numels_.push_back(elements_of(shard));
+  }
+  for (int64_t index = 0; index * kPartNumel < largest_shard; ++index) {
+    collectives::NodeAllGatherOptions options{.name = "exchange of shards", .nodes = nodes_};
+    for (const int64_t numel : numels_) {
+      options.bytes.push_back(part_numel(numel, index) * static_cast<int64_t>(sizeof(float)));
+    }
+    jobs_.push_back(std::make_shared<Job>(std::move(options)));
+  }
+}
+
+void ShardExchange::run(const std::string& name, const std::vector<std::unique_ptr<Elements>>& shards,
+                        const std::exception_ptr& failure) {
+  for (int64_t index = 0; index < std::ssize(jobs_); ++index) {
+    const int64_t begin = index * kPartNumel;
+    jobs_[index]->set_call({.give =
+                                [this, &shards, &failure, index, begin](std::byte* to) {
+                                  if (failure) {
+                                    std::rethrow_exception(failure);
+                                  }
+                                  shards[own()]->copy_to(reinterpret_cast<float*>(to), begin,
+                                                         part_numel(numels_[own()], index));
+                                },
+                            .take =
+                                [this, &shards, index, begin](int64_t local_rank, const std::byte* from) {
+                                  if (shards[local_rank] != nullptr) {
+                                    shards[local_rank]->copy_from(reinterpret_cast<const float*>(from), begin,
+                                                                  part_numel(numels_[local_rank], index));
+                                  }
+                                }});
+  }
+  submit_and_wait(name, jobs_);
+}
+
+std::vector<std::vector<int64_t>> ShardExchange::all_gather(const std::string& name, const std::vector<int64_t>& counts,
+                                                            const std::vector<int64_t>& own_numbers) {
+  constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
+  std::vector<std::vector<int64_t>> all;
+  collectives::NodeAllGatherOptions options{.name = name, .nodes = nodes_};
+  for (const int64_t count : counts) {
+    all.emplace_back(count);
+    options.bytes.push_back(count * kNumber);
+  }
+  all[own()] = own_numbers;
+  const auto job = std::make_shared<Job>(std::move(options));
+  job->set_call({.give = [&](std::byte* to) { std::memcpy(to, all[own()].data(), all[own()].size() * kNumber); },
+                 .take =
+                     [&](int64_t local_rank, const std::byte* from) {
+                       std::memcpy(all[local_rank].data(), from, all[local_rank].size() * kNumber);
+                     }});
+  submit_and_wait(name, {job});
+  return all;
+}
+
+// Waits for all jobs, also after an error: until then they use what they were given.
+void ShardExchange::submit_and_wait(const std::string& step, const std::vector<std::shared_ptr<Job>>& jobs) {
+  with_network_errors(group_->getRank(), step, [&] {
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    for (const auto& job : jobs) {
+      futures.push_back(engine_->submit(job));
+    }
+    for (const auto& future : futures) {
+      future->wait();
+    }
+    for (const auto& future : futures) {
+      future->waitAndThrow();
+    }
+  });
+}
+
+}  // namespace narrowcast::sharding
