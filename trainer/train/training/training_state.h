@@ -73,8 +73,7 @@ bool is_counter(const std::string& name);
 //     rank's own are saved as well.
 //   - An outer optimizer's state belongs to the replica and to each rank (OuterState).
 //   - The state of the hook belongs to each rank.
-//   - With a sharded optimizer this is a collective, and only the first rank of each node returns the optimizer's
-//   state.
+//   - With a sharded optimizer, this is a collective, and only rank 0 gets the optimizer's state.
 //   - Learning rate, data and random draws follow from the step; the manifest also contains the position in the data.
 //
 // The tensors are the training's own, not copies.
