@@ -16,7 +16,10 @@ namespace narrowcast::collectives {
 namespace {
 
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr int64_t kCalls = 5;  // More than there are slots.
 
@@ -75,7 +78,10 @@ TEST(NodeAllGather, ARankThatCannotGiveFailsOnAllOfItsNode) {
     if (rank == 1) {
       EXPECT_EQ(testing::error_message<c10::ValueError>(gather), "nothing to give");
     } else {
-      EXPECT_THAT(testing::error_message<c10::DistBackendError>(gather), HasSubstr("gather"));
+      // If rank 1 has given up before this rank begins, the node's memory refuses the exchange of any name.
+      EXPECT_THAT(testing::error_message<c10::DistBackendError>(gather),
+                  AllOf(StartsWith("rank " + std::to_string(rank) + ": "),
+                        AnyOf(HasSubstr("gather"), HasSubstr("rank 1 of this node cancelled an exchange"))));
     }
   });
 }
