@@ -55,6 +55,10 @@ class SwitchingHook : public hooks::CommHook {
     coarse_->load_state(hooks::part_of(saved, kCoarse), parameters);
   }
 
+  // With a sharded optimizer. The exact hook averages all elements, and so the shards.
+  std::vector<int64_t> average_shards(hooks::ShardRounding rounding) override {
+    return coarse_->average_shards(rounding);
+  }
   void rescale_state(double factor) override { coarse_->rescale_state(factor); }
   bool keeps_replicas_equal() const override {
     return exact_->keeps_replicas_equal() && coarse_->keeps_replicas_equal();

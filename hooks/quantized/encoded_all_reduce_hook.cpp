@@ -8,6 +8,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "hooks/row/levels.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/all_reduce/codec/affine_codec.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 
@@ -52,6 +53,21 @@ c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_engine(cons
   scratch.job->set_call(make_call(bucket, parameters));
   count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message_bytes(bucket, parameters)});
   return scratch.last.set(engine_.get().submit(scratch.job));
+}
+
+// A variable format deals out the elements of a bucket, and its residuals count in that order. Shards are runs of
+// elements, so the array's own order is used for them.
+std::vector<int64_t> EncodedAllReduceHook::average_shards(ShardRounding rounding) {
+  if (codec_ || options_.device.value_or(at::kCPU) != at::kCPU) {
+    return {};
+  }
+  const WireFormat format = options_.wire.format.value();
+  TORCH_CHECK_VALUE(!options_.wire.error_feedback || !codec::wire::is_variable(format), "hook ", name(),
+                    ": error_feedback in format ", format,
+                    " is not possible with an optimizer that is sharded over "
+                    "all ranks");
+  result_ = rounding == ShardRounding::kOnce ? collectives::Result::kShard : collectives::Result::kShardOfWhole;
+  return layout().node_of_rank();
 }
 
 std::string EncodedAllReduceHook::nodes() const { return codec_ ? "" : nodes_text(*nodes_); }
@@ -116,6 +132,7 @@ collectives::AllReduceJobOptions EncodedAllReduceHook::job_options(const c10d::G
     job.format = options_.wire.format.value();
     job.nodes = nodes_;
     job.link = link_.cost();
+    job.result = result_;
   }
   return job;
 }

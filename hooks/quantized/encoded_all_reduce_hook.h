@@ -39,6 +39,8 @@ class EncodedAllReduceHook : public TableHook {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   std::string nodes() const override;
+  // On the CPU, in a wire format.
+  std::vector<int64_t> average_shards(ShardRounding rounding) override;
 
  protected:
   // Returns the call for the next bucket, immediately before it starts. `parameters` is empty unless the wire options
@@ -77,6 +79,7 @@ class EncodedAllReduceHook : public TableHook {
   CpuEngine engine_;
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;
+  collectives::Result result_ = collectives::Result::kWhole;
   // For buckets on a GPU:
   HookStreams streams_;
   std::array<std::shared_ptr<collectives::StreamWorkspace>, HookStreams::kCount> workspaces_;

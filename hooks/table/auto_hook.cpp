@@ -293,8 +293,10 @@ HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
   return state;
 }
 
-void AutoHook::rescale_state(double factor) {
-  for (const auto& hook : hooks_) hook->rescale_state(factor);
+// Candidates that average all elements do so with shards as well. The others have the same nodes.
+std::vector<int64_t> AutoHook::average_shards(ShardRounding rounding) {
+  for (const auto& hook : hooks_) hook->average_shards(rounding);
+  return nodes_->layout.node_of_rank();
 }
 
 void AutoHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {

@@ -69,7 +69,10 @@ class AutoHook final : public TableHook {
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
 
-  void rescale_state(double factor) override;
+  void rescale_state(double factor) override {
+    for (const auto& hook : hooks_) hook->rescale_state(factor);
+  }
+  std::vector<int64_t> average_shards(ShardRounding rounding) override;
 
   // Number of detected changes of the link.
   int64_t changes() const { return changes_; }

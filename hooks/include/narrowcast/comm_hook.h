@@ -63,6 +63,12 @@ struct ExchangedBytes {
   int64_t message = 0;  // bytes of one encoded bucket: codes and scales, or factors
 };
 
+// How CommHook::average_shards rounds the means of shards.
+enum class ShardRounding {
+  kOnce,     // only what other ranks send
+  kAsWhole,  // as without average_shards: the elements get the same bits, except in variable formats
+};
+
 // A DDP communication hook. Given a bucket of this rank's gradients it returns a future of the bucket averaged over the
 // ranks, in the bucket's dtype and shape.
 //
@@ -108,6 +114,12 @@ class CommHook : public c10d::CommHookInterface {
   // Multiplies state that depends on earlier gradients, such as residuals, by a positive factor. Called on all ranks
   // when the loss scale changes; the factor is the new scale divided by the old one.
   virtual void rescale_state(double /*factor*/) {}
+
+  // For a sharded optimizer, before the first bucket, on all ranks: from now on a future's value needs the mean only in
+  // this rank's shard of the bucket, and may have anything in other elements. Returns the node of each rank, which is
+  // the same on all ranks: shards follow from these nodes (ShardedOptimizer). Empty if the hook averages all elements
+  // as before, because it would not save bytes. Throws c10::ValueError for an option of the hook that excludes shards.
+  virtual std::vector<int64_t> average_shards(ShardRounding /*rounding*/) { return {}; }
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
   virtual bool keeps_replicas_equal() const { return true; }

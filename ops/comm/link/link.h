@@ -77,15 +77,23 @@ struct Link {
   std::optional<LinkCost> within_node;
 };
 
-// Measures the link on the first call: a collective, like measure_link, or like measure_link_on_stream (stream_link.h)
-// if `device` is not the CPU. The result is kept for that layout as long as the group lives. Each node sends to the
-// node that is half of all nodes further: if every rank is taken for a node, neighbours may share a machine.
-NARROWCAST_EXPORT std::shared_ptr<const Link> find_link(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                                        const node::NodeLayout& layout, at::Device device = at::kCPU);
-
 // Payload bytes that this rank has sent over the group for measurements, of links and of exchanges. Hooks do not count
 // them, because they contain no gradients. Thread-safe.
 int64_t measuring_bytes_sent(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
-NARROWCAST_EXPORT void count_measuring_bytes(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t bytes);
 
 }  // namespace narrowcast::collectives
+
+namespace narrowcast {
+namespace NARROWCAST_EXPORT collectives {
+
+// Measures the link on the first call: a collective, like measure_link, or like measure_link_on_stream (stream_link.h)
+// if `device` is not the CPU. The result is kept for that layout as long as the group lives. Each node sends to the
+// node that is half of all nodes further: if every rank is taken for a node, neighbours may share a machine.
+std::shared_ptr<const Link> find_link(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                      const node::NodeLayout& layout, at::Device device = at::kCPU);
+
+// Adds to measuring_bytes_sent. Thread-safe.
+void count_measuring_bytes(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t bytes);
+
+}  // namespace collectives
+}  // namespace narrowcast

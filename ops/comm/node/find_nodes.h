@@ -32,6 +32,14 @@ struct FoundNodes {
   }
 };
 
+// Frees the memory of nodes of groups that have ended. So does the next search for nodes.
+void free_ended_groups();
+
+}  // namespace narrowcast::node
+
+namespace narrowcast {
+namespace NARROWCAST_EXPORT node {
+
 // A collective; needs a backend for CPU tensors. Ranks are on one node if they run as the same user in the same network
 // namespace, and therefore share its NICs, and if they can share memory. With `node_size`, every `node_size`
 // consecutive ranks are a node. Throws c10::ValueError on all ranks if `node_size` < 1, or if two ranks of such a node
@@ -40,13 +48,11 @@ struct FoundNodes {
 // The result is kept, with its memory, as long as the group lives (PerGroup); later calls return it without
 // communication. After an exchange that failed in a node's memory, later exchanges of its ranks fail too. The group is
 // then unusable, as after a failure of the network.
-NARROWCAST_EXPORT std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                                               std::optional<int64_t> node_size = std::nullopt);
-
-// Frees the memory of nodes of groups that have ended. So does the next search for nodes.
-void free_ended_groups();
+std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                             std::optional<int64_t> node_size = std::nullopt);
 
 // Throws c10::ValueError with the reason if an average over these nodes must have two levels, and can have only one.
-NARROWCAST_EXPORT void check_levels(Levels levels, const FoundNodes& found);
+void check_levels(Levels levels, const FoundNodes& found);
 
-}  // namespace narrowcast::node
+}  // namespace node
+}  // namespace narrowcast

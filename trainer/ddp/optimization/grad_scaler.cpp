@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include <narrowcast/errors.h>
+#include <narrowcast/sharded_optimizer.h>
 #include "trainer/ddp/optimization/gradients.h"
 
 namespace narrowcast {
@@ -48,16 +49,33 @@ GradScaler::Unscaled GradScaler::unscale_and_measure(const std::vector<at::Tenso
   return {.are_finite = take(known), .norm = known[3].item<double>()};
 }
 
+// The norm is finite if, and only if, all gradients are.
+GradScaler::Unscaled GradScaler::unscale_and_measure(ShardedOptimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor inverse = inverse_scale();
+  for (at::Tensor gradient : optimizer.own_gradients()) {
+    gradient.mul_(inverse);
+  }
+  const double norm = optimizer.gradient_norm();
+  const bool are_finite = std::isfinite(norm);
+  take(update(at::full({}, are_finite ? 0 : 1, scale_.options())));
+  return {.are_finite = are_finite, .norm = norm};
+}
+
 // Returns [3] in float64: the number of gradients that are not finite (or 1), the former scale and the next scale. Does
 // not wait for the device.
 at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   at::Tensor found_nonfinite = at::zeros({}, scale_.options());
+  at::_amp_foreach_non_finite_check_and_unscale_(gradients_of(parameters), found_nonfinite, inverse_scale());
+  return update(found_nonfinite);
+}
+
+// In float64, as in torch.amp.GradScaler: a float32 reciprocal would be inexact for scales that are not powers of two.
+at::Tensor GradScaler::inverse_scale() const { return scale_.to(at::kDouble).reciprocal().to(at::kFloat); }
+
+at::Tensor GradScaler::update(const at::Tensor& found_nonfinite) {
   const at::Tensor former_scale = scale_.clone();
-  // In float64, as in torch.amp.GradScaler: a float32 reciprocal would be inexact for scales that are not powers of
-  // two.
-  const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
-  at::_amp_foreach_non_finite_check_and_unscale_(gradients_of(parameters), found_nonfinite, inverse);
   at::_amp_update_scale_(scale_, growth_tracker_, found_nonfinite, options_.growth_factor, options_.backoff_factor,
                          options_.growth_interval);
   return at::stack({found_nonfinite, former_scale, scale_}).to(at::kDouble);

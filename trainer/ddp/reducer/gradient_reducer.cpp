@@ -235,6 +235,8 @@ std::string GradientReducer::unused_parameters() const {
   return names.empty() ? "some parameters" : c10::str("parameters ", describe_names(names));
 }
 
+std::vector<std::vector<at::Tensor>> GradientReducer::buckets() const { return bucket_parameters(*reducer_); }
+
 bool GradientReducer::settle_buckets() {
   with_network_errors(group_->getRank(), "rebuilding buckets", [&] {
     if (chooser_ != nullptr) {

@@ -128,15 +128,23 @@ BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std:
   return buckets;
 }
 
+std::vector<std::vector<at::Tensor>> bucket_parameters(const c10d::Reducer& reducer) {
+  std::vector<std::vector<at::Tensor>> buckets;
+  for (const c10d::GradBucket& bucket : reducer.get_grad_buckets(/*return_zero_tensors=*/false)) {
+    buckets.push_back(bucket.getParameters());
+  }
+  return buckets;
+}
+
 BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters) {
   std::unordered_map<const void*, std::string> names;
   for (const NamedTensor& parameter : parameters) {
     names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
   }
   BucketNames buckets;
-  for (const c10d::GradBucket& bucket : reducer.get_grad_buckets(/*return_zero_tensors=*/false)) {
+  for (const std::vector<at::Tensor>& bucket : bucket_parameters(reducer)) {
     buckets.emplace_back();
-    for (const at::Tensor& parameter : bucket.getParameters()) {
+    for (const at::Tensor& parameter : bucket) {
       buckets.back().push_back(names.at(parameter.unsafeGetTensorImpl()));
     }
   }

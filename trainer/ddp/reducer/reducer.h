@@ -33,6 +33,9 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& para
 BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
                            const DdpOptions& options);
 
+// The parameters in each of the Reducer's buckets, in their order there.
+std::vector<std::vector<at::Tensor>> bucket_parameters(const c10d::Reducer& reducer);
+
 // Converts the Reducer's buckets to names, and such names to indices. Throws CorruptInputError naming a parameter that
 // is in no bucket or in two, or an unknown name.
 BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters);

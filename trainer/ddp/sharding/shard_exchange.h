@@ -1,52 +1,67 @@
-// Exchanges of the shards that the ranks of a node hold.
+// Exchanges of the shards that ranks hold.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include <narrowcast/network_errors.h>
 #include <narrowcast/process_group.h>
-#include "ops/collectives/all_gather/node_all_gather.h"
 #include "ops/comm/engine/engine.h"
-#include "ops/comm/node/find_nodes.h"
 #include "trainer/ddp/sharding/shards.h"
 
 namespace narrowcast::sharding {
 
+// The ranks that hold one copy of all shards together, and their exchanges. Shards are numbered as these ranks are.
+//
 // All functions are collectives of the group: ranks of other nodes exchange other elements at the same time, so that
 // all ranks run the same number of jobs. They throw c10::DistBackendError if a peer fails.
 class ShardExchange {
  public:
-  // `nodes` must have memory. `shards` are those of this rank's node, by local rank. `largest_shard`: elements of the
-  // largest shard of any node.
-  ShardExchange(ProcessGroupPtr group, std::shared_ptr<const node::FoundNodes> nodes, const std::vector<Shard>& shards,
-                int64_t largest_shard);
+  virtual ~ShardExchange() = default;
 
-  // Each rank gives the elements of its shard, and writes the others'. By local rank, the elements of each shard; a
-  // shard whose elements are not wanted is null. With a `failure` this rank gives nothing: all ranks of the node fail,
-  // this one with it. `name` is that of the exchange in errors.
-  void run(const std::string& name, const std::vector<std::unique_ptr<Elements>>& shards,
-           const std::exception_ptr& failure = nullptr);
+  // The number of shards, and of this rank's own.
+  virtual int64_t count() const = 0;
+  virtual int64_t own() const = 0;
+  // The numbers of shards of all copies of them that the group has.
+  virtual std::vector<int64_t> counts() const = 0;
 
-  // Each rank gives numbers, as many as `counts` says by local rank. Returns those of all ranks, by local rank.
-  std::vector<std::vector<int64_t>> all_gather(const std::string& name, const std::vector<int64_t>& counts,
-                                               const std::vector<int64_t>& own);
+  // The sizes of the shards of the next calls, in elements, and the largest shard of any copy. Not a collective.
+  virtual void set_sizes(std::vector<int64_t> numels, int64_t largest) = 0;
 
- private:
-  using Job = collectives::NodeAllGatherJob;
-  int64_t own() const { return nodes_->memory->local_rank(); }
-  void submit_and_wait(const std::string& step, const std::vector<std::shared_ptr<Job>>& jobs);
+  // Each rank gives the elements of its shard, and writes the others'. By shard, its elements; what is a gap is not
+  // written. With a `failure` this rank gives nothing: all ranks fail, this one with it. `name` is that of the exchange
+  // in errors.
+  virtual void run(const std::string& name, const std::vector<Elements>& shards,
+                   const std::exception_ptr& failure = nullptr) = 0;
 
-  const ProcessGroupPtr group_;
-  const std::shared_ptr<const node::FoundNodes> nodes_;
-  const std::shared_ptr<engine::Engine> engine_;
-  std::vector<int64_t> numels_;             // Of the shards, by local rank.
-  std::vector<std::shared_ptr<Job>> jobs_;  // Each exchanges the next part of every shard.
+  // Bytes of elements that this rank has sent to other nodes.
+  virtual int64_t bytes_sent() const = 0;
+
+  // Each rank gives numbers, as many as `counts` says by shard. Returns those of all ranks, by shard.
+  virtual std::vector<std::vector<int64_t>> all_gather(const std::string& name, const std::vector<int64_t>& counts,
+                                                       const std::vector<int64_t>& own) = 0;
 };
+
+// Waits for all jobs, also after an error: until then they use what they were given.
+inline void submit_and_wait(const ProcessGroupPtr& group, engine::Engine& engine, const std::string& step,
+                            const std::vector<std::shared_ptr<engine::Job>>& jobs) {
+  with_network_errors(group->getRank(), step, [&] {
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    for (const auto& job : jobs) {
+      futures.push_back(engine.submit(job));
+    }
+    for (const auto& future : futures) {
+      future->wait();
+    }
+    for (const auto& future : futures) {
+      future->waitAndThrow();
+    }
+  });
+}
 
 }  // namespace narrowcast::sharding

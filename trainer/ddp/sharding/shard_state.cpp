@@ -1,6 +1,8 @@
-// The state of a sharded optimizer, gathered from the shards of a node and cut into shards again.
+// The state of a sharded optimizer: gathered from the shards, cut into shards again, and moved between shards.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -13,17 +15,12 @@
 #include <narrowcast/errors.h>
 #include "trainer/ddp/sharding/sharded_parts.h"
 
-namespace narrowcast {
+namespace narrowcast::sharding {
 namespace {
-
-using sharding::Elements;
-using sharding::OptimizerKind;
-using sharding::ParameterState;
-using sharding::Piece;
-using sharding::Shard;
 
 constexpr int64_t kHeaderNumbers = 2;  // Of a PieceHeader.
 constexpr const char* kGathering = "gathering the optimizer's state";
+constexpr const char* kMaster = ".master";
 
 // The saved state of one whole parameter, whose entries are removed from `left`. Empty if the parameter had none.
 std::optional<ParameterState> take_state(const OptimizerKind& kind, const torch::optim::OptimizerOptions& options,
@@ -59,37 +56,58 @@ std::optional<ParameterState> take_state(const OptimizerKind& kind, const torch:
   return any ? std::optional(state) : std::nullopt;
 }
 
+// The saved master of a parameter, which is removed from `left`; undefined if there is none.
+at::Tensor take_master(const std::string& name, const at::Tensor& parameter, hooks::HookState& left) {
+  const auto found = left.find(name + kMaster);
+  if (found == left.end()) {
+    return {};
+  }
+  const at::Tensor master = found->second;
+  left.erase(found);
+  NARROWCAST_CHECK_INPUT(master.sizes() == parameter.sizes() && master.scalar_type() == parameter.scalar_type(),
+                         "the optimizer's '", name, kMaster, "' is ", master.scalar_type(), " ", master.sizes(),
+                         ", but the parameter is ", parameter.scalar_type(), " ", parameter.sizes());
+  return master;
+}
+
+// The memory of a whole tensor, 1-D.
+at::Tensor memory_of_whole(const at::Tensor& tensor) { return memory_of(tensor, {0, 0, tensor.numel()}); }
+
 }  // namespace
 
-const OptimizerKind& sharding::ShardedParts::kind() const {
-  const OptimizerKind* const kind = sharding::kind_of(inner_);
-  TORCH_CHECK_VALUE(kind != nullptr, "the optimizer's state can be saved only for ", sharding::kind_names());
+const OptimizerKind& ShardedParts::kind() const {
+  const OptimizerKind* const kind = kind_of(inner_);
+  TORCH_CHECK_VALUE(kind != nullptr, "the optimizer's state can be saved only for ", kind_names());
   return *kind;
 }
 
 // The state of an own piece; empty if it has taken no step.
-std::optional<ParameterState> sharding::ShardedParts::own_state(const OptimizerKind& kind, size_t piece) const {
+std::optional<ParameterState> ShardedParts::own_state(const OptimizerKind& kind, size_t piece) const {
   const auto found = inner_.state().find(own_[piece].unsafeGetTensorImpl());
   return found == inner_.state().end() ? std::nullopt : std::optional(kind.read(*found->second));
 }
 
-// The names of parameters_, in their order.
-std::vector<std::string> sharding::ShardedParts::names_in(const std::vector<hooks::NamedParameter>& named) const {
+void ShardedParts::set_own_state(const OptimizerKind& kind, size_t piece, const ParameterState& state) {
+  inner_.state()[own_[piece].unsafeGetTensorImpl()] = kind.make(state);
+}
+
+// The names of the parameters, in their order.
+std::vector<std::string> ShardedParts::names_in(const std::vector<hooks::NamedParameter>& named) const {
   std::unordered_map<const at::TensorImpl*, std::string> by_parameter;
   for (const hooks::NamedParameter& parameter : named) {
     by_parameter.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
   }
   std::vector<std::string> names;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const auto found = by_parameter.find(parameters_[i].unsafeGetTensorImpl());
+  for (size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    const auto found = by_parameter.find(parameters_.tensors[i].unsafeGetTensorImpl());
     TORCH_CHECK_VALUE(found != by_parameter.end(), "parameter ", i, " of the optimizer, of sizes ",
-                      parameters_[i].sizes(), ", has no name");
+                      parameters_.tensors[i].sizes(), ", has no name");
     names.push_back(found->second);
   }
   return names;
 }
 
-auto sharding::ShardedParts::gather_headers(const OptimizerKind& kind) -> PieceHeaders {
+auto ShardedParts::gather_headers(const OptimizerKind& kind) -> PieceHeaders {
   std::vector<int64_t> own;
   for (size_t i = 0; i < own_.size(); ++i) {
     const std::optional<ParameterState> state = own_state(kind, i);
@@ -105,7 +123,7 @@ auto sharding::ShardedParts::gather_headers(const OptimizerKind& kind) -> PieceH
     counts.push_back(kHeaderNumbers * std::ssize(shard));
   }
   PieceHeaders headers;
-  for (const std::vector<int64_t>& numbers : exchange_.all_gather(kGathering, counts, own)) {
+  for (const std::vector<int64_t>& numbers : place_.exchange->all_gather(kGathering, counts, own)) {
     headers.emplace_back();
     for (size_t i = 0; i < numbers.size(); i += kHeaderNumbers) {
       headers.back().push_back({.step = numbers[i], .tensors = numbers[i + 1]});
@@ -114,102 +132,166 @@ auto sharding::ShardedParts::gather_headers(const OptimizerKind& kind) -> PieceH
   return headers;
 }
 
-// One tensor of the state of each parameter, on rank 0; empty on others. Zeros where a parameter has
-// none.
-std::vector<at::Tensor> sharding::ShardedParts::gather_tensor(const OptimizerKind& kind, size_t tensor,
-                                                              const PieceHeaders& headers) {
-  std::vector<at::Tensor> gathered;
-  std::vector<std::unique_ptr<Elements>> shards(shards_.size());
-  if (is_rank_0_) {
-    for (const at::Tensor& parameter : parameters_) {
-      gathered.push_back(at::zeros_like(parameter));
-    }
-    for (size_t other = 0; other < shards_.size(); ++other) {
-      std::vector<at::Tensor> pieces;
-      for (const Piece& piece : shards_[other]) {
-        pieces.push_back(sharding::memory_of(gathered[piece.parameter], piece));
-      }
-      shards[other] = std::make_unique<Elements>(std::move(pieces));
+// All pieces of a parameter have taken the same steps.
+auto ShardedParts::by_parameter(const PieceHeaders& headers) const -> std::unordered_map<size_t, PieceHeader> {
+  std::unordered_map<size_t, PieceHeader> headers_by_parameter;
+  for (size_t shard = 0; shard < shards_.size(); ++shard) {
+    for (size_t i = 0; i < shards_[shard].size(); ++i) {
+      headers_by_parameter.emplace(shards_[shard][i].parameter, headers[shard][i]);
     }
   }
-  const Shard& own_shard = shards_[local_rank_];
-  std::vector<at::Tensor> own;
-  for (size_t i = 0; i < own_.size(); ++i) {
-    const Piece& piece = own_shard[i];
-    const bool has_tensor = headers[local_rank_][i].has(tensor);
-    at::Tensor values = has_tensor ? own_state(kind, i)->tensors[tensor] : at::zeros_like(own_[i]);
-    if (values.strides() != own_[i].strides()) {  // As SGD's, a copy of the first gradient.
-      values = at::empty_like(own_[i]).copy_(values);
-    }
-    own.push_back(sharding::memory_of(values, {piece.parameter, 0, piece.numel}));
-    if (is_rank_0_) {
-      sharding::memory_of(gathered[piece.parameter], piece).copy_(own.back());
-    }
-  }
-  shards[local_rank_] = std::make_unique<Elements>(std::move(own));
-  exchange_.run(kGathering, shards);
-  return gathered;
+  return headers_by_parameter;
 }
 
-// All ranks of all nodes know from the headers which tensors there are, because all nodes hold the same state.
-hooks::HookState sharding::ShardedParts::state(const std::vector<hooks::NamedParameter>& named) {
+// One tensor of the state of each own piece, in the order of the piece's memory: [numel]. Zeros where a piece has none.
+std::vector<at::Tensor> ShardedParts::own_values(const OptimizerKind& kind, size_t tensor) const {
+  std::vector<at::Tensor> values;
+  for (size_t i = 0; i < own_.size(); ++i) {
+    const std::optional<ParameterState> state = own_state(kind, i);
+    at::Tensor value = state ? state->tensors[tensor] : at::Tensor();
+    if (!value.defined()) {
+      value = at::zeros_like(own_[i]);
+    } else if (value.strides() != own_[i].strides()) {  // As SGD's, a copy of the first gradient.
+      value = at::empty_like(own_[i]).copy_(value);
+    }
+    values.push_back(memory_of_whole(value));
+  }
+  return values;
+}
+
+// Each rank gives values for the elements of its own pieces, and takes those of the target's pieces.
+void ShardedParts::gather(const std::vector<at::Tensor>& own_values, const PieceMemory& target) {
+  std::vector<Elements> shards;
+  for (const Shard& shard : shards_) {
+    shards.push_back(elements_in(shard, target.pieces, target.memory));
+  }
+  Elements& own = shards[place_.exchange->own()];
+  copy_elements(Elements(own_values), own);
+  own = Elements(own_values);
+  place_.exchange->run(kGathering, shards);
+}
+
+// Which tensors there are follows from the headers, which all ranks of all nodes know alike.
+hooks::HookState ShardedParts::state(const std::vector<hooks::NamedParameter>& named) {
   const at::NoGradGuard no_grad;
   const OptimizerKind& optimizer_kind = kind();
   const std::vector<std::string> names = names_in(named);
-  const PieceHeaders headers = gather_headers(optimizer_kind);
+  const std::unordered_map<size_t, PieceHeader> headers = by_parameter(gather_headers(optimizer_kind));
+  const bool is_rank_0 = place_.group->getRank() == 0;
   hooks::HookState state;
-  const auto each_piece = [&](const auto& body) {
-    for (size_t local_rank = 0; local_rank < shards_.size(); ++local_rank) {
-      for (size_t i = 0; i < shards_[local_rank].size(); ++i) {
-        body(shards_[local_rank][i].parameter, headers[local_rank][i]);
+  const auto gather_whole = [&](const std::vector<at::Tensor>& values, const std::string& entry, const auto& has) {
+    PieceMemory whole;
+    std::vector<at::Tensor> gathered;
+    for (size_t i = 0; is_rank_0 && i < parameters_.tensors.size(); ++i) {
+      gathered.push_back(at::zeros_like(parameters_.tensors[i]));
+      whole.pieces.push_back({i, 0, gathered[i].numel()});
+      whole.memory.push_back(memory_of_whole(gathered[i]));
+    }
+    gather(values, whole);
+    for (size_t i = 0; i < gathered.size(); ++i) {
+      if (has(i)) {
+        state[names[i] + entry] = gathered[i];
       }
     }
   };
   for (size_t tensor = 0; tensor < optimizer_kind.tensors.size(); ++tensor) {
-    bool any = false;
-    each_piece([&](size_t /*parameter*/, const PieceHeader& header) { any = any || header.has(tensor); });
-    if (!any) {
-      continue;
+    const auto has = [&](size_t parameter) {
+      const auto header = headers.find(parameter);
+      return header != headers.end() && header->second.has(tensor);
+    };
+    if (std::ranges::any_of(headers, [&](const auto& header) { return header.second.has(tensor); })) {
+      gather_whole(own_values(optimizer_kind, tensor), "." + optimizer_kind.tensors[tensor], has);
     }
-    const std::vector<at::Tensor> gathered = gather_tensor(optimizer_kind, tensor, headers);
-    each_piece([&](size_t parameter, const PieceHeader& header) {
-      if (is_rank_0_ && header.has(tensor)) {
-        state[c10::str(names[parameter], ".", optimizer_kind.tensors[tensor])] = gathered[parameter];
-      }
-    });
   }
-  each_piece([&](size_t parameter, const PieceHeader& header) {
-    if (is_rank_0_ && optimizer_kind.counts_steps && header.step != kNoState) {
+  if (has_masters()) {
+    gather_whole(masters(), kMaster, [](size_t /*parameter*/) { return true; });
+  }
+  for (const auto& [parameter, header] : headers) {
+    if (is_rank_0 && optimizer_kind.counts_steps && header.step != kNoState) {
       state[names[parameter] + ".step"] = hooks::int_tensor(header.step);
     }
-  });
+  }
   return state;
 }
 
-void sharding::ShardedParts::load_state(const hooks::HookState& saved,
-                                        const std::vector<hooks::NamedParameter>& named) {
+void ShardedParts::load_state(const hooks::HookState& saved, const std::vector<hooks::NamedParameter>& named) {
   const at::NoGradGuard no_grad;
   const OptimizerKind& optimizer_kind = kind();
   const std::vector<std::string> names = names_in(named);
+  follow_buckets();
   hooks::HookState left = saved;
   std::vector<std::optional<ParameterState>> states;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    states.push_back(
-        take_state(optimizer_kind, inner_.param_groups()[groups_[i]].options(), names[i], parameters_[i], left));
+  std::vector<at::Tensor> saved_masters;
+  for (size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    const at::Tensor& parameter = parameters_.tensors[i];
+    const auto& options = inner_.param_groups()[parameters_.groups[i]].options();
+    states.push_back(take_state(optimizer_kind, options, names[i], parameter, left));
+    saved_masters.push_back(take_master(names[i], parameter, left));
   }
   NARROWCAST_CHECK_INPUT(left.empty(), "the optimizer's '", left.begin()->first, "' is unknown");
-  const Shard& own = shards_[local_rank_];
+  has_state_ = true;
+  const Shard& own = own_shard();
   for (size_t i = 0; i < own.size(); ++i) {
+    const at::Tensor& parameter = parameters_.tensors[own[i].parameter];
+    const auto in_memory_order = [&](const at::Tensor& tensor) { return at::empty_like(parameter).copy_(tensor); };
+    if (has_masters()) {
+      const at::Tensor& master = saved_masters[own[i].parameter];
+      const at::Tensor whole = master.defined() ? in_memory_order(master) : parameter;
+      memory_of_whole(own_[i]).copy_(memory_of(whole, own[i]));
+    }
     std::optional<ParameterState> state = states[own[i].parameter];
     if (!state) continue;
-    const at::Tensor& parameter = parameters_[own[i].parameter];
     for (at::Tensor& tensor : state->tensors) {
       if (!tensor.defined()) continue;
-      const at::Tensor whole = at::empty_like(parameter).copy_(tensor);  // In the parameter's order of memory.
-      tensor = whole_ ? whole : sharding::memory_of(whole, own[i]).clone();
+      const at::Tensor whole = in_memory_order(tensor);
+      tensor = place_.cuts_parameters ? memory_of(whole, own[i]).clone() : whole;
     }
-    inner_.state()[own_[i].unsafeGetTensorImpl()] = optimizer_kind.make(*state);
+    set_own_state(optimizer_kind, i, *state);
   }
 }
 
-}  // namespace narrowcast
+// Moves masters and state to other shards, one tensor after the other, so that a rank holds few of them twice. All
+// pieces are parts of parameters. Before the first step there may be nothing to move.
+void ShardedParts::move_to(std::vector<Shard> shards) {
+  const at::NoGradGuard no_grad;
+  if (!has_state_) {
+    use(std::move(shards));
+    make_own_pieces();
+    return;
+  }
+  const OptimizerKind& optimizer_kind = kind();
+  const std::unordered_map<size_t, PieceHeader> headers = by_parameter(gather_headers(optimizer_kind));
+  const Shard target = shards[place_.exchange->own()];
+  const auto moved = [&](const std::vector<at::Tensor>& values) {
+    PieceMemory memory{target, {}};
+    for (const Piece& piece : target) {
+      memory.memory.push_back(at::zeros({piece.numel}));
+    }
+    gather(values, memory);
+    return memory.memory;
+  };
+  std::vector<ParameterState> states(target.size());
+  for (size_t tensor = 0; tensor < optimizer_kind.tensors.size(); ++tensor) {
+    const bool any = std::ranges::any_of(headers, [&](const auto& header) { return header.second.has(tensor); });
+    const std::vector<at::Tensor> values = any ? moved(own_values(optimizer_kind, tensor)) : std::vector<at::Tensor>();
+    for (size_t i = 0; i < target.size(); ++i) {
+      states[i].tensors.push_back(any && headers.at(target[i].parameter).has(tensor) ? values[i] : at::Tensor());
+    }
+  }
+  const std::vector<at::Tensor> moved_masters = has_masters() ? moved(masters()) : std::vector<at::Tensor>();
+  inner_.state().clear();
+  use(std::move(shards));
+  make_own_pieces();
+  for (size_t i = 0; i < target.size(); ++i) {
+    if (has_masters()) {
+      own_[i].copy_(moved_masters[i]);
+    }
+    const PieceHeader& header = headers.at(target[i].parameter);
+    if (header.step != kNoState) {
+      states[i].step = optimizer_kind.counts_steps ? std::optional(header.step) : std::nullopt;
+      set_own_state(optimizer_kind, i, states[i]);
+    }
+  }
+}
+
+}  // namespace narrowcast::sharding

@@ -1,13 +1,9 @@
 #include <narrowcast/sharded_optimizer.h>
 
-#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
-#include <c10/util/ScopeExit.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/lbfgs.h>
 
-#include <algorithm>
-#include <exception>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,15 +12,16 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/agree.h"
+#include "ops/comm/node/find_nodes.h"
+#include "trainer/ddp/optimization/gradients.h"
 #include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/sharding/node_exchange.h"
 #include "trainer/ddp/sharding/sharded_parts.h"
 
 namespace narrowcast {
 namespace {
 
-using sharding::Elements;
-using sharding::Piece;
-using sharding::Shard;
+using sharding::OptimizerParameters;
 using torch::optim::Optimizer;
 
 void check_parameter(const at::Tensor& parameter, size_t index) {
@@ -36,19 +33,19 @@ void check_parameter(const at::Tensor& parameter, size_t index) {
                     parameter.sizes(), " and strides ", parameter.strides(), ", has holes or overlaps in memory");
 }
 
-// The parameters that get gradients, each once, in the order of the groups.
-std::vector<at::Tensor> checked_parameters(const Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
+OptimizerParameters checked_parameters(const Optimizer& optimizer) {
+  OptimizerParameters parameters;
   std::unordered_set<const at::TensorImpl*> seen;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
+  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    for (const at::Tensor& parameter : optimizer.param_groups()[group].params()) {
       if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
-        check_parameter(parameter, parameters.size());
-        parameters.push_back(parameter);
+        check_parameter(parameter, parameters.tensors.size());
+        parameters.tensors.push_back(parameter);
+        parameters.groups.push_back(group);
       }
     }
   }
-  TORCH_CHECK_VALUE(!parameters.empty(), "the optimizer has no parameter that requires a gradient");
+  TORCH_CHECK_VALUE(!parameters.tensors.empty(), "the optimizer has no parameter that requires a gradient");
   return parameters;
 }
 
@@ -61,50 +58,68 @@ void check_optimizer(const Optimizer& optimizer, const ShardOptions& options) {
   TORCH_CHECK_VALUE(options.whole_parameters() || sharding::kind_of(optimizer) != nullptr, "the optimizer is none of ",
                     sharding::kind_names(),
                     ", so its steps may need whole parameters: set ShardOptions::whole_parameters");
-  TORCH_CHECK_VALUE(options.node_size().value_or(1) >= 1, "node_size: must be at least 1, but is ",
-                    *options.node_size());
 }
 
-// By parameter, the index of its group.
-std::vector<size_t> groups_of(const std::vector<at::Tensor>& parameters, const Optimizer& optimizer) {
-  std::unordered_map<const at::TensorImpl*, size_t> groups;
-  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
-    for (const at::Tensor& parameter : optimizer.param_groups()[group].params()) {
-      groups.emplace(parameter.unsafeGetTensorImpl(), group);
+void check_options_within_nodes(const ShardOptions& options) {
+  TORCH_CHECK_VALUE(options.node_size().value_or(1) >= 1, "node_size: must be at least 1, but is ",
+                    *options.node_size());
+  TORCH_CHECK_VALUE(!options.parameter_format().has_value(), "parameter_format: ", *options.parameter_format(),
+                    " has no effect if the optimizer is sharded within nodes");
+}
+
+void check_options_over_all(const ShardOptions& options, const GradientReducer& reducer) {
+  TORCH_CHECK_VALUE(!options.node_size().has_value(), "node_size: ", *options.node_size(),
+                    " has no effect if the optimizer is sharded over all ranks; nodes are those of the hook");
+  TORCH_CHECK_VALUE(reducer.keeps_replicas_equal(),
+                    "an optimizer can be sharded over all ranks only if they get equal "
+                    "gradients, but with hook ",
+                    reducer.hook_name(), " they do not");
+}
+
+// All of the optimizer's parameters must be in a bucket.
+void check_buckets(const OptimizerParameters& parameters, const GradientReducer& reducer) {
+  std::unordered_set<const at::TensorImpl*> averaged;
+  for (const std::vector<at::Tensor>& bucket : reducer.buckets()) {
+    for (const at::Tensor& parameter : bucket) {
+      averaged.insert(parameter.unsafeGetTensorImpl());
     }
   }
-  std::vector<size_t> of_parameters;
-  for (const at::Tensor& parameter : parameters) {
-    of_parameters.push_back(groups.at(parameter.unsafeGetTensorImpl()));
+  for (size_t i = 0; i < parameters.tensors.size(); ++i) {
+    TORCH_CHECK_VALUE(averaged.contains(parameters.tensors[i].unsafeGetTensorImpl()), "parameter ", i,
+                      " of the optimizer, of sizes ", parameters.tensors[i].sizes(),
+                      ", is none of those whose gradients are averaged");
   }
-  return of_parameters;
 }
 
 std::vector<NamedValue> compared_values(const Optimizer& optimizer, const ShardOptions& options,
-                                        const std::vector<at::Tensor>& parameters) {
+                                        const OptimizerParameters& parameters) {
   const sharding::OptimizerKind* const kind = sharding::kind_of(optimizer);
-  const std::vector<size_t> groups = groups_of(parameters, optimizer);
+  const auto text_of = [](const auto& value) { return value ? c10::str(*value) : std::string("not set"); };
   std::vector<NamedValue> values = {{"whole_parameters", options.whole_parameters() ? "true" : "false"},
-                                    {"node_size", options.node_size() ? c10::str(*options.node_size()) : "not set"},
+                                    {"node_size", text_of(options.node_size())},
+                                    {"parameter_format", text_of(options.parameter_format())},
                                     {"the optimizer", kind != nullptr ? kind->name : "another one"},
-                                    {"the number of parameters", c10::str(parameters.size())}};
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    values.push_back({c10::str("parameter ", i), c10::str(parameters[i].sizes(), " with strides ",
-                                                          parameters[i].strides(), " in group ", groups[i])});
+                                    {"the number of parameters", c10::str(parameters.tensors.size())}};
+  for (size_t i = 0; i < parameters.tensors.size(); ++i) {
+    const at::Tensor& parameter = parameters.tensors[i];
+    values.push_back({c10::str("parameter ", i), c10::str(parameter.sizes(), " with strides ", parameter.strides(),
+                                                          " in group ", parameters.groups[i])});
   }
   return values;
 }
 
-// A collective.
-std::vector<at::Tensor> agree_on_parameters(const Optimizer& inner, const ProcessGroupPtr& group,
-                                            const ShardOptions& options) {
-  std::vector<at::Tensor> parameters;
-  const auto check = [&] {
+// A collective. `check` looks at the parameters as well.
+OptimizerParameters agree_on_parameters(const Optimizer& inner, const ProcessGroupPtr& group,
+                                        const ShardOptions& options,
+                                        const std::function<void(const OptimizerParameters&)>& check) {
+  OptimizerParameters parameters;
+  const auto check_all = [&] {
     check_optimizer(inner, options);
     parameters = checked_parameters(inner);
+    check(parameters);
   };
   TORCH_CHECK_VALUE(group->getSize() > 1, "an optimizer cannot be sharded in a group of one rank");
-  collectives::agree(group, {.call = "ShardedOptimizer", .refusal = collectives::refusal_of(check)});
+  collectives::agree(group, {.call = "ShardedOptimizer", .refusal = collectives::refusal_of(check_all)});
   check_equal_on_all_ranks(group, compared_values(inner, options, parameters));
   return parameters;
 }
@@ -118,145 +133,88 @@ std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr&
   return nodes;
 }
 
-// The gradient with the parameter's order in memory.
-at::Tensor laid_out_as(const at::Tensor& parameter, const at::Tensor& gradient) {
-  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "a gradient of layout ", gradient.layout(),
-                    " cannot be sharded");
-  return gradient.strides() == parameter.strides() ? gradient : at::empty_like(parameter).copy_(gradient);
+// A collective: the nodes over which a hook with these options averages.
+std::shared_ptr<const node::FoundNodes> find_hook_nodes(const ProcessGroupPtr& group, const hooks::WireOptions& wire) {
+  return wire.levels == Levels::kOne ? node::FoundNodes::flat(group->getSize())
+                                     : with_network_errors(group->getRank(), "finding the ranks of each node",
+                                                           [&] { return node::find_nodes(group, wire.node_size); });
+}
+
+// In fp32 the parameters themselves are sent.
+std::optional<WireFormat> differences_of(const ShardOptions& options) {
+  const WireFormat format = options.parameter_format().value_or(kDefaultParameterFormat);
+  return format == WireFormat::kFp32 ? std::nullopt : std::optional(format);
 }
 
 }  // namespace
 
-sharding::ShardedParts::ShardedParts(Optimizer& inner, const ProcessGroupPtr& group, const ShardOptions& options)
-    : inner_(inner),
-      whole_(options.whole_parameters()),
-      parameters_(agree_on_parameters(inner, group, options)),
-      groups_(groups_of(parameters_, inner)),
-      nodes_(find_shared_nodes(group, options)),
-      local_rank_(nodes_->memory->local_rank()),
-      is_rank_0_(group->getRank() == 0),
-      shards_(cut(nodes_->memory->local_size())),
-      exchange_(group, nodes_, shards_, largest_shard()) {
-  for (const Piece& piece : shards_[local_rank_]) {
-    const at::Tensor& parameter = parameters_[piece.parameter];
-    own_.push_back(whole_ ? parameter : sharding::memory_of(parameter, piece));
-  }
-  replace_parameters();
+std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::within_nodes(Optimizer& inner,
+                                                                             const ProcessGroupPtr& group,
+                                                                             const ShardOptions& options) {
+  OptimizerParameters parameters = agree_on_parameters(
+      inner, group, options, [&](const OptimizerParameters&) { check_options_within_nodes(options); });
+  ShardPlace place{.group = group,
+                   .cuts_parameters = !options.whole_parameters(),
+                   .exchange = std::make_unique<NodeExchange>(group, find_shared_nodes(group, options))};
+  return std::make_unique<ShardedParts>(inner, std::move(parameters), std::move(place));
 }
 
-std::vector<Shard> sharding::ShardedParts::cut(int64_t count) const {
-  std::vector<int64_t> numels;
-  for (const at::Tensor& parameter : parameters_) {
-    numels.push_back(parameter.numel());
-  }
-  return whole_ ? sharding::cut_whole(numels, count) : sharding::cut_pieces(numels, count);
-}
-
-// Nodes may have unequal numbers of ranks.
-int64_t sharding::ShardedParts::largest_shard() const {
-  int64_t largest = 0;
-  for (int64_t node = 0; node < nodes_->layout.nodes(); ++node) {
-    for (const Shard& shard : cut(std::ssize(nodes_->layout.ranks_of(node)))) {
-      largest = std::max(largest, sharding::elements_of(shard));
-    }
-  }
-  return largest;
-}
-
-// Replaces the parameters in the optimizer's groups by this rank's pieces of them.
-void sharding::ShardedParts::replace_parameters() {
-  std::unordered_map<const at::TensorImpl*, std::vector<at::Tensor>> pieces;
-  const Shard& own = shards_[local_rank_];
-  for (size_t i = 0; i < own.size(); ++i) {
-    pieces[parameters_[own[i].parameter].unsafeGetTensorImpl()].push_back(own_[i]);
-  }
-  for (auto& group : inner_.param_groups()) {
-    std::vector<at::Tensor> of_group;
-    for (const at::Tensor& parameter : group.params()) {
-      const std::vector<at::Tensor> found = std::exchange(pieces[parameter.unsafeGetTensorImpl()], {});
-      of_group.insert(of_group.end(), found.begin(), found.end());
-    }
-    group.params() = std::move(of_group);
-  }
-}
-
-// A rank that fails alone takes part in the exchange, so that the others fail instead of waiting.
-void sharding::ShardedParts::step() {
-  std::exception_ptr failure;
-  try {
-    step_own_pieces();
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  exchange_parameters(failure);
-  for (const at::Tensor& parameter : parameters_) {
-    parameter.unsafeGetTensorImpl()->bump_version();  // As an operator that changes it.
-  }
-}
-
-void sharding::ShardedParts::exchange_parameters(const std::exception_ptr& failure) {
-  std::vector<std::unique_ptr<Elements>> elements;
-  for (const Shard& shard : shards_) {
-    elements.push_back(elements_of_parameters(shard));
-  }
-  exchange_.run("exchanging the shards of the parameters", elements, failure);
-}
-
-// The pieces do not keep their gradients, which are views of others: LibTorch's zero_grad refuses views.
-void sharding::ShardedParts::step_own_pieces() {
-  if (whole_) {
-    inner_.step();
-    return;
-  }
-  pass_gradients();
-  const auto forget = c10::make_scope_exit([this] {
-    for (const at::Tensor& piece : own_) {
-      piece.mutable_grad() = at::Tensor();
+// Whole parameters have shards that the hook does not know, so it averages all elements.
+std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::over_all(Optimizer& inner, GradientReducer& reducer,
+                                                                         const ShardOptions& options) {
+  const ProcessGroupPtr& group = reducer.process_group();
+  const std::optional<WireFormat> differences = differences_of(options);
+  std::vector<int64_t> node_of_rank;  // Empty if the hook averages all elements.
+  OptimizerParameters parameters = agree_on_parameters(inner, group, options, [&](const OptimizerParameters& checked) {
+    check_options_over_all(options, reducer);
+    check_buckets(checked, reducer);
+    if (!options.whole_parameters()) {
+      node_of_rank = reducer.average_shards(differences ? hooks::ShardRounding::kOnce : hooks::ShardRounding::kAsWhole);
     }
   });
-  inner_.step();
-}
-
-void sharding::ShardedParts::pass_gradients() {
-  const Shard& own = shards_[local_rank_];
-  for (size_t i = 0; i < own.size(); ++i) {
-    const at::Tensor& parameter = parameters_[own[i].parameter];
-    const at::Tensor& gradient = parameter.grad();
-    own_[i].mutable_grad() =
-        gradient.defined() ? sharding::memory_of(laid_out_as(parameter, gradient), own[i]) : at::Tensor();
+  auto nodes = find_hook_nodes(group, reducer.options().wire());
+  node::NodeLayout layout = node_of_rank.empty() ? nodes->layout : node::NodeLayout(node_of_rank);
+  if (layout != nodes->layout) {
+    nodes = node::FoundNodes::flat(group->getSize());  // A hook of its own nodes. One level exchanges any shards.
   }
-}
-
-std::unique_ptr<Elements> sharding::ShardedParts::elements_of_parameters(const Shard& shard) const {
-  std::vector<at::Tensor> tensors;
-  for (const Piece& piece : shard) {
-    tensors.push_back(sharding::memory_of(parameters_[piece.parameter], piece));
-  }
-  return std::make_unique<Elements>(std::move(tensors));
-}
-
-void sharding::ShardedParts::zero_grad() {
-  for (at::Tensor parameter : parameters_) {
-    parameter.mutable_grad() = at::Tensor();
-  }
-}
-
-int64_t sharding::ShardedParts::elements() const {
-  int64_t elements = 0;
-  for (const Shard& shard : shards_) {
-    elements += sharding::elements_of(shard);
-  }
-  return elements;
+  auto exchange = std::make_unique<GroupExchange>(group, std::move(nodes));
+  GroupExchange* const over_all = exchange.get();
+  ShardPlace place{.group = group,
+                   .cuts_parameters = !options.whole_parameters(),
+                   .exchange = std::move(exchange),
+                   .over_all = over_all,
+                   .reducer = &reducer,
+                   .layout = std::move(layout),
+                   .differences = differences};
+  return std::make_unique<ShardedParts>(inner, std::move(parameters), std::move(place));
 }
 
 ShardedOptimizer::ShardedOptimizer(Optimizer& inner, ProcessGroupPtr group, const ShardOptions& options)
-    : parts_(std::make_unique<sharding::ShardedParts>(inner, checked_group(std::move(group)), options)) {}
+    : parts_(sharding::ShardedParts::within_nodes(inner, checked_group(std::move(group)), options)) {}
+
+ShardedOptimizer::ShardedOptimizer(Optimizer& inner, GradientReducer& reducer, const ShardOptions& options)
+    : parts_(sharding::ShardedParts::over_all(inner, reducer, options)) {}
 
 ShardedOptimizer::~ShardedOptimizer() = default;
 
 void ShardedOptimizer::step() { parts_->step(); }
 
 void ShardedOptimizer::zero_grad() { parts_->zero_grad(); }
+
+double ShardedOptimizer::gradient_norm() { return parts_->gradient_norm(); }
+
+double ShardedOptimizer::clip_gradient_norm(double max_norm) {
+  TORCH_CHECK_VALUE(max_norm > 0, "max_norm: must be positive, but is ", max_norm);
+  const double norm = parts_->gradient_norm();
+  if (const double factor = clip_factor(norm, max_norm); factor != 1) {
+    for (at::Tensor gradient : parts_->own_gradients()) {
+      gradient.mul_(factor);
+    }
+  }
+  return norm;
+}
+
+std::vector<at::Tensor> ShardedOptimizer::own_gradients() { return parts_->own_gradients(); }
 
 hooks::HookState ShardedOptimizer::state(const std::vector<hooks::NamedParameter>& parameters) {
   return parts_->state(parameters);
@@ -265,6 +223,12 @@ hooks::HookState ShardedOptimizer::state(const std::vector<hooks::NamedParameter
 void ShardedOptimizer::load_state(const hooks::HookState& saved, const std::vector<hooks::NamedParameter>& parameters) {
   parts_->load_state(saved, parameters);
 }
+
+double ShardedOptimizer::largest_difference() { return parts_->largest_difference(); }
+
+bool ShardedOptimizer::has_masters() const { return parts_->has_masters(); }
+
+int64_t ShardedOptimizer::payload_bytes_sent() const { return parts_->payload_bytes_sent(); }
 
 int64_t ShardedOptimizer::elements() const { return parts_->elements(); }
 

@@ -3,30 +3,62 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include <narrowcast/gradient_reducer.h>
 #include <narrowcast/sharded_optimizer.h>
-#include "ops/comm/node/find_nodes.h"
+#include "trainer/ddp/sharding/group_exchange.h"
 #include "trainer/ddp/sharding/optimizer_kinds.h"
 #include "trainer/ddp/sharding/shard_exchange.h"
 #include "trainer/ddp/sharding/shards.h"
 
 namespace narrowcast::sharding {
 
+// The ranks that share the shards, and how.
+struct ShardPlace {
+  ProcessGroupPtr group;
+  bool cuts_parameters = true;  // Else shards consist of whole parameters.
+  std::unique_ptr<ShardExchange> exchange = nullptr;
+  // Over all ranks; else null:
+  GroupExchange* over_all = nullptr;  // `exchange`
+  GradientReducer* reducer = nullptr;
+  node::NodeLayout layout = node::NodeLayout::flat(1);   // Shards of buckets follow from it.
+  std::optional<WireFormat> differences = std::nullopt;  // How differences are sent; empty without masters.
+};
+
+// What the optimizer had before it was sharded.
+struct OptimizerParameters {
+  std::vector<at::Tensor> tensors;  // Those that get gradients, each once, in the order of the groups.
+  std::vector<size_t> groups;       // By parameter, the index of its group.
+};
+
 // The functions of the same names are ShardedOptimizer's.
 class ShardedParts {
  public:
-  ShardedParts(torch::optim::Optimizer& inner, const ProcessGroupPtr& group, const ShardOptions& options);
+  // Both are collectives. They check what the public constructors refuse.
+  static std::unique_ptr<ShardedParts> within_nodes(torch::optim::Optimizer& inner, const ProcessGroupPtr& group,
+                                                    const ShardOptions& options);
+  static std::unique_ptr<ShardedParts> over_all(torch::optim::Optimizer& inner, GradientReducer& reducer,
+                                                const ShardOptions& options);
+
+  ShardedParts(torch::optim::Optimizer& inner, OptimizerParameters parameters, ShardPlace place);
 
   void step();
   void zero_grad();
+  double gradient_norm();
+  std::vector<at::Tensor> own_gradients();
   hooks::HookState state(const std::vector<hooks::NamedParameter>& named);
   void load_state(const hooks::HookState& saved, const std::vector<hooks::NamedParameter>& named);
+  double largest_difference();
+  bool has_masters() const { return place_.differences.has_value(); }
+  int64_t payload_bytes_sent() const { return payload_bytes_sent_; }
   int64_t elements() const;
-  int64_t own_elements() const { return elements_of(shards_[local_rank_]); }
+  int64_t own_elements() const { return elements_of(own_shard()); }
   int64_t shards() const { return static_cast<int64_t>(shards_.size()); }
 
  private:
@@ -37,33 +69,50 @@ class ShardedParts {
 
     bool has(size_t tensor) const { return (tensors >> tensor & 1) != 0; }
   };
-  using PieceHeaders = std::vector<std::vector<PieceHeader>>;  // By local rank, of each piece of the shard.
+  using PieceHeaders = std::vector<std::vector<PieceHeader>>;  // By shard, of each of its pieces.
   static constexpr int64_t kNoState = -1;                      // As PieceHeader::step.
+  // Some pieces, and memory for the elements of each.
+  struct PieceMemory {
+    Shard pieces;
+    std::vector<at::Tensor> memory;
+  };
 
+  const Shard& own_shard() const { return shards_[place_.exchange->own()]; }
   std::vector<Shard> cut(int64_t count) const;
-  int64_t largest_shard() const;
+  void use(std::vector<Shard> shards);
+  void make_own_pieces();
   void replace_parameters();
+  void follow_buckets();
+  void move_to(std::vector<Shard> shards);
+
   void step_own_pieces();
   void exchange_parameters(const std::exception_ptr& failure);
   void pass_gradients();
-  std::unique_ptr<Elements> elements_of_parameters(const Shard& shard) const;
+  at::Tensor gradient_of(const Piece& piece) const;
+  std::vector<std::vector<int64_t>> gather_numbers(const std::string& name, const std::vector<int64_t>& own);
+  Elements elements_of_parameters(const Shard& shard) const;
+  std::vector<at::Tensor> masters() const;
 
   const OptimizerKind& kind() const;
   std::optional<ParameterState> own_state(const OptimizerKind& kind, size_t piece) const;
+  void set_own_state(const OptimizerKind& kind, size_t piece, const ParameterState& state);
   std::vector<std::string> names_in(const std::vector<hooks::NamedParameter>& named) const;
   PieceHeaders gather_headers(const OptimizerKind& kind);
-  std::vector<at::Tensor> gather_tensor(const OptimizerKind& kind, size_t tensor, const PieceHeaders& headers);
+  std::unordered_map<size_t, PieceHeader> by_parameter(const PieceHeaders& headers) const;
+  std::vector<at::Tensor> own_values(const OptimizerKind& kind, size_t tensor) const;
+  void gather(const std::vector<at::Tensor>& own_values, const PieceMemory& target);
 
   torch::optim::Optimizer& inner_;
-  const bool whole_;
-  const std::vector<at::Tensor> parameters_;
-  const std::vector<size_t> groups_;  // The parameters belong to these groups of the optimizer.
-  const std::shared_ptr<const node::FoundNodes> nodes_;
-  const int64_t local_rank_;
-  const bool is_rank_0_;             // Rank 0 of the whole group gathers the state.
-  const std::vector<Shard> shards_;  // This rank's node has these, by local rank.
-  ShardExchange exchange_;
-  std::vector<at::Tensor> own_;  // This rank's pieces, as the optimizer steps them.
+  const OptimizerParameters parameters_;
+  const std::unordered_map<const at::TensorImpl*, size_t> indices_;  // Of the parameters in their list.
+  const ShardPlace place_;
+  bool follows_buckets_;    // Until the buckets are settled.
+  bool has_state_ = false;  // Since the first step, or since a state was loaded.
+  int64_t payload_bytes_sent_ = 0;
+  std::vector<std::vector<at::Tensor>> buckets_;  // Those that shards_ follow.
+  std::vector<Shard> shards_;
+  // This rank's pieces, as the optimizer steps them: parts of parameters, or masters.
+  std::vector<at::Tensor> own_;
 };
 
 }  // namespace narrowcast::sharding

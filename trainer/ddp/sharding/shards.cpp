@@ -6,6 +6,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "ops/collectives/all_reduce/algorithms/two_levels.h"
+
 namespace narrowcast::sharding {
 namespace {
 
@@ -62,23 +64,63 @@ int64_t elements_of(const Shard& shard) {
   return elements;
 }
 
+std::vector<Shard> cut_buckets(const std::vector<std::vector<at::Tensor>>& buckets,
+                               const std::unordered_map<const at::TensorImpl*, size_t>& indices,
+                               const node::NodeLayout& layout) {
+  std::vector<Shard> shards(layout.world_size());
+  for (const std::vector<at::Tensor>& bucket : buckets) {
+    int64_t numel = 0;
+    for (const at::Tensor& parameter : bucket) {
+      numel += parameter.numel();
+    }
+    for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
+      const collectives::Segment owned = collectives::sent_parts(layout, rank, numel).mean;
+      int64_t first = 0;  // Elements of the bucket before the parameter.
+      for (const at::Tensor& parameter : bucket) {
+        const int64_t begin = std::clamp<int64_t>(owned.begin - first, 0, parameter.numel());
+        const int64_t end = std::clamp<int64_t>(owned.begin + owned.numel - first, 0, parameter.numel());
+        const auto index = indices.find(parameter.unsafeGetTensorImpl());
+        if (end > begin && index != indices.end()) {
+          shards[rank].push_back({index->second, begin, end - begin});
+        }
+        first += parameter.numel();
+      }
+    }
+  }
+  return shards;
+}
+
 at::Tensor memory_of(const at::Tensor& parameter, const Piece& piece) {
   const at::Tensor whole = parameter.detach();
   return whole.as_strided({piece.numel}, {1}, whole.storage_offset() + piece.begin);
 }
 
+void Elements::add(const at::Tensor& tensor) {
+  runs_.push_back({tensor, tensor.numel()});
+  numel_ += tensor.numel();
+}
+
+void Elements::add_gap(int64_t numel) {
+  if (numel > 0) {
+    runs_.push_back({at::Tensor(), numel});
+    numel_ += numel;
+  }
+}
+
 template <class Body>
 void Elements::each(int64_t begin, int64_t numel, const Body& body) const {
-  int64_t first = 0;  // Elements before the tensor.
+  int64_t first = 0;  // Elements before the run.
   int64_t done = 0;
-  for (const at::Tensor& tensor : tensors_) {
+  for (const Run& run : runs_) {
     const int64_t from = std::max<int64_t>(begin - first, 0);
-    const int64_t taken = std::min(tensor.numel() - from, numel - done);
+    const int64_t taken = std::min(run.numel - from, numel - done);
     if (taken > 0) {
-      body(tensor.mutable_data_ptr<float>() + from, done, taken);
+      if (run.tensor.defined()) {
+        body(run.tensor.mutable_data_ptr<float>() + from, done, taken);
+      }
       done += taken;
     }
-    first += tensor.numel();
+    first += run.numel;
   }
   TORCH_INTERNAL_ASSERT(done == numel, "a shard has too few elements");
 }
@@ -92,6 +134,59 @@ void Elements::copy_to(float* to, int64_t begin, int64_t numel) const {
 void Elements::copy_from(const float* from, int64_t begin, int64_t numel) const {
   each(begin, numel,
        [&](float* memory, int64_t offset, int64_t part) { std::memcpy(memory, from + offset, part * sizeof(float)); });
+}
+
+void Elements::add_from(const float* from, int64_t begin, int64_t numel) const {
+  each(begin, numel, [&](float* memory, int64_t offset, int64_t part) {
+    for (int64_t i = 0; i < part; ++i) {
+      memory[i] += from[offset + i];
+    }
+  });
+}
+
+void Elements::subtract_from(float* minuend, int64_t begin, int64_t numel) const {
+  each(begin, numel, [&](const float* memory, int64_t offset, int64_t part) {
+    for (int64_t i = 0; i < part; ++i) {
+      minuend[offset + i] -= memory[i];
+    }
+  });
+}
+
+void copy_elements(const Elements& from, const Elements& to) {
+  constexpr int64_t kPart = int64_t{1} << 16;
+  std::vector<float> part(std::min(kPart, from.numel()));
+  for (int64_t begin = 0; begin < from.numel(); begin += kPart) {
+    const int64_t numel = std::min(kPart, from.numel() - begin);
+    to.copy_to(part.data(), begin, numel);  // What is a gap in `from` keeps its value.
+    from.copy_to(part.data(), begin, numel);
+    to.copy_from(part.data(), begin, numel);
+  }
+}
+
+Elements elements_in(const Shard& shard, const Shard& others, const std::vector<at::Tensor>& memory) {
+  std::unordered_map<size_t, std::vector<size_t>> by_parameter;  // Places in `others`, in the parameter's order.
+  for (size_t i = 0; i < others.size(); ++i) {
+    by_parameter[others[i].parameter].push_back(i);
+  }
+  for (auto& [parameter, places] : by_parameter) {
+    std::ranges::sort(places, {}, [&](size_t i) { return others[i].begin; });
+  }
+  Elements elements;
+  for (const Piece& piece : shard) {
+    int64_t done = piece.begin;
+    const int64_t end = piece.begin + piece.numel;
+    for (const size_t i : by_parameter[piece.parameter]) {
+      const int64_t from = std::max(done, others[i].begin);
+      const int64_t to = std::min(end, others[i].begin + others[i].numel);
+      if (to > from) {
+        elements.add_gap(from - done);
+        elements.add(memory[i].narrow(0, from - others[i].begin, to - from));
+        done = to;
+      }
+    }
+    elements.add_gap(end - done);
+  }
+  return elements;
 }
 
 }  // namespace narrowcast::sharding

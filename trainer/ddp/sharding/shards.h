@@ -4,7 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
+
+#include "ops/comm/node/node_layout.h"
 
 namespace narrowcast::sharding {
 
@@ -33,24 +36,52 @@ std::vector<Shard> cut_whole(const std::vector<int64_t>& numels, int64_t count);
 
 int64_t elements_of(const Shard& shard);
 
+// The shards of buckets of parameters, one for each rank: the elements whose mean a rank gets of each bucket
+// (collectives::SentParts). Ranks that own no segment have empty shards. `indices`: the place in the list of each
+// parameter; a parameter that is not in it belongs to no shard.
+std::vector<Shard> cut_buckets(const std::vector<std::vector<at::Tensor>>& buckets,
+                               const std::unordered_map<const at::TensorImpl*, size_t>& indices,
+                               const node::NodeLayout& layout);
+
 // The memory of a piece of `parameter`, which has no holes: [numel].
 at::Tensor memory_of(const at::Tensor& parameter, const Piece& piece);
 
-// The elements of 1-D float32 CPU tensors, one after the other.
+// The elements of some 1-D float32 CPU tensors, one after the other, with gaps that have no memory.
 class Elements {
  public:
-  explicit Elements(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
+  Elements() = default;
+  explicit Elements(const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) add(tensor);
+  }
 
-  // Copies `numel` elements from `begin` on.
+  void add(const at::Tensor& tensor);
+  void add_gap(int64_t numel);
+  int64_t numel() const { return numel_; }
+
+  // Each function is for `numel` elements from `begin` on, and skips gaps.
   void copy_to(float* to, int64_t begin, int64_t numel) const;
   void copy_from(const float* from, int64_t begin, int64_t numel) const;
+  void add_from(const float* from, int64_t begin, int64_t numel) const;
+  void subtract_from(float* minuend, int64_t begin, int64_t numel) const;
 
  private:
+  struct Run {
+    at::Tensor tensor;  // Undefined for a gap.
+    int64_t numel = 0;
+  };
   // Calls body(memory, offset, numel) for each part of that range, where `offset` counts from `begin`.
   template <class Body>
   void each(int64_t begin, int64_t numel, const Body& body) const;
 
-  std::vector<at::Tensor> tensors_;
+  std::vector<Run> runs_;
+  int64_t numel_ = 0;
 };
+
+// Copies all elements to others of the same number; either may have gaps, which are skipped.
+void copy_elements(const Elements& from, const Elements& to);
+
+// The elements of `shard` as they lie in the memory of other pieces; gaps where these have no memory. `memory`: of each
+// piece of `others`, [numel].
+Elements elements_in(const Shard& shard, const Shard& others, const std::vector<at::Tensor>& memory);
 
 }  // namespace narrowcast::sharding

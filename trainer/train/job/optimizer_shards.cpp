@@ -4,9 +4,13 @@
 
 #include <memory>
 #include <ostream>
+#include <string>
 
 #include <narrowcast/network_errors.h>
+#include <narrowcast/sharded_optimizer.h>
+#include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/comm/node/find_nodes.h"
+#include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::job {
 namespace {
@@ -18,47 +22,83 @@ std::shared_ptr<const node::FoundNodes> nodes_of(const AgreedJob& agreed) {
                              [&] { return node::find_nodes(agreed.group, agreed.job.ddp.wire().node_size); });
 }
 
+// Whether the job asks for shards in any case.
+bool asks_for_shards(const TrainJob& job) {
+  return job.training.optimizer_shards == OptimizerShards::kNode ||
+         job.training.optimizer_shards == OptimizerShards::kAll;
+}
+
+// The bytes of a rank's shard of all parameters, in one message for each other node.
+int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout, WireFormat format) {
+  int64_t numel = 0;
+  for (const at::Tensor& parameter : training::trained_parameters(*agreed.inputs.model)) {
+    numel += parameter.numel();
+  }
+  return (layout.nodes() - 1) * encoded_size(collectives::sent_parts(layout, 0, numel).mean.numel, format);
+}
+
 }  // namespace
 
 void check_optimizer_shards(const TrainJob& job, int64_t world_size) {
-  if (job.training.optimizer_shards != OptimizerShards::kNode) {
+  if (!asks_for_shards(job)) {
     return;
   }
-  TORCH_CHECK_VALUE(world_size > 1, "shard_optimizer: node needs several ranks, but there is one");
-  TORCH_CHECK_VALUE(keeps_replicas_equal(job),
-                    "shard_optimizer: node needs a hook after which all ranks take the same step, but the hook is ",
-                    job.ddp.hook());
+  const std::string name = to_string(job.training.optimizer_shards);
+  TORCH_CHECK_VALUE(world_size > 1, "shard_optimizer: ", name, " needs several ranks, but there is one");
+  TORCH_CHECK_VALUE(keeps_replicas_equal(job), "shard_optimizer: ", name,
+                    " needs a hook after which all ranks take the same step, but the hook is ", job.ddp.hook());
 }
 
 void check_optimizer_shards_on(const TrainJob& job, at::Device device) {
-  TORCH_CHECK_VALUE(job.training.optimizer_shards != OptimizerShards::kNode || device.is_cpu(),
-                    "shard_optimizer: node needs parameters on the CPU, but the device is ", device);
+  TORCH_CHECK_VALUE(!asks_for_shards(job) || device.is_cpu(),
+                    "shard_optimizer: ", to_string(job.training.optimizer_shards),
+                    " needs parameters on the CPU, but the device is ", device);
 }
 
-bool shards_optimizer(const AgreedJob& agreed) {
+OptimizerShards optimizer_shards_of(const AgreedJob& agreed) {
   const OptimizerShards shards = agreed.job.training.optimizer_shards;
-  if (shards == OptimizerShards::kOff) {
-    return false;
-  }
   if (shards == OptimizerShards::kAuto) {
-    return agreed.inputs.device.is_cpu() && agreed.group->getSize() > 1 && agreed.recovery == nullptr &&
-           keeps_replicas_equal(agreed.job) && nodes_of(agreed)->layout.has_levels();
+    const bool is_possible = agreed.inputs.device.is_cpu() && agreed.group->getSize() > 1 &&
+                             agreed.recovery == nullptr && keeps_replicas_equal(agreed.job) &&
+                             nodes_of(agreed)->layout.has_levels();
+    return is_possible ? OptimizerShards::kNode : OptimizerShards::kOff;
   }
-  const auto nodes = nodes_of(agreed);
-  TORCH_CHECK_VALUE(nodes->layout.has_levels(), "shard_optimizer: node is impossible, because ",
-                    nodes->why_flat.empty() ? "every node has one rank" : nodes->why_flat);
-  return true;
+  if (shards == OptimizerShards::kNode) {
+    const auto nodes = nodes_of(agreed);
+    TORCH_CHECK_VALUE(nodes->layout.has_levels(), "shard_optimizer: node is impossible, because ",
+                      nodes->why_flat.empty() ? "every node has one rank" : nodes->why_flat);
+  }
+  return shards;
 }
 
 void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed) {
-  if (!agreed.job.verification.has_value() && shards_optimizer(agreed)) {
+  if (agreed.job.verification.has_value()) {
+    return;
+  }
+  const OptimizerShards shards = optimizer_shards_of(agreed);
+  if (shards == OptimizerShards::kNode) {
     plan["optimizer_shards"] = nodes_of(agreed)->layout.ranks_of(0).size();
+  } else if (shards == OptimizerShards::kAll) {
+    const bool has_one_level = agreed.job.ddp.wire().levels == Levels::kOne;
+    const node::NodeLayout layout =
+        has_one_level ? node::NodeLayout::flat(agreed.group->getSize()) : nodes_of(agreed)->layout;
+    const WireFormat format = agreed.job.training.parameter_format.value_or(kDefaultParameterFormat);
+    plan["optimizer_shards"] = agreed.group->getSize();
+    plan["parameter_format"] = to_string(format);
+    plan["parameter_bytes_per_step_and_rank"] = parameter_bytes(agreed, layout, format);
   }
 }
 
 void print_optimizer_shards(const nlohmann::json& plan, const JobContext& context) {
-  if (plan.contains("optimizer_shards")) {
-    context.progress << "optimizer: sharded over the " << plan["optimizer_shards"] << " ranks of a node" << std::endl;
+  if (!plan.contains("optimizer_shards")) {
+    return;
+  }
+  context.progress << "optimizer: sharded over the " << plan["optimizer_shards"] << " ranks";
+  if (plan.contains("parameter_bytes_per_step_and_rank")) {
+    context.progress << ", parameters sent as " << plan["parameter_format"].get<std::string>() << ", "
+                     << plan["parameter_bytes_per_step_and_rank"] << " bytes per step and rank" << std::endl;
+  } else {
+    context.progress << " of a node" << std::endl;
   }
 }
 

@@ -1,4 +1,4 @@
-// Whether a job shards its optimizer over the ranks of each node.
+// Whether a job shards its optimizer, and over which ranks.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,12 +17,13 @@ void check_optimizer_shards(const TrainJob& job, int64_t world_size);
 // The same for the device on which the job computes: on a GPU.
 void check_optimizer_shards_on(const TrainJob& job, at::Device device);
 
-// A collective: whether the job shards its optimizer. With "auto" it does not if its ranks recover in place: a lost
+// A collective: how the job shards its optimizer; never kAuto. "auto" does not shard if ranks recover in place: a lost
 // rank's shard would be lost, and with it the steps since the newest checkpoint. Throws c10::ValueError, on all ranks,
-// if it asks for shards where no two ranks share a node.
-bool shards_optimizer(const AgreedJob& agreed);
+// if the job asks for shards within nodes where no two ranks share a node.
+training::OptimizerShards optimizer_shards_of(const AgreedJob& agreed);
 
-// A collective: adds to the plan of a training how many ranks of rank 0's node share the optimizer, if they do.
+// A collective: adds to the plan of a training how many ranks share the optimizer, if they do: those of rank 0's node,
+// or all. Over all ranks, also the bytes of parameters that rank 0 sends per step.
 void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed);
 
 // Prints that number on the job's progress, if the plan has it.

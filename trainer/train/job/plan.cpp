@@ -161,7 +161,11 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
     options.wire.link_gbit = layouts.link->gbit(layouts.gradients.segments());
     options.wire.link_us = 1e6 * layouts.link->seconds_per_hop;
   }
-  int64_t bytes = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layouts.gradients, options);
+  const hooks::HookRow& row = hooks::hook_row(job.ddp.hook());
+  int64_t bytes = row.payload_bytes(gradients, layouts.gradients, options);
+  if (job.training.optimizer_shards == training::OptimizerShards::kAll && row.format.has_value()) {
+    bytes /= 2;  // One of two hops (CommHook::average_shards). The parameters are counted elsewhere.
+  }
   if (job.outer.has_value()) {
     const hooks::GradientSizes fragment{.numel = job.outer->largest_fragment(gradients.numel)};
     const int64_t exchange = hooks::hook_row(hooks::kAnyFormatHook)

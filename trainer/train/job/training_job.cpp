@@ -219,7 +219,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
        .group = agreed.group,
        .ddp = agreed.job.ddp,
        .outer = agreed.job.outer,
-       .shards_optimizer = shards_optimizer(agreed),
+       .shards = optimizer_shards_of(agreed),
        .units_per_sample = agreed.inputs.units_per_sample,
        .observer = is_rank_0 ? &observers : nullptr,
        .checkpoints = {.writer = checkpoints.writer.get(),

@@ -28,6 +28,7 @@ constexpr const char* kStep = ".step";
 constexpr const char* kAverage = ".exp_avg";
 constexpr const char* kSquares = ".exp_avg_sq";
 constexpr const char* kMomentum = ".momentum_buffer";
+constexpr const char* kMaster = ".master";
 
 constexpr EnumeratorNames<OptimizerKind, 2> kOptimizerNames{
     "optimizer", "OptimizerKind", {{{OptimizerKind::kAdamW, "adamw"}, {OptimizerKind::kSgd, "sgd"}}}};
@@ -93,6 +94,9 @@ class StateReader {
                            "' is not an integer");
     return tensor.item<int64_t>();
   }
+
+  // A sharded optimizer's masters are for itself only (narrowcast/sharded_optimizer.h).
+  void drop_master(const std::string& name) { left_.erase(name + kMaster); }
 
   void check_empty() const {
     NARROWCAST_CHECK_INPUT(left_.empty(), "the optimizer's '", left_.begin()->first, "' is unknown");
@@ -192,6 +196,7 @@ void load_optimizer_state(torch::optim::Optimizer& optimizer, const torch::nn::M
   const auto take_state = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr ? take_adamw : take_sgd;
   std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> loaded;
   for (const auto& [name, parameter] : files::state_of(module)) {
+    reader.drop_master(name);
     if (auto of_parameter = take_state(reader, name, parameter)) {
       loaded.emplace_back(parameter.unsafeGetTensorImpl(), std::move(of_parameter));
     }

@@ -136,8 +136,15 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .planned = [&training] { return training.skip_nonfinite_steps ? json(training.max_skipped_steps) : json(); }},
       {.flag = "shard_optimizer",
        .variable = variable(training.optimizer_shards, training::parse_optimizer_shards),
-       .help = "Shares the optimizer's state and work: off, node (among the ranks of each node), or auto (node where "
-               "possible and without recovery in place).",
+       .help = "Shares the optimizer's state and work: off, node (among the ranks of each node), all (among all ranks, "
+               "which then send each other parameters instead of averages), or auto (node where possible and without "
+               "recovery in place).",
+       .in_plan = InPlan::kValue},
+      {.flag = "parameter_format",
+       .variable = variable(training.parameter_format, parse_wire_format),
+       .help = absl::StrCat("With --shard_optimizer=all, send the change of parameters in this format ",
+                            wire_format_names(), "; fp32 sends the parameters themselves, for the bits of off."),
+       .usual = "int8_b128",
        .in_plan = InPlan::kValue}};
 }
 

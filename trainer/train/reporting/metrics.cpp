@@ -89,6 +89,9 @@ nlohmann::json step_json(const StepReport& report) {
   if (report.gradient_norm.has_value()) {
     line["gradient_norm"] = *report.gradient_norm;
   }
+  if (report.parameter_difference.has_value()) {
+    line["parameter_difference"] = *report.parameter_difference;
+  }
   if (report.compression.has_value()) {
     line["compression"] = *report.compression;
   }

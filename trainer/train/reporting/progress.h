@@ -45,7 +45,10 @@ struct StepReport {
   double loss = 0;           // mean over all ranks and the steps since the previous report
   double learning_rate = 0;  // of the last step
   std::optional<double> gradient_norm =
-      std::nullopt;                  // of the last step, before clipping; empty if gradients are not clipped
+      std::nullopt;  // of the last step, before clipping; empty if gradients are not clipped
+  // The largest magnitude of any master minus its parameter (ShardedOptimizer::largest_difference), after the last
+  // step.
+  std::optional<double> parameter_difference = std::nullopt;
   double units_per_second = 0;       // of all ranks, since the previous report; a unit is a token or a sample
   double seconds = 0;                // since the training began
   int64_t payload_bytes_sent = 0;    // by this rank since the training began, see CommHook::payload_bytes_sent

@@ -83,6 +83,8 @@ void add_step(MetricsText& metrics, const StepReport& report, const std::string&
   metrics.add_gauge("learning_rate", "Learning rate of the last step.", report.learning_rate);
   metrics.add_gauge("gradient_norm", "2-norm of the gradients of the last step, before clipping.",
                     report.gradient_norm);
+  metrics.add_gauge("parameter_difference", "Largest difference between masters and parameters of a sharded optimizer.",
+                    report.parameter_difference);
   metrics.add_gauge(unit + "_per_second", "Speed of all ranks since the last report.", report.units_per_second);
   metrics.add_gauge("compression_ratio", "Bytes of float32 gradients over those sent for them in the last step.",
                     report.compression);

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
+
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/link/link.h"
 #include "trainer/ddp/optimization/gradients.h"
@@ -41,8 +43,10 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       ddp_(setup.model, setup.group, setup.ddp),
       optimizer_(make_optimizer(*setup.model, options.optimizer)),
       recovers_(setup.checkpoints.surviving != nullptr) {
-  if (setup.shards_optimizer) {
+  if (setup.shards == OptimizerShards::kNode) {
     sharded_.emplace(*optimizer_, setup.group, ShardOptions().node_size(setup.ddp.wire().node_size));
+  } else if (setup.shards == OptimizerShards::kAll) {
+    sharded_.emplace(*optimizer_, ddp_.reducer(), ShardOptions().parameter_format(options.parameter_format));
   }
   if (setup.outer.has_value()) {
     outer_.emplace(*optimizer_, setup.group, *setup.outer);
@@ -61,12 +65,18 @@ TrainingParts OptimizerSteps::parts() {
           .scaler = scaler_ ? &*scaler_ : nullptr,
           .outer = outer(),
           .sharded = sharded(),
+          .parameter_bytes = &parameter_bytes_before_,
           .order = order_,
           .batch_size = options_.batch_size};
 }
 
 int64_t OptimizerSteps::payload_bytes_sent() const {
-  return ddp_.payload_bytes_sent() + (outer_ ? outer_->payload_bytes_sent() : 0);
+  return ddp_.payload_bytes_sent() + (outer_ ? outer_->payload_bytes_sent() : 0) +
+         (sharded_ ? parameter_bytes_before_ + sharded_->payload_bytes_sent() : 0);
+}
+
+std::optional<double> OptimizerSteps::parameter_difference() {
+  return sharded_ && sharded_->has_masters() ? std::optional(sharded_->largest_difference()) : std::nullopt;
 }
 
 int64_t OptimizerSteps::measuring_bytes_sent() const { return collectives::measuring_bytes_sent(ddp_.process_group()); }
@@ -159,8 +169,12 @@ bool OptimizerSteps::gradients_can_be_used() {
 }
 
 // The norm shows it. Clipping needs the norm as well, so a step waits for a GPU only once. On the CPU, a step without
-// clipping needs no norm.
+// clipping needs no norm. With shards over all ranks, a rank has the averages of its own shard only.
 bool OptimizerSteps::can_be_used_unscaled() {
+  if (sharded_) {
+    norm_ = options_.skip_nonfinite_steps || options_.clip_grad_norm > 0 ? sharded_->gradient_norm() : 0;
+    return !options_.skip_nonfinite_steps || std::isfinite(norm_);
+  }
   if (options_.clip_grad_norm == 0 && parameters_[0].is_cpu()) {
     return !options_.skip_nonfinite_steps || gradients_are_finite(parameters_);
   }
@@ -171,7 +185,8 @@ bool OptimizerSteps::can_be_used_unscaled() {
 }
 
 bool OptimizerSteps::unscale() {
-  const GradScaler::Unscaled unscaled = scaler_->unscale_and_measure(parameters_);
+  const GradScaler::Unscaled unscaled =
+      sharded_ ? scaler_->unscale_and_measure(*sharded_) : scaler_->unscale_and_measure(parameters_);
   norm_ = unscaled.norm;
   return unscaled.are_finite;
 }

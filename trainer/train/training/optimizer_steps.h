@@ -58,7 +58,9 @@ class OptimizerSteps {
   OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
   // Null without a sharded optimizer.
   ShardedOptimizer* sharded() { return sharded_ ? &*sharded_ : nullptr; }
-  // Bytes sent by this rank, including the outer optimizer's.
+  // A collective: ShardedOptimizer::largest_difference; empty without masters.
+  std::optional<double> parameter_difference();
+  // Bytes sent by this rank, including the outer optimizer's and those of a sharded optimizer's parameters.
   int64_t payload_bytes_sent() const;
   // Bytes sent by this rank to measure links and exchanges, which no other count includes.
   int64_t measuring_bytes_sent() const;
@@ -111,6 +113,7 @@ class OptimizerSteps {
   std::unique_ptr<ExchangeClock> exchange_clock_;  // before ddp_ as well; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  int64_t parameter_bytes_before_ = 0;       // that the sharded optimizer of an earlier run has sent
   std::optional<ShardedOptimizer> sharded_;  // after ddp_, which makes the parameters equal
   std::optional<OuterOptimizer> outer_;      // after ddp_, which makes the parameters equal
   std::optional<GradScaler> scaler_;         // with Precision::kFp16

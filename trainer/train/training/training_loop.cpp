@@ -205,6 +205,7 @@ class TrainingRun {
     skipped_ = window.skipped;
     counters_.seconds += seconds;
     counters_.training_loss = window.loss;
+    parameter_difference_ = steps_.parameter_difference();
     if (skipped_.has_value() && skipped_->in_a_row >= options_.max_skipped_steps) {
       gave_up_after_ = skipped_;
       diverged_at_ = counters_.step;
@@ -237,6 +238,7 @@ class TrainingRun {
             .loss = counters_.training_loss,
             .learning_rate = steps_.learning_rate_of(counters_.step),
             .gradient_norm = counters_.gradient_norm,
+            .parameter_difference = parameter_difference_,
             .units_per_second = static_cast<double>(units) / seconds,
             .seconds = counters_.seconds,
             .payload_bytes_sent = steps_.payload_bytes_sent(),
@@ -379,6 +381,7 @@ class TrainingRun {
   std::optional<Preemption> preempted_;
   bool takes_in_newcomers_ = false;
   std::string decision_;  // The last reported one.
+  std::optional<double> parameter_difference_;
   std::optional<reporting::ExchangeReport> exchange_;
   std::optional<reporting::SkippedReport> skipped_;  // Since the last report.
   std::optional<reporting::SkippedReport> gave_up_after_;

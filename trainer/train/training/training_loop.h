@@ -77,7 +77,7 @@ struct TrainingSetup {
   ProcessGroupPtr group;
   DdpOptions ddp = {};
   std::optional<OuterOptions> outer = {};           // none: all ranks take every step together
-  bool shards_optimizer = false;                    // over the ranks of each node, which must be possible
+  OptimizerShards shards = OptimizerShards::kOff;   // kNode and kAll must be possible; not kAuto
   int64_t units_per_sample = 1;                     // tokens of a sequence, for units_per_second
   reporting::TrainingObserver* observer = nullptr;  // on one rank; not owned
   Checkpoints checkpoints = {};

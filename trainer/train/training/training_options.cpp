@@ -8,10 +8,12 @@
 namespace narrowcast::training {
 namespace {
 
-constexpr EnumeratorNames<OptimizerShards, 3> kOptimizerShardsNames{
-    "shard_optimizer",
-    "OptimizerShards",
-    {{{OptimizerShards::kOff, "off"}, {OptimizerShards::kNode, "node"}, {OptimizerShards::kAuto, "auto"}}}};
+constexpr EnumeratorNames<OptimizerShards, 4> kOptimizerShardsNames{"shard_optimizer",
+                                                                    "OptimizerShards",
+                                                                    {{{OptimizerShards::kOff, "off"},
+                                                                      {OptimizerShards::kNode, "node"},
+                                                                      {OptimizerShards::kAll, "all"},
+                                                                      {OptimizerShards::kAuto, "auto"}}}};
 
 }  // namespace
 
@@ -23,6 +25,8 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
   TORCH_CHECK_VALUE(options.batch_size >= 1, "batch_size: must be at least 1, but is ", options.batch_size);
   TORCH_CHECK_VALUE(options.accumulation_steps >= 1, "accumulation_steps: must be at least 1, but is ",
                     options.accumulation_steps);
+  TORCH_CHECK_VALUE(!options.parameter_format.has_value() || options.optimizer_shards == OptimizerShards::kAll,
+                    "parameter_format: ", *options.parameter_format, " has no effect without shard_optimizer all");
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
                     "early_stop: needs eval_every, the number of steps between evaluations");
   TORCH_CHECK_VALUE(data::divides_evenly({.global_batch = options.batch_size,

@@ -2,18 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <narrowcast/learning_rate.h>
+#include <narrowcast/wire_format.h>
 #include "trainer/train/optimization/optimizer.h"
 #include "trainer/train/optimization/precision.h"
 
 namespace narrowcast::training {
 
-// Whether the ranks of a node share the optimizer's work and memory (narrowcast/sharded_optimizer.h).
-enum class OptimizerShards { kOff, kNode, kAuto };
+// Which ranks share the optimizer's work and memory (narrowcast/sharded_optimizer.h): none, those of each node, or all.
+enum class OptimizerShards { kOff, kNode, kAll, kAuto };
 
-// "off", "node" or "auto"; anything else throws c10::ValueError.
+// "off", "node", "all" or "auto"; anything else throws c10::ValueError.
 OptimizerShards parse_optimizer_shards(const std::string& name);
 
 // The value's name.
@@ -26,8 +28,9 @@ struct TrainingOptions {
   int64_t accumulation_steps = 1;  // backward passes per optimizer step, >= 1
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
-  OptimizerShards optimizer_shards = OptimizerShards::kOff;  // the result has the same bits
-  double clip_grad_norm = 1;                                 // largest 2-norm of the averaged gradients; 0: no limit
+  OptimizerShards optimizer_shards = OptimizerShards::kOff;   // except with kAll the result has the same bits
+  std::optional<WireFormat> parameter_format = std::nullopt;  // how kAll sends parameters; empty: ShardOptions' default
+  double clip_grad_norm = 1;                                  // largest 2-norm of the averaged gradients; 0: no limit
   bool skip_nonfinite_steps = true;  // leave the model as it was where a gradient is Inf or NaN; always with kFp16
   int64_t max_skipped_steps = 100;   // so many of them in a row end the training, at the next report; >= 1
   Precision precision = Precision::kFp32;

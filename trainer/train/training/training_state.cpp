@@ -31,7 +31,8 @@ constexpr const char* kOuter = "outer.";
 constexpr const char* kScaler = "gradient_scaler.";
 constexpr const char* kCounters = "counters.";
 constexpr const char* kWindowLoss = "counters.window_loss";
-constexpr const char* kGroups = "groups";  // in the manifest
+constexpr const char* kParameterBytes = "counters.parameter_bytes";  // ShardedOptimizer::payload_bytes_sent of a rank
+constexpr const char* kGroups = "groups";                            // in the manifest
 
 std::string counter(const char* name) { return std::string(kCounters) + name; }
 
@@ -213,9 +214,13 @@ Counters load_parts(const Restored& all, const TrainingParts& parts) {
                          ", but must be ", data_position(parts, restored.step).dump());
   const Counters counters = load_counters(restored, parts.model.process_group()->getSize());
   const torch::nn::Module& module = *parts.model.module();
-  load_state_of_optimizer(parts, replica_part(restored, kOptimizer));
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
+  load_state_of_optimizer(parts, replica_part(restored, kOptimizer));  // Shards follow the buckets.
+  const TensorMap& own = restored.former.own();
+  if (parts.sharded != nullptr && own.contains(kParameterBytes)) {
+    *parts.parameter_bytes = number_of<int64_t>(own, kParameterBytes);
+  }
   if (parts.outer != nullptr) {
     parts.outer->load_state({.replica = hooks::part_of(restored.replica, kOuter),
                              .rank = hooks::part_of(restored.former, kOuter),
@@ -292,6 +297,10 @@ Content save_training(const TrainingParts& parts, const Counters& counters, cons
     add_prefixed(content.rank, kOuter, outer.rank.own());
   }
   save_counters(counters, content);
+  if (parts.sharded != nullptr) {
+    content.rank[kParameterBytes] =
+        at::full({}, *parts.parameter_bytes + parts.sharded->payload_bytes_sent(), at::kLong);
+  }
   if (!parts.model.keeps_replicas_equal()) {
     add_prefixed(content.rank, kCounters, hooks::part_of(content.replica, kCounters));
   }

@@ -61,6 +61,7 @@ struct TrainingParts {
   GradScaler* scaler = nullptr;         // null without one
   OuterOptimizer* outer = nullptr;      // null without one
   ShardedOptimizer* sharded = nullptr;  // wraps `optimizer`; null without one
+  int64_t* parameter_bytes = nullptr;   // that `sharded` sent before the training was resumed
   const data::SampleOrder& order;
   int64_t batch_size = 1;  // samples per optimizer step
 };

@@ -26,11 +26,13 @@ std::unique_ptr<AllReduceExchange> make_exchange(const AllReduceJobOptions& opti
 
 std::unique_ptr<AllReduceExchange> make_narrow_exchange(const AllReduceJobOptions& options,
                                                         std::shared_ptr<MessageMemory> memory) {
+  const bool gets_whole = options.result == Result::kWhole;
   const AllReduceOptions mean{.rank = options.rank,
                               .world_size = options.world_size,
                               .numel = options.numel,
                               .format = options.format,
-                              .order = ElementOrder::of(options.format, options.numel)};
+                              .order = gets_whole ? ElementOrder::of(options.format, options.numel) : ElementOrder(),
+                              .result = options.result};
   if (options.codec) {
     return make_one_shot(mean, options.codec(at::kCPU), std::move(memory));
   }

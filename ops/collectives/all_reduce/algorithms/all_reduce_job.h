@@ -40,10 +40,12 @@ struct AllReduceJobOptions {
   int64_t least_chunk_bytes = int64_t{4} << 20;
   // Null, or without memory: one level.
   std::shared_ptr<const node::FoundNodes> nodes = nullptr;
+  // Not kWhole only on the CPU, without a `codec`. All ranks get the exact elements in any case.
+  Result result = Result::kWhole;
 };
 
-// Replaces a 1-D array by its mean over the ranks. With one rank the array changes only if there is a codec, which
-// encodes and decodes it.
+// Replaces a 1-D array, or this rank's shard of it, by its mean over the ranks. With one rank the array changes only if
+// there is a codec, which encodes and decodes it.
 class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
  public:
   AllReduceJob(AllReduceJobOptions options, const JobMemory& memory);

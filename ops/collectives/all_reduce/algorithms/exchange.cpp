@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ops/collectives/all_reduce/algorithms/one_shot.h"
+#include "ops/collectives/all_reduce/algorithms/own_mean.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
 #include "ops/collectives/all_reduce/algorithms/two_shot.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
@@ -27,6 +28,9 @@ class NoExchange final : public AllReduceExchange {
 
 std::unique_ptr<AllReduceExchange> make_exchange(Route route, const AllReduceOptions& options,
                                                  std::shared_ptr<MessageMemory> memory) {
+  if (options.result != Result::kWhole && route != Route::kNowhere) {
+    return make_own_mean(route, options, std::move(memory));
+  }
   switch (route) {
     case Route::kNowhere:
       TORCH_CHECK_VALUE(options.world_size == 1, "route kNowhere is for one rank, but there are ", options.world_size);

@@ -1,6 +1,6 @@
-// How ranks replace an array by its mean over them, in one hop (one_shot.cpp) or in two (two_shot.cpp). All ranks
-// exchange messages. In two levels (two_levels.cpp) the ranks of a node first average in its shared memory, and only
-// nodes exchange messages.
+// How ranks replace an array by its mean over them, in one hop (one_shot.cpp) or in two (two_shot.cpp), or each rank
+// its shard only (own_mean.cpp). All ranks exchange messages. In two levels (two_levels.cpp) the ranks of a node first
+// average in its shared memory, and only nodes exchange messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,6 +27,13 @@ namespace narrowcast::collectives {
 // Number of channels of one array; no other array of the same job uses them.
 inline constexpr int64_t kChannelsPerArray = engine::Transport::kChannels / 2;
 
+// Which elements of its array a rank gets the mean of. The others keep their values or, in two levels, get any.
+enum class Result {
+  kWhole,         // All.
+  kShard,         // Its shard: SentParts::mean of two_levels.h. Only other ranks' parts are rounded.
+  kShardOfWhole,  // Its shard, with the bits of kWhole (own_mean.h).
+};
+
 struct AllReduceOptions {
   int64_t rank = 0;        // This rank's place among the ranks that exchange messages.
   int64_t world_size = 1;  // The number of these ranks.
@@ -35,6 +42,7 @@ struct AllReduceOptions {
   int64_t first_channel = 0;              // The first of this array's kChannelsPerArray channels.
   std::vector<int64_t> group_ranks = {};  // Group rank of each place; empty: places are group ranks.
   ElementOrder order = {};                // Elements are sent in this order, and segments count in it.
+  Result result = Result::kWhole;         // If it is not kWhole, `order` is the array's own.
 
   // The places at `distance`, 1 to world_size - 1, before and after this one in a ring. If p = before(d), then p's
   // after(d) is this place.
@@ -46,7 +54,7 @@ struct AllReduceOptions {
 
 // One array's part of an engine::Job, on the CPU. Job's start calls post_receives and start; advances, is_ready,
 // advance and finish are called as Job's are. The sequence may be repeated once finish has returned. Afterwards every
-// rank holds the same bits.
+// rank holds the same bits of the elements that it gets.
 class AllReduceExchange {
  public:
   virtual ~AllReduceExchange() = default;

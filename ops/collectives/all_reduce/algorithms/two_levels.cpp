@@ -36,6 +36,7 @@ class TwoLevels final : public AllReduceExchange {
       : numel_(options.mean.numel),
         array_(options.array),
         order_(options.nodes->layout.nodes() == 1 ? ElementOrder() : options.mean.order),
+        gets_whole_(options.mean.result == Result::kWhole),
         memory_(options.nodes->memory),
         segments_(cut(numel_, options.nodes->layout.segments())),
         weight_(weight_of_node(options.nodes->layout, options.nodes->layout.node_of(options.mean.rank))),
@@ -76,7 +77,7 @@ class TwoLevels final : public AllReduceExchange {
   }
 
   void finish(engine::Transport& transport) override {
-    for (int64_t owner = 0; owner < owners(); ++owner) {
+    for (int64_t owner = 0; gets_whole_ && owner < owners(); ++owner) {
       while (gathered_[owner] < std::ssize(chunks_[owner])) {
         memory_->wait_until_reached(transport, {Phase::kPublished, use_, owner, step_of(owner, gathered_[owner])});
         gather_published();
@@ -215,7 +216,7 @@ class TwoLevels final : public AllReduceExchange {
     if (across_ == nullptr) {
       for (const Segment& chunk : chunks_[own()]) {
         average_chunk(chunk);
-        publish_next();
+        gets_whole_ ? publish_next() : take_own(chunk);
       }
       return;
     }
@@ -226,7 +227,9 @@ class TwoLevels final : public AllReduceExchange {
                                {[this, begin = segment.begin](const Segment& part) {
                                   average_chunk({begin + part.begin, part.numel});
                                 },
-                                [this](const Segment&) { publish_next(); }}});
+                                [this, begin = segment.begin](const Segment& part) {
+                                  gets_whole_ ? publish_next() : take_own({begin + part.begin, part.numel});
+                                }}});
   }
 
   // Averages the chunk over the node's ranks.
@@ -242,14 +245,20 @@ class TwoLevels final : public AllReduceExchange {
     }
   }
 
+  // Writes the mean of a part of this rank's segment to the array, if it is not there already.
+  void take_own(const Segment& part) const {
+    if (stages_own()) {
+      copy_to_array(staged(own(), part), part);
+    }
+  }
+
   // Publishes the mean of this rank's next chunk. While the chunk after it is being exchanged, this rank copies chunks
   // that other ranks have published.
   void publish_next() {
     const int64_t index = gathered_[own()]++;
     const Segment& chunk = chunks_[own()][index];
-    if (stages_own()) {
-      copy_to_array(staged(own(), chunk), chunk);
-    } else {
+    take_own(chunk);
+    if (!stages_own()) {
       copy_from_array(chunk, staged(own(), chunk));
     }
     memory_->reach(Phase::kPublished, use_, step_of(own(), index));
@@ -273,6 +282,7 @@ class TwoLevels final : public AllReduceExchange {
   const int64_t numel_;
   const int64_t array_;
   const ElementOrder order_;  // All segments count in this order.
+  const bool gets_whole_;     // Else this rank gets SentParts::mean, and nothing is published.
   const std::shared_ptr<NodeMemory> memory_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;

@@ -70,6 +70,8 @@ struct TwoLevelOptions {
 // After:   the owners of a segment have decoded the same bytes, and the ranks of a node have copied the decoded values.
 // With one node nothing is sent, and only the float32 sums are rounded.
 //
+// If each rank gets its shard only, advance and finish end with the owner's part of the exchange between nodes.
+//
 // Residuals: an own residual covers the owner's segment and belongs to the node's mean.
 std::unique_ptr<AllReduceExchange> make_two_levels(const TwoLevelOptions& options,
                                                    std::shared_ptr<MessageMemory> memory);

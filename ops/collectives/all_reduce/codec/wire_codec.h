@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include <narrowcast/export.h>
 #include <narrowcast/reduction.h>
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
@@ -112,7 +113,7 @@ class WireCodecs {
 
 // The codec of a format for arrays on devices of that type; it lives as long as the process. c10::Error for a GPU in a
 // build without CUDA.
-const WireCodec& wire_codec(WireFormat format, at::DeviceType device);
+NARROWCAST_EXPORT const WireCodec& wire_codec(WireFormat format, at::DeviceType device);
 
 namespace gpu {
 const WireCodec& wire_codec(WireFormat format);

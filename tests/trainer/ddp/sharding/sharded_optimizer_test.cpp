@@ -17,6 +17,7 @@
 namespace narrowcast::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 class ShardedOptimizerTest : public ::testing::TestWithParam<OptimizerCase> {};
@@ -213,7 +214,9 @@ TEST(ShardedOptimizerErrors, AStepThatFailsOnOneRankFailsOnAllOfTheNode) {
     if (rank == 1) {
       EXPECT_THAT(error_message<c10::ValueError>([&] { sharded.step(); }), HasSubstr("layout Sparse"));
     } else {
-      EXPECT_THAT(error_message<c10::DistBackendError>([&] { sharded.step(); }), HasSubstr("exchange of shards"));
+      // If rank 1 has given up before this rank begins, the node's memory refuses the exchange of any name.
+      EXPECT_THAT(error_message<c10::DistBackendError>([&] { sharded.step(); }),
+                  AnyOf(HasSubstr("exchange of shards"), HasSubstr("rank 1 of this node cancelled an exchange")));
     }
   });
 }

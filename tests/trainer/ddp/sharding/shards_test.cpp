@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace narrowcast::sharding {
@@ -106,6 +108,53 @@ TEST(Elements, CopiesAnyRange) {
       EXPECT_TRUE(at::equal(copied.narrow(0, begin, numel), all.narrow(0, begin, numel)));
       EXPECT_EQ(copied.count_nonzero().item<int64_t>(), numel - (begin == 0 && numel > 0 ? 1 : 0));
     }
+  }
+}
+
+TEST(Elements, LieInOtherPiecesWithGaps) {
+  const std::vector<at::Tensor> memory = {at::zeros({4}), at::zeros({5})};
+  const Shard others = {{1, 6, 4}, {0, 10, 5}};  // Parameter 1 from 6 to 10, parameter 0 from 10 to 15.
+  const Elements elements = elements_in({{0, 8, 4}, {2, 0, 3}, {1, 0, 9}}, others, memory);
+  EXPECT_EQ(elements.numel(), 16);
+  copy_elements(Elements({at::arange(1, 17, at::kFloat)}), elements);
+  EXPECT_TRUE(at::equal(memory[1], at::tensor({3.F, 4.F, 0.F, 0.F, 0.F})));
+  EXPECT_TRUE(at::equal(memory[0], at::tensor({14.F, 15.F, 16.F, 0.F})));
+  const at::Tensor back = at::full({16}, -1.F);
+  copy_elements(elements, Elements({back}));
+  EXPECT_TRUE(at::equal(back.ge(0), at::tensor({0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1}).to(at::kBool)));
+}
+
+TEST(Elements, AddAndSubtractARange) {
+  const std::vector<at::Tensor> values = {at::full({2}, 5.F), at::full({3}, 7.F)};
+  Elements elements(values);
+  elements.add_gap(2);
+  const at::Tensor numbers = at::arange(1, 5, at::kFloat);
+  elements.add_from(numbers.const_data_ptr<float>(), 1, 4);
+  EXPECT_TRUE(at::equal(at::cat(values), at::tensor({5.F, 6.F, 9.F, 10.F, 11.F})));
+  at::Tensor minuend = at::full({3}, 20.F);
+  elements.subtract_from(minuend.mutable_data_ptr<float>(), 4, 3);
+  EXPECT_TRUE(at::equal(minuend, at::tensor({9.F, 20.F, 20.F})));
+}
+
+// Every element of every listed parameter is in one shard, in the bucket's order.
+TEST(Shards, OfBucketsAreTheElementsWhoseMeansRanksGet) {
+  const std::vector<at::Tensor> parameters = {at::zeros({40, 50}), at::zeros({7}), at::zeros({3000}), at::zeros({5})};
+  const std::vector<std::vector<at::Tensor>> buckets = {{parameters[2], parameters[1]}, {parameters[3], parameters[0]}};
+  std::unordered_map<const at::TensorImpl*, size_t> indices;
+  for (const size_t i : {0, 1, 2}) indices.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  for (const auto& [world_size, node_size] : {std::pair<int64_t, int64_t>{1, 1}, {3, 1}, {4, 2}, {4, 3}, {8, 8}}) {
+    const auto layout = node::NodeLayout::of_size(world_size, node_size);
+    std::vector<at::Tensor> counts;
+    for (const at::Tensor& parameter : parameters) counts.push_back(at::zeros({parameter.numel()}));
+    const std::vector<Shard> shards = cut_buckets(buckets, indices, layout);
+    EXPECT_EQ(std::ssize(shards), world_size);
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      for (const Piece& piece : shards[rank]) counts[piece.parameter].narrow(0, piece.begin, piece.numel).add_(1);
+      EXPECT_EQ(shards[rank].empty(),
+                layout.local_rank_of(rank) >= layout.segments() || elements_of(shards[rank]) == 0);
+    }
+    for (const size_t i : {0, 1, 2}) EXPECT_TRUE(counts[i].eq(1).all().item<bool>()) << "parameter " << i;
+    EXPECT_EQ(counts[3].sum().item<double>(), 0) << "not in the list";
   }
 }
 

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
 
+#include <narrowcast/mlp.h>
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -39,6 +41,9 @@ TEST(OptimizerShardsOfAJob, WhatARankKnowsAloneIsRefusedFirst) {
   EXPECT_THAT(refusal(local, 2), HasSubstr("but the hook is post_local_sgd"));
   EXPECT_THAT(refusal(job_with(OptimizerShards::kNode), 2, at::Device(at::kCUDA, 1)),
               HasSubstr("the device is cuda:1"));
+  EXPECT_THAT(refusal(job_with(OptimizerShards::kAll), 1), HasSubstr("shard_optimizer: all needs several ranks"));
+  EXPECT_THAT(refusal(job_with(OptimizerShards::kAll, "noop"), 2), HasSubstr("but the hook is noop"));
+  EXPECT_THAT(refusal(job_with(OptimizerShards::kAll), 2, at::Device(at::kCUDA, 1)), HasSubstr("all needs parameters"));
   for (const OptimizerShards shards : {OptimizerShards::kAuto, OptimizerShards::kOff}) {
     EXPECT_EQ(refusal(job_with(shards, "noop"), 1, at::Device(at::kCUDA, 0)), "nothing was thrown");
   }
@@ -64,9 +69,11 @@ bool shards(TrainJob job, const ProcessGroupPtr& group, const Place& place = {})
   const AgreedJob agreed{job, inputs, plan, group, context, place.recovers ? &recovery : nullptr};
   nlohmann::json shown;
   add_optimizer_shards(shown, agreed);
-  const bool are_shards = shards_optimizer(agreed);
+  const OptimizerShards found = optimizer_shards_of(agreed);
+  const bool are_shards = found != OptimizerShards::kOff;
   EXPECT_EQ(shown.contains("optimizer_shards"), are_shards);
   if (are_shards) {
+    EXPECT_EQ(found, OptimizerShards::kNode);
     EXPECT_EQ(shown["optimizer_shards"], place.node_size.value_or(group->getSize()));
   }
   return are_shards;
@@ -93,6 +100,31 @@ TEST(OptimizerShardsOfAJob, NodeIsAnErrorWhereNoRanksShareANode) {
     EXPECT_TRUE(shards(job, group, {.recovers = true}));
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { shards(job, group, {.node_size = 1}); }),
                 HasSubstr("shard_optimizer: node is impossible, because every node has one rank"));
+  });
+}
+
+// Of 3290 parameters, in two nodes of two ranks, rank 0 has two grains of 1024 elements within its node, and sends one
+// of them to the other node.
+TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
+  testing::run_ranks(4, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    for (const std::optional<WireFormat> format : {std::optional<WireFormat>(), std::optional(WireFormat::kFp32)}) {
+      TrainJob job = job_with(OptimizerShards::kAll, "int8");
+      job.ddp.wire({.node_size = 2});
+      job.training.parameter_format = format;
+      JobInputs inputs;
+      inputs.model = std::make_shared<models::Mlp>(models::MlpOptions{.inputs = 30, .hidden = 40});
+      const nlohmann::json plan;
+      std::ostringstream output;
+      const JobContext context = {
+          .env = {}, .session = {}, .results = output, .progress = output, .progress_is_terminal = false};
+      nlohmann::json shown;
+      add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
+      print_optimizer_shards(shown, context);
+      EXPECT_EQ(output.str(), format ? "optimizer: sharded over the 4 ranks, parameters sent as fp32, 4096 bytes per "
+                                       "step and rank\n"
+                                     : "optimizer: sharded over the 4 ranks, parameters sent as int8_b128, 1040 bytes "
+                                       "per step and rank\n");
+    }
   });
 }
 

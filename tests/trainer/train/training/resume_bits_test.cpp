@@ -25,9 +25,17 @@ std::vector<ResumeCase> cases() {
   static_outer.name = "static_outer";
   static_outer.ddp.static_graph(true).bucket_cap_mb(1e-5).first_bucket_mb(1e-5);
   ResumeCase sharded = {"sharded", small_buckets().hook("int8"), OptimizerKind::kSgd, 1, 16, Precision::kFp16};
-  sharded.is_sharded = true;
+  sharded.shards = OptimizerShards::kNode;
+  ResumeCase over_all = sharded;
+  over_all.name = "sharded_over_all";
+  over_all.shards = OptimizerShards::kAll;
+  ResumeCase differences = {"sharded_differences", small_buckets().hook("int8").wire(feedback(false))};
+  differences.shards = OptimizerShards::kAll;
+  differences.parameter_format = WireFormat::kInt4B32;
   return {
       sharded,
+      over_all,
+      differences,
       {"none_sgd", small_buckets(), OptimizerKind::kSgd},
       {"int4_feedback_stochastic_accumulation", small_buckets().hook("int4").wire(feedback(true)),
        OptimizerKind::kAdamW, 2},
@@ -105,19 +113,23 @@ TEST_P(ResumeTest, APreemptedTrainingLosesNothing) {
 }
 
 // Also with checkpoints of each other: they are the same.
-TEST(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
+class ShardedTraining : public ::testing::TestWithParam<OptimizerShards> {};
+
+TEST_P(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
   constexpr int64_t kRanks = 3;
   ResumeCase value = {"adamw", small_buckets().hook("int8")};
   const TemporaryFolder folder;
   const TemporaryFolder sharded_folder;
   const Models whole = models_of(kRanks, value, 1);
   train_on(whole, {value, folder.path()});
-  value.is_sharded = true;
+  value.shards = GetParam();
+  if (GetParam() == OptimizerShards::kAll) value.parameter_format = WireFormat::kFp32;
   const Models sharded = models_of(kRanks, value, 1);
   train_on(sharded, {value, sharded_folder.path()});
   const Models to_sharded = models_of(kRanks, value, 2);
   train_on(to_sharded, {value, folder.path(), 3});
-  value.is_sharded = false;
+  value.shards = OptimizerShards::kOff;
+  value.parameter_format.reset();
   const Models from_sharded = models_of(kRanks, value, 2);
   train_on(from_sharded, {value, sharded_folder.path(), 3});
   for (int64_t rank = 0; rank < kRanks; ++rank) {
@@ -126,6 +138,9 @@ TEST(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
     EXPECT_TRUE(equal_bits(*from_sharded[rank], *whole[rank])) << "rank " << rank;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedTraining, ::testing::Values(OptimizerShards::kNode, OptimizerShards::kAll),
+                         [](const auto& info) { return to_string(info.param); });
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<ResumeCase, int64_t>>& info) {
   return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));

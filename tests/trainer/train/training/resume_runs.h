@@ -36,7 +36,8 @@ struct ResumeCase {
   int64_t width = 16;
   Precision precision = Precision::kFp32;
   std::optional<OuterOptions> outer = std::nullopt;
-  bool is_sharded = false;  // The optimizer, with several ranks.
+  OptimizerShards shards = OptimizerShards::kOff;  // With several ranks.
+  std::optional<WireFormat> parameter_format = std::nullopt;
 };
 
 inline void PrintTo(const ResumeCase& value, std::ostream* out) { *out << value.name; }
@@ -49,6 +50,8 @@ inline TrainingOptions options_of(const ResumeCase& value) {
   options.precision = value.precision;
   options.optimizer.kind = value.optimizer;
   options.optimizer.momentum = value.optimizer == OptimizerKind::kSgd ? 0.9 : 0;
+  options.optimizer_shards = value.shards;
+  options.parameter_format = value.parameter_format;
   options.eval_batches = 1;
   options.log_every = 4;  // So that checkpoints are between reports.
   return options;
@@ -89,7 +92,7 @@ inline std::vector<TrainingResult> train_on(const Models& models, const ResumeRu
                            .group = group,
                            .ddp = run.value.ddp,
                            .outer = run.value.outer,
-                           .shards_optimizer = run.value.is_sharded && models.size() > 1,
+                           .shards = models.size() > 1 ? run.value.shards : OptimizerShards::kOff,
                            .units_per_sample = testing::kSmallContext,
                            .observer = nullptr,
                            .checkpoints = checkpoints},

@@ -100,6 +100,9 @@ class DistributedDataParallel {
   // The group that this object was made with, never null.
   const ProcessGroupPtr& process_group() const { return reducer_.process_group(); }
 
+  // The part that averages gradients, for a ShardedOptimizer.
+  GradientReducer& reducer() { return reducer_; }
+
   // Name of the hook in use, or "none".
   std::string hook_name() const { return reducer_.hook_name(); }
 

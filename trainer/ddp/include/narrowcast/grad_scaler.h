@@ -11,6 +11,8 @@
 
 namespace narrowcast {
 
+class ShardedOptimizer;
+
 // Options of GradScaler, with the names and the defaults of torch.amp.GradScaler.
 struct GradScalerOptions {
   double init_scale = 65536;       // of the first step, > 0 and finite in float32
@@ -56,6 +58,10 @@ class NARROWCAST_EXPORT GradScaler {
   // Does the same as unscale and computes the norm of the unscaled gradients, with one wait for a GPU.
   Unscaled unscale_and_measure(const std::vector<at::Tensor>& parameters);
 
+  // The same for the gradients of a sharded optimizer, of which each rank unscales its own: a collective, with the same
+  // result on all ranks.
+  Unscaled unscale_and_measure(ShardedOptimizer& optimizer);
+
   // The next step's scale divided by the scale of the step that was unscaled last: the factor for
   // DistributedDataParallel::rescale_hook_state. 1 before the first step.
   double change() const { return change_; }
@@ -72,7 +78,9 @@ class NARROWCAST_EXPORT GradScaler {
   void load_state(const hooks::HookState& state);
 
  private:
+  at::Tensor inverse_scale() const;
   at::Tensor unscale_on_device(const std::vector<at::Tensor>& parameters);
+  at::Tensor update(const at::Tensor& found_nonfinite);
   bool take(const at::Tensor& known);
 
   const GradScalerOptions options_;

@@ -146,6 +146,14 @@ class NARROWCAST_EXPORT GradientReducer {
   std::vector<int64_t> hook_groups() const { return hook_ == nullptr ? std::vector<int64_t>{} : hook_->groups(); }
   // The group that this object was made with, never null.
   const ProcessGroupPtr& process_group() const { return group_; }
+  // The options that this object was made with, and the device of the gradients.
+  const DdpOptions& options() const { return options_; }
+  // The parameters in each bucket, in the order of their gradients there; buckets in the order in which they are sent.
+  std::vector<std::vector<at::Tensor>> buckets() const;
+  // CommHook::average_shards of the hook; empty without one.
+  std::vector<int64_t> average_shards(hooks::ShardRounding rounding) {
+    return hook_ == nullptr ? std::vector<int64_t>() : hook_->average_shards(rounding);
+  }
 
  private:
   // The state of a static graph, from its first forward on.

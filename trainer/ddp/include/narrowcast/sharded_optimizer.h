@@ -1,4 +1,4 @@
-// Data-parallel training in which the ranks of a node share the optimizer's work and memory.
+// Data-parallel training in which ranks share the optimizer's work and memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,9 @@
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/export.h>
+#include <narrowcast/gradient_reducer.h>
 #include <narrowcast/process_group.h>
+#include <narrowcast/wire_format.h>
 
 namespace narrowcast::sharding {
 class ShardedParts;
@@ -20,44 +22,65 @@ class ShardedParts;
 
 namespace NARROWCAST_EXPORT narrowcast {
 
+// How parameters are sent over all ranks, unless ShardOptions say otherwise.
+inline constexpr WireFormat kDefaultParameterFormat = WireFormat::kInt8B128;
+
 // Set with chained calls: ShardOptions().whole_parameters(true). All ranks must pass the same.
 struct ShardOptions {
   // Whether a parameter is stepped by one rank as a whole. Optimizers that compute with the parameter's shape need it,
   // for instance with norms of matrices. Ranks then get equal numbers of elements only as far as parameters allow.
   TORCH_ARG(bool, whole_parameters) = false;
 
-  // As WireOptions::node_size: every so many consecutive ranks are a node. By default the ranks find their nodes.
+  // Within nodes only. As WireOptions::node_size: every so many consecutive ranks are a node. By default the ranks find
+  // their nodes.
   TORCH_ARG(std::optional<int64_t>, node_size) = std::nullopt;
+
+  // Over all ranks only: how parameters are sent, by default as differences in kDefaultParameterFormat.
+  TORCH_ARG(std::optional<WireFormat>, parameter_format) = std::nullopt;
 };
 
-// Shards the state of an optimizer over the ranks of each node: ZeRO's first stage (arXiv 1910.02054), within nodes.
+// Shards the state of an optimizer over ranks: ZeRO's first stage (arXiv 1910.02054).
 //
 //   torch::optim::AdamW adamw(model->parameters(), 3e-4);
-//   ShardedOptimizer optimizer(adamw, group);
+//   ShardedOptimizer optimizer(adamw, group);          // over the ranks of each node
+//   ShardedOptimizer optimizer(adamw, ddp.reducer());  // or over all ranks
 //   ddp.backward(loss_of(ddp.forward(inputs), targets));
-//   optimizer.step();  // steps this rank's shard of the parameters, and copies the others' from the node's memory
-//   ddp.zero_grad();
+//   optimizer.step();  // steps this rank's shard of the parameters, and gets the others'
+//   optimizer.zero_grad();
 //
-// The parameters of the wrapped optimizer, in the order of its groups, are cut into as many shards as the node has
-// ranks. A rank steps its shard only, and holds the state of that shard only: with G ranks per node, AdamW needs 8 / G
-// bytes per parameter instead of 8. Then the node's ranks exchange the new parameters in their memory. Nothing is sent
-// between nodes, because every node holds all shards.
+// The parameters of the wrapped optimizer are cut into shards. A rank steps its shard only, and holds the state of that
+// shard only. Then the ranks exchange the new parameters.
 //
-// The parameters get the bits of a training without shards, if the optimizer's arithmetic does not depend on an
-// element's place. Shards begin at multiples of 64 elements of a parameter, so that this holds for LibTorch's vector
-// loops. Gradients must be equal on the ranks of a node, as they are after a DistributedDataParallel has averaged them.
+// Within nodes, every node holds all shards, so that with G ranks per node AdamW needs 8 / G bytes per parameter
+// instead of 8. Ranks exchange parameters in their node's memory, and nothing is sent between nodes. Gradients must be
+// equal on the ranks of a node, as they are after a DistributedDataParallel has averaged them.
+//
+// Over all W ranks, the shards together exist once. Between the backward pass and zero_grad() only the gradients of a
+// rank's own shard are averages; others are undefined. Hooks in a wire format (CommHook::average_shards) then send half
+// of their bytes, and the parameters are the other half; other hooks send all of theirs.
+//   - As differences: the owner of a shard keeps its parameters in float32, the masters. Each step it sends the
+//     difference between masters and parameters in parameter_format, and all ranks, the owner too, add what they
+//     decode. Replicas stay equal bit for bit. The rounding errors of a step are part of the next difference, so that
+//     they do not add up: EF21-P (arXiv 2209.15218) and the weight differences of SDP4Bit (arXiv 2410.15526). AdamW
+//     needs 12 / W bytes per parameter.
+//   - In fp32: the parameters themselves are sent, without masters: 8 / W bytes. Parameters get the bits of a training
+//     without shards, with hooks in all formats but the variable ones.
+//
+// Bits are those of a training without shards only if the optimizer's arithmetic does not depend on an element's place.
+// Shards begin at multiples of 64 elements of a parameter (within nodes) or of a bucket (over all ranks).
 //
 // The wrapped optimizer's groups keep their options, so its learning rates are set as before. From then on they hold
-// parts of the parameters, 1-D tensors in the parameters' memory, and no gradients between steps: its own step() and
-// zero_grad() do nothing useful any more, also after this object's end. A parameter that requires a gradient only later
-// is never stepped.
+// parts of the parameters or masters, 1-D tensors, and no gradients between steps: its own step() and zero_grad() do
+// nothing useful any more, also after this object's end. A parameter that requires a gradient only later is never
+// stepped.
 //
 // All ranks make the same calls in the same order, from one thread each.
 class ShardedOptimizer {
  public:
-  // A collective. `inner`, which outlives this, has all parameters, float32, on the CPU and equal on all ranks, and
-  // holds no state. Its options are the same on all ranks. Parameters that require no gradient are not changed. Throws
-  // c10::DistBackendError if a peer fails, c10::ValueError for a null group, and c10::ValueError on all ranks
+  // Within nodes. A collective. `inner`, which outlives this, has all parameters, float32, on the CPU and equal on all
+  // ranks, and holds no state. Its options are the same on all ranks. Parameters that require no gradient are not
+  // changed. Throws c10::DistBackendError if a peer fails, c10::ValueError for a null group, and c10::ValueError on all
+  // ranks
   //   - for a group of one rank, if no two ranks share a node, or if the ranks of a node cannot share memory;
   //   - for LBFGS, and for another optimizer than Adam, AdamW, RMSprop and SGD without whole_parameters. A class that
   //   is
@@ -65,17 +88,35 @@ class ShardedOptimizer {
   //   - for an optimizer that has taken a step, or that makes its state in its constructor, as Adagrad does;
   //   - for parameters that are not float32, not on the CPU, or have holes in memory;
   //   - if ShardOptions, the kind of optimizer, or the sizes, strides or groups of parameters differ between ranks.
+  //   - for parameter_format.
   ShardedOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const ShardOptions& options = {});
+
+  // Over all ranks of the group of `reducer`, which outlives this and has not begun a backward pass. A collective.
+  // `reducer` averages the gradients of `inner`'s parameters, in equal replicas; shards follow its buckets. Throws as
+  // the other constructor, but nodes are those of the reducer's hook, and one rank per node is possible. Also throws
+  // c10::ValueError on all ranks for node_size, for a hook after which ranks have unequal gradients, for a hook's error
+  // feedback in a variable format, and for a parameter that the reducer does not average.
+  ShardedOptimizer(torch::optim::Optimizer& inner, GradientReducer& reducer, const ShardOptions& options = {});
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  // A collective: a step of the wrapped optimizer for this rank's shard, then the exchange in the node. Parameters
-  // whose gradient is undefined are skipped, as by LibTorch's optimizers: on all ranks or on none. Throws
-  // c10::DistBackendError if a rank of the node fails; parameters are then partly those of the new step. Throws what
-  // the optimizer's step throws, and c10::ValueError for a sparse gradient; the other ranks of the node then fail as
-  // well.
+  // A collective: a step of the wrapped optimizer for this rank's shard, then the exchange. Parameters whose gradient
+  // is undefined are skipped, as by LibTorch's optimizers: on all ranks or on none. Throws c10::DistBackendError if a
+  // rank that shares the shards fails; parameters are then partly those of the new step. Throws what the optimizer's
+  // step throws, and c10::ValueError for a sparse gradient; the other ranks then fail as well.
   void step();
+
+  // A collective: the 2-norm of all averaged gradients as one vector, the same on all ranks. It has the bits of
+  // gradients that are not sharded (ops/cpu/optimizer/gradient_norm.h). Inf or NaN if, and only if, an element is.
+  double gradient_norm();
+
+  // gradient_norm, then multiplies the gradients so that their norm is at most `max_norm` (> 0), as LibTorch's
+  // clip_grad_norm_. Returns the norm before.
+  double clip_gradient_norm(double max_norm);
+
+  // The averaged gradients of this rank's shard, as views: 1-D, without those that are undefined.
+  std::vector<at::Tensor> own_gradients();
 
   // Makes the gradients of all parameters undefined.
   void zero_grad();
@@ -85,20 +126,32 @@ class ShardedOptimizer {
   //   NAME.step: int64, a scalar; not of SGD
   //   NAME.exp_avg, NAME.exp_avg_sq, NAME.max_exp_avg_sq (Adam, AdamW), NAME.square_avg, NAME.grad_avg (RMSprop),
   //   NAME.momentum_buffer (RMSprop, SGD): float32, of the parameter's shape; those that the options need
+  //   NAME.master: float32, of the parameter's shape, if parameters are sent as differences
   // Throws c10::DistBackendError if a peer fails, and c10::ValueError for a parameter that `parameters` lacks, and for
   // another optimizer than Adam, AdamW, RMSprop and SGD.
   hooks::HookState state(const std::vector<hooks::NamedParameter>& parameters);
 
-  // Takes this rank's shard of such a state, which every rank has as a whole, before the first step. The world that
-  // saved it may have been any, also one without shards. Throws c10::ValueError as state does, and CorruptInputError
-  // naming a tensor that is missing, unknown, or of another shape or dtype than its parameter, before anything is
-  // changed.
+  // Takes this rank's shard of such a state, which every rank has as a whole, before the first step, and after reducer
+  // and parameters have been loaded. A collective over all ranks. The world that saved it may have been any, also one
+  // without shards. Masters begin with the parameters' values if the state has none. Throws c10::ValueError as state
+  // does, and CorruptInputError naming a tensor that is missing, unknown, or of another shape or dtype than its
+  // parameter, before anything is changed.
   void load_state(const hooks::HookState& saved, const std::vector<hooks::NamedParameter>& parameters);
+
+  // A collective over all ranks: the largest magnitude of any difference between masters and parameters; 0 without
+  // masters.
+  double largest_difference();
+
+  // Whether parameters are sent as differences.
+  bool has_masters() const;
+
+  // Bytes of parameters that this rank has sent; 0 within nodes.
+  int64_t payload_bytes_sent() const;
 
   // Elements of all parameters, and of this rank's shard.
   int64_t elements() const;
   int64_t own_elements() const;
-  // Number of shards of this rank's node.
+  // Number of shards, some of which may be empty: of ranks of this rank's node, or of the group.
   int64_t shards() const;
 
  private:

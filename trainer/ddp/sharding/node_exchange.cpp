@@ -1,10 +1,8 @@
-#include "trainer/ddp/sharding/shard_exchange.h"
+#include "trainer/ddp/sharding/node_exchange.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
-
-#include <narrowcast/network_errors.h>
 
 namespace narrowcast::sharding {
 namespace {
@@ -20,13 +18,21 @@ int64_t part_numel(int64_t numel, int64_t index) {
 
 }  // namespace
 
-ShardExchange::ShardExchange(ProcessGroupPtr group, std::shared_ptr<const node::FoundNodes> nodes,
-                             const std::vector<Shard>& shards, int64_t largest_shard)
-    : group_(std::move(group)), nodes_(std::move(nodes)), engine_(engine::Engine::for_group(group_)) {
-  for (const Shard& shard : shards) {
-    numels_.push_back(elements_of(shard));
+NodeExchange::NodeExchange(ProcessGroupPtr group, std::shared_ptr<const node::FoundNodes> nodes)
+    : group_(std::move(group)), nodes_(std::move(nodes)), engine_(engine::Engine::for_group(group_)) {}
+
+std::vector<int64_t> NodeExchange::counts() const {
+  std::vector<int64_t> counts;
+  for (int64_t node = 0; node < nodes_->layout.nodes(); ++node) {
+    counts.push_back(std::ssize(nodes_->layout.ranks_of(node)));
   }
-  for (int64_t index = 0; index * kPartNumel < largest_shard; ++index) {
+  return counts;
+}
+
+void NodeExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
+  numels_ = std::move(numels);
+  jobs_.clear();
+  for (int64_t index = 0; index * kPartNumel < largest; ++index) {
     collectives::NodeAllGatherOptions options{.name = "exchange of shards", .nodes = nodes_};
     for (const int64_t numel : numels_) {
       options.bytes.push_back(part_numel(numel, index) * static_cast<int64_t>(sizeof(float)));
@@ -35,8 +41,8 @@ ShardExchange::ShardExchange(ProcessGroupPtr group, std::shared_ptr<const node::
   }
 }
 
-void ShardExchange::run(const std::string& name, const std::vector<std::unique_ptr<Elements>>& shards,
-                        const std::exception_ptr& failure) {
+void NodeExchange::run(const std::string& name, const std::vector<Elements>& shards,
+                       const std::exception_ptr& failure) {
   for (int64_t index = 0; index < std::ssize(jobs_); ++index) {
     const int64_t begin = index * kPartNumel;
     jobs_[index]->set_call({.give =
@@ -44,22 +50,20 @@ void ShardExchange::run(const std::string& name, const std::vector<std::unique_p
                                   if (failure) {
                                     std::rethrow_exception(failure);
                                   }
-                                  shards[own()]->copy_to(reinterpret_cast<float*>(to), begin,
-                                                         part_numel(numels_[own()], index));
+                                  shards[own()].copy_to(reinterpret_cast<float*>(to), begin,
+                                                        part_numel(numels_[own()], index));
                                 },
                             .take =
                                 [this, &shards, index, begin](int64_t local_rank, const std::byte* from) {
-                                  if (shards[local_rank] != nullptr) {
-                                    shards[local_rank]->copy_from(reinterpret_cast<const float*>(from), begin,
-                                                                  part_numel(numels_[local_rank], index));
-                                  }
+                                  shards[local_rank].copy_from(reinterpret_cast<const float*>(from), begin,
+                                                               part_numel(numels_[local_rank], index));
                                 }});
   }
-  submit_and_wait(name, jobs_);
+  submit_and_wait(group_, *engine_, name, {jobs_.begin(), jobs_.end()});
 }
 
-std::vector<std::vector<int64_t>> ShardExchange::all_gather(const std::string& name, const std::vector<int64_t>& counts,
-                                                            const std::vector<int64_t>& own_numbers) {
+std::vector<std::vector<int64_t>> NodeExchange::all_gather(const std::string& name, const std::vector<int64_t>& counts,
+                                                           const std::vector<int64_t>& own_numbers) {
   constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
   std::vector<std::vector<int64_t>> all;
   collectives::NodeAllGatherOptions options{.name = name, .nodes = nodes_};
@@ -74,24 +78,8 @@ std::vector<std::vector<int64_t>> ShardExchange::all_gather(const std::string& n
                      [&](int64_t local_rank, const std::byte* from) {
                        std::memcpy(all[local_rank].data(), from, all[local_rank].size() * kNumber);
                      }});
-  submit_and_wait(name, {job});
+  submit_and_wait(group_, *engine_, name, {job});
   return all;
-}
-
-// Waits for all jobs, also after an error: until then they use what they were given.
-void ShardExchange::submit_and_wait(const std::string& step, const std::vector<std::shared_ptr<Job>>& jobs) {
-  with_network_errors(group_->getRank(), step, [&] {
-    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
-    for (const auto& job : jobs) {
-      futures.push_back(engine_->submit(job));
-    }
-    for (const auto& future : futures) {
-      future->wait();
-    }
-    for (const auto& future : futures) {
-      future->waitAndThrow();
-    }
-  });
 }
 
 }  // namespace narrowcast::sharding

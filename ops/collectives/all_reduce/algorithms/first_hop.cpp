@@ -1,0 +1,129 @@
+#include "ops/collectives/all_reduce/algorithms/first_hop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/collectives/all_reduce/algorithms/two_shot.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+// While one chunk of a shard is summed, the next one is being sent. Smaller messages cost more than the overlap saves,
+// and more chunks take processors from the ranks that share a machine.
+constexpr int64_t kLeastMessageBytes = int64_t{256} << 10;
+constexpr int64_t kMostMessagesOfAShard = 2;
+
+std::vector<std::vector<Segment>> cut_shards(const AllReduceOptions& options) {
+  const int64_t count = two_shot_chunks(options.numel, options.world_size, options.format);
+  std::vector<std::vector<Segment>> chunks;
+  for (const Segment& shard : cut(options.numel, options.world_size)) {
+    chunks.push_back(cut(shard, count));
+  }
+  return chunks;
+}
+
+}  // namespace
+
+FirstHop::FirstHop(const AllReduceOptions& options, std::shared_ptr<MessageMemory> memory)
+    : options_(options),
+      codec_(wire_codec(options.format, at::kCPU)),
+      memory_(std::move(memory)),
+      chunks_(cut_shards(options)) {
+  for (size_t chunk = 0; chunk < chunks(); ++chunk) {
+    ChunkMessages messages;
+    for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+      const bool is_peer = rank != options_.rank;
+      messages.sent.push_back(layout_.add(is_peer ? message_bytes(rank, chunk) : 0));
+      messages.received.push_back(layout_.add(is_peer ? message_bytes(options_.rank, chunk) : 0));
+    }
+    parts_.push_back(std::move(messages));
+  }
+}
+
+int64_t FirstHop::message_bytes(int64_t rank, size_t chunk) const {
+  return encoded_size(segment(rank, chunk).numel, options_.format);
+}
+
+int64_t FirstHop::shard_bytes(int64_t rank) const {
+  int64_t bytes = 0;
+  for (size_t chunk = 0; chunk < chunks(); ++chunk) {
+    bytes += message_bytes(rank, chunk);
+  }
+  return bytes;
+}
+
+int64_t FirstHop::payload_bytes() const {
+  int64_t bytes = 0;
+  for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+    bytes += rank == options_.rank ? 0 : shard_bytes(rank);
+  }
+  return bytes;
+}
+
+int64_t FirstHop::channel(int64_t hop, size_t chunk) const {
+  return options_.first_channel + hop * kMostMessagesOfAShard + static_cast<int64_t>(chunk);
+}
+
+void FirstHop::post_receives(engine::Transport& transport) {
+  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  receives_.clear();
+  for (size_t chunk = 0; chunk < chunks(); ++chunk) {
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      const int64_t place = options_.before(distance);
+      receives_.push_back(transport.post_receive(
+          {placed_[parts_[chunk].received[place]], options_.group_rank(place), channel(0, chunk)}));
+    }
+  }
+}
+
+void FirstHop::start(engine::Transport& transport, AllReduceCall call) {
+  call_ = std::move(call);
+  for (size_t chunk = 0; chunk < chunks(); ++chunk) {
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      const int64_t peer = options_.after(distance);
+      call_.callbacks.prepare(segment(peer, chunk));
+      send_part(transport, peer, chunk);
+    }
+  }
+  for (const Segment& chunk : chunks_[options_.rank]) {
+    call_.callbacks.prepare(chunk);
+  }
+}
+
+void FirstHop::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
+  const at::Tensor& message = placed_[parts_[chunk].sent[peer]];
+  encode_own(codec_, sent(peer, chunk), call_, message.mutable_data_ptr<uint8_t>());
+  transport.send({message, options_.group_rank(peer), channel(0, chunk)});
+}
+
+RankMessages FirstHop::wait_for_parts(engine::Transport& transport, size_t chunk) const {
+  const auto peers = static_cast<size_t>(options_.world_size - 1);
+  for (size_t i = 0; i < peers; ++i) {
+    transport.wait_receive(receives_[chunk * peers + i]);
+  }
+  RankMessages parts(options_.world_size, nullptr);
+  for (size_t i = 1; i <= peers; ++i) {
+    const int64_t peer = options_.after(static_cast<int64_t>(i));
+    parts[peer] = placed_[parts_[chunk].received[peer]].const_data_ptr<uint8_t>();
+  }
+  return parts;
+}
+
+int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format) {
+  const int64_t shard_bytes = encoded_size(numel, format) / world_size;
+  return std::clamp<int64_t>(shard_bytes / kLeastMessageBytes, 1, kMostMessagesOfAShard);
+}
+
+std::vector<Segment> two_shot_result_segments(const AllReduceOptions& options) {
+  const std::vector<std::vector<Segment>> shards = cut_shards(options);
+  std::vector<Segment> means;
+  for (size_t chunk = 0; chunk < shards[0].size(); ++chunk) {
+    means.push_back(shards[options.rank][chunk]);
+    for (int64_t distance = 1; distance < options.world_size; ++distance) {
+      means.push_back(shards[options.before(distance)][chunk]);
+    }
+  }
+  return means;
+}
+
+}  // namespace narrowcast::collectives

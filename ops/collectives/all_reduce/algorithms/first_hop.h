@@ -1,0 +1,68 @@
+// The first hop of two shots: the messages in which every rank sends its parts of the shards to their owners.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/collectives/all_reduce/algorithms/exchange.h"
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
+
+namespace narrowcast::collectives {
+
+// An exchange that begins with that hop. A derived class adds its own messages to `layout_`, and places them with the
+// others.
+class FirstHop : public AllReduceExchange {
+ public:
+  FirstHop(const AllReduceOptions& options, std::shared_ptr<MessageMemory> memory);
+
+  int64_t payload_bytes() const override;
+  void post_receives(engine::Transport& transport) override;
+  void start(engine::Transport& transport, AllReduceCall call) override;
+
+ protected:
+  const AllReduceOptions& options() const { return options_; }
+  const WireCodec& codec() const { return codec_; }
+  const AllReduceCall& call() const { return call_; }
+  void end_call() { call_ = {}; }
+
+  size_t chunks() const { return chunks_[0].size(); }
+  // A chunk of a rank's shard, and the size of its message.
+  const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
+  int64_t message_bytes(int64_t rank, size_t chunk) const;
+  // Bytes of all messages of that rank's shard.
+  int64_t shard_bytes(int64_t rank) const;
+  int64_t channel(int64_t hop, size_t chunk) const;
+  SentSegment sent(int64_t rank, size_t chunk) const { return {options_.rank, segment(rank, chunk), options_.order}; }
+
+  // A message of the call in progress, by its index in layout_.
+  const at::Tensor& placed(size_t message) const { return placed_[message]; }
+
+  // Waits for the other ranks' parts of a chunk of this rank's shard. This rank's own entry is null.
+  RankMessages wait_for_parts(engine::Transport& transport, size_t chunk) const;
+
+  MessageLayout layout_;
+
+ private:
+  // By chunk, then by rank: indices into layout_. Entries for this rank itself are unused.
+  struct ChunkMessages {
+    std::vector<size_t> sent;      // This rank's part of rank r's shard.
+    std::vector<size_t> received;  // Rank r's part of this rank's shard.
+  };
+  void send_part(engine::Transport& transport, int64_t peer, size_t chunk) const;
+
+  const AllReduceOptions options_;
+  const WireCodec& codec_;
+  const std::shared_ptr<MessageMemory> memory_;
+  const std::vector<std::vector<Segment>> chunks_;  // By rank: the chunks of its shard.
+  std::vector<ChunkMessages> parts_;                // By chunk.
+  // State of the call in progress:
+  AllReduceCall call_;
+  std::vector<at::Tensor> placed_;
+  std::vector<int64_t> receives_;  // By chunk, then by distance of the peer.
+};
+
+}  // namespace narrowcast::collectives

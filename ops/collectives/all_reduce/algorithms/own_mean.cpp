@@ -1,0 +1,89 @@
+#include "ops/collectives/all_reduce/algorithms/own_mean.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <utility>
+#include <vector>
+
+#include "ops/collectives/all_reduce/algorithms/first_hop.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+// Adds a residual to the array's elements, once.
+void take_residual(float* residual, const at::Tensor& elements) {
+  if (residual != nullptr && elements.numel() > 0) {
+    const at::Tensor values = at::from_blob(residual, {elements.numel()}, at::kFloat);
+    elements.add_(values);
+    values.zero_();
+  }
+}
+
+class OwnMean final : public FirstHop {
+ public:
+  OwnMean(Route route, const AllReduceOptions& options, std::shared_ptr<MessageMemory> memory)
+      : FirstHop(options, std::move(memory)),
+        rounds_part_(options.result == Result::kShardOfWhole && route == Route::kOneShot),
+        rounds_mean_(options.result == Result::kShardOfWhole && route == Route::kTwoShot) {
+    for (size_t chunk = 0; chunk < chunks(); ++chunk) {
+      own_.push_back(layout_.add(rounds_part_ || rounds_mean_ ? message_bytes(options.rank, chunk) : 0));
+    }
+  }
+
+  int64_t advances() const override { return 0; }
+
+  void start(engine::Transport& transport, AllReduceCall call) override {
+    FirstHop::start(transport, std::move(call));
+    for (size_t chunk = 0; rounds_part_ && chunk < chunks(); ++chunk) {
+      encode_own(codec(), own(chunk), this->call(), message(chunk));
+    }
+  }
+
+  void finish(engine::Transport& transport) override {
+    for (size_t chunk = 0; chunk < chunks(); ++chunk) {
+      average(wait_for_parts(transport, chunk), chunk);
+      call().callbacks.tell(own(chunk).range);
+    }
+    end_call();
+  }
+
+ private:
+  SentSegment own(size_t chunk) const { return sent(options().rank, chunk); }
+  uint8_t* message(size_t chunk) const { return placed(own_[chunk]).mutable_data_ptr<uint8_t>(); }
+
+  void average(RankMessages parts, size_t chunk) const {
+    const ArraySegment elements = {call().array, own(chunk).range, nullptr, options().order};
+    if (rounds_mean_) {
+      encode_mean(codec(), own(chunk), call(), parts, message(chunk));
+      codec().decode(message(chunk), elements);
+    } else if (rounds_part_) {
+      parts[options().rank] = message(chunk);
+      codec().average(parts, elements);
+    } else {
+      average_unrounded(parts, elements);
+    }
+  }
+
+  void average_unrounded(const RankMessages& parts, const ArraySegment& elements) const {
+    const Residuals& residuals = call().residuals;
+    const Segment& range = elements.range;
+    const Segment shard = shard_of(options().rank, options().world_size, call().array.numel());
+    const at::Tensor values = call().array.narrow(0, range.begin, range.numel);
+    take_residual(residuals.own == nullptr ? nullptr : residuals.own + range.begin, values);
+    codec().average(parts, elements);
+    take_residual(residuals.mean == nullptr ? nullptr : residuals.mean + (range.begin - shard.begin), values);
+  }
+
+  const bool rounds_part_;  // This rank's part, as the parts that it sends.
+  const bool rounds_mean_;
+  std::vector<size_t> own_;  // By chunk: the message of what is rounded.
+};
+
+}  // namespace
+
+std::unique_ptr<AllReduceExchange> make_own_mean(Route route, const AllReduceOptions& options,
+                                                 std::shared_ptr<MessageMemory> memory) {
+  return std::make_unique<OwnMean>(route, options, std::move(memory));
+}
+
+}  // namespace narrowcast::collectives

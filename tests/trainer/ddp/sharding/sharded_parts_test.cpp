@@ -1,0 +1,346 @@
+// An optimizer that is sharded over all ranks, beside one that is not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/ddp.h>
+#include <narrowcast/sharded_optimizer.h>
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/ddp/sharding/sharded_fixtures.h"
+#include "trainer/ddp/optimization/gradients.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr int64_t kWidth = 150;
+constexpr int64_t kSteps = 5;  // Buckets are rebuilt before the second one.
+constexpr double kMostNorm = 0.05;
+
+// Some 45,000 parameters in three layers, the last of which has few.
+torch::nn::Sequential made_net() {
+  torch::nn::Sequential net(torch::nn::Linear(kWidth, kWidth), torch::nn::Linear(kWidth, kWidth),
+                            torch::nn::Linear(kWidth, 3));
+  const at::NoGradGuard no_grad;
+  uint64_t seed = 1;
+  for (const at::Tensor& parameter : net->parameters()) {
+    parameter.copy_(0.1 * seeded_randn(seed++, parameter.sizes()));
+  }
+  return net;
+}
+
+// One rank's module with AdamW over two groups: matrices with decay, and vectors without.
+struct NetTraining {
+  NetTraining(const Group& group, const DdpOptions& options) : ddp(made_net(), group, options) {
+    std::vector<at::Tensor> matrices;
+    std::vector<at::Tensor> vectors;
+    for (const at::Tensor& parameter : ddp.module()->parameters()) {
+      (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+    }
+    const torch::optim::AdamWOptions defaults(0.01);
+    OptimizerGroups groups;
+    groups.emplace_back(
+        matrices, std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.01).weight_decay(0.1)));
+    groups.emplace_back(vectors,
+                        std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.02).weight_decay(0)));
+    adamw.emplace(std::move(groups), defaults);
+  }
+
+  at::Tensor backward(int64_t step) {
+    const auto seed = static_cast<uint64_t>(100 * step + ddp.process_group()->getRank());
+    ddp.zero_grad();
+    const at::Tensor loss = ddp.forward(seeded_randn(seed, {4, kWidth})).square().mean();
+    ddp.backward(loss);
+    return loss.detach();
+  }
+
+  std::vector<at::Tensor> parameters() { return ddp.module()->parameters(); }
+  std::vector<hooks::NamedParameter> named() {
+    std::vector<hooks::NamedParameter> named;
+    for (const auto& parameter : ddp.module()->named_parameters())
+      named.push_back({parameter.key(), parameter.value()});
+    return named;
+  }
+
+  DistributedDataParallel<torch::nn::Sequential> ddp;
+  std::optional<torch::optim::AdamW> adamw;
+};
+
+void expect_equal_parameters(NetTraining& a, NetTraining& b, const std::string& where) {
+  for (size_t i = 0; i < a.parameters().size(); ++i) {
+    EXPECT_TRUE(at::equal(a.parameters()[i], b.parameters()[i])) << where << ", parameter " << i;
+  }
+}
+
+struct OverAllCase {
+  std::string hook;
+  ShardLayout layout = {2};
+  bool error_feedback = false;
+};
+
+DdpOptions ddp_options_of(const OverAllCase& value) {
+  DdpOptions options = DdpOptions().hook(value.hook).bucket_cap_mb(0.1);  // Several buckets.
+  hooks::WireOptions wire = options.wire();
+  wire.node_size = value.layout.node_size;
+  wire.error_feedback = value.error_feedback;
+  return options.wire(wire);
+}
+
+std::string name_of(const OverAllCase& value) {
+  const std::string nodes = value.layout.node_size ? "_nodes_of_" + std::to_string(*value.layout.node_size) : "";
+  return value.hook + "_" + std::to_string(value.layout.world_size) + nodes + (value.error_feedback ? "_feedback" : "");
+}
+
+class OverAllRanks : public ::testing::TestWithParam<OverAllCase> {};
+
+// In fp32, parameters and norms have the bits of an optimizer without shards, with every hook.
+TEST_P(OverAllRanks, ExactParametersHaveTheBitsOfATrainingWithoutShards) {
+  run_ranks(GetParam().layout.world_size, [&](int64_t rank, const Group& group) {
+    NetTraining whole(group, ddp_options_of(GetParam()));
+    NetTraining parts(group, ddp_options_of(GetParam()));
+    ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer(), ShardOptions().parameter_format(WireFormat::kFp32));
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      whole.backward(step);
+      const double norm = clip_gradient_norm(whole.parameters(), kMostNorm);
+      whole.adamw->step();
+      parts.backward(step);
+      EXPECT_EQ(sharded.clip_gradient_norm(kMostNorm), norm) << "step " << step;
+      EXPECT_GT(norm, kMostNorm);
+      sharded.step();
+      expect_equal_parameters(parts, whole, "rank " + std::to_string(rank) + ", step " + std::to_string(step));
+    }
+    EXPECT_EQ(sharded.largest_difference(), 0);
+    EXPECT_EQ(sharded.elements(), 150 * 150 * 2 + 150 * 2 + 150 * 3 + 3);
+  });
+}
+
+// A code of int8_b128 is off by at most half a step. The step is a bfloat16, at most 1 + 2^-7 times 1/127 of the
+// largest number of its block. So a master differs from its parameter by at most that much of the largest difference
+// that was sent, which is at most the largest change of a parameter and what remains.
+TEST_P(OverAllRanks, DifferencesKeepReplicasEqualAndCloseToTheMasters) {
+  run_ranks(GetParam().layout.world_size, [&](int64_t /*rank*/, const Group& group) {
+    NetTraining parts(group, ddp_options_of(GetParam()));
+    ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer());
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      std::vector<at::Tensor> before;
+      for (const at::Tensor& parameter : parts.parameters()) before.push_back(parameter.detach().clone());
+      parts.backward(step);
+      sharded.step();
+      double change = 0;
+      for (size_t i = 0; i < before.size(); ++i) {
+        change = std::max(change, (parts.parameters()[i] - before[i]).abs().max().item<double>());
+      }
+      const double difference = sharded.largest_difference();
+      EXPECT_GT(difference, 0);
+      const double rounding = 1e-7;  // Of parameters, which are below 1.
+      EXPECT_LT(difference, (change + difference) * (1 + 1.0 / 128) / 254 + rounding) << "step " << step;
+      EXPECT_TRUE(same_on_all_ranks(group, parts.parameters())) << "step " << step;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, OverAllRanks,
+                         ::testing::Values(OverAllCase{"int8", {2}}, OverAllCase{"int8", {3}},
+                                           OverAllCase{"int8", {4, 2}}, OverAllCase{"int8", {4, 3}},
+                                           OverAllCase{"int4", {5, 1}}, OverAllCase{"int8", {8, 4}},
+                                           OverAllCase{"int8", {3, 3}}, OverAllCase{"int8", {4, 2}, true},
+                                           OverAllCase{"int4", {3, 1}, true}, OverAllCase{"allreduce", {3}},
+                                           OverAllCase{"none", {2}}, OverAllCase{"bf16_compress", {4}},
+                                           OverAllCase{"auto", {3, 1}}),
+                         [](const auto& info) { return name_of(info.param); });
+
+// A hook that averages shards sends half of its bytes; parameters are the other half. With one rank per node, W ranks
+// and P bytes of an encoded array: (W - 1) / W P in each hop.
+TEST(OverAllRanksBytes, GradientsAndParametersAreHalfEach) {
+  run_ranks(4, [&](int64_t /*rank*/, const Group& group) {
+    DdpOptions options = ddp_options_of({"int8", {4, 1}}).bucket_cap_mb(100);
+    hooks::WireOptions wire = options.wire();
+    wire.link_gbit = 0.01;  // So slow that two hops are best.
+    wire.link_us = 1;
+    options.wire(wire);
+    NetTraining whole(group, options);
+    NetTraining parts(group, options);
+    ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer());
+    whole.backward(1);
+    parts.backward(1);
+    sharded.step();
+    const auto all = static_cast<double>(whole.ddp.payload_bytes_sent());
+    const auto expected = 2 * 3 * static_cast<double>(encoded_size(sharded.elements(), WireFormat::kInt8B128)) / 4;
+    const auto gradients = static_cast<double>(parts.ddp.payload_bytes_sent());
+    const auto parameters = static_cast<double>(sharded.payload_bytes_sent());
+    EXPECT_NEAR(all, expected, 0.05 * expected) << "shards are multiples of 1024 elements";
+    EXPECT_NEAR(gradients, expected / 2, 0.05 * expected);
+    EXPECT_NEAR(parameters, expected / 2, 0.05 * expected);
+  });
+}
+
+// A training is saved and resumed, each with its own `parameter_format`.
+struct Resumed {
+  std::string name;
+  WireFormat saved;
+  std::optional<WireFormat> resumed;  // Empty: within nodes.
+  int64_t world_size;
+  std::optional<int64_t> node_size;
+  bool same_bits;  // As the training that was not interrupted.
+};
+
+class OverAllRanksResumed : public ::testing::TestWithParam<Resumed> {};
+
+TEST_P(OverAllRanksResumed, GoOnFromTheSavedState) {
+  const OverAllCase before{"int8", {4, 2}};
+  hooks::HookState saved;
+  ReducerState reducer;
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> later;
+  run_ranks(4, [&](int64_t rank, const Group& group) {
+    NetTraining parts(group, ddp_options_of(before));
+    ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer(), ShardOptions().parameter_format(GetParam().saved));
+    for (int64_t step = 1; step <= 3; ++step) {
+      parts.backward(step);
+      sharded.step();
+    }
+    const hooks::HookState state = sharded.state(parts.named());
+    EXPECT_EQ(state.empty(), rank != 0);
+    if (rank == 0) {
+      saved = state;
+      reducer = parts.ddp.state();
+      for (const at::Tensor& parameter : parts.parameters()) parameters.push_back(parameter.detach().clone());
+    }
+    parts.backward(4);
+    sharded.step();
+    if (rank == 0) {
+      for (const at::Tensor& parameter : parts.parameters()) later.push_back(parameter.detach().clone());
+    }
+  });
+  EXPECT_EQ(saved.count("0.weight.master"), GetParam().saved == WireFormat::kFp32 ? 0 : 1);
+  EXPECT_EQ(saved.at("2.bias.exp_avg").sizes(), at::IntArrayRef({3}));
+  run_ranks(GetParam().world_size, [&](int64_t rank, const Group& group) {
+    NetTraining parts(group, ddp_options_of({"int8", {GetParam().world_size, GetParam().node_size}}));
+    std::optional<ShardedOptimizer> sharded;
+    if (GetParam().resumed) {
+      sharded.emplace(*parts.adamw, parts.ddp.reducer(), ShardOptions().parameter_format(GetParam().resumed));
+    } else {
+      sharded.emplace(*parts.adamw, group, ShardOptions().node_size(GetParam().node_size));
+    }
+    ReducerState own = reducer;
+    own.hook.states = {own.hook.states[0]};
+    if (GetParam().world_size == 4) parts.ddp.load_state(own);
+    {
+      const at::NoGradGuard no_grad;
+      for (size_t i = 0; i < parameters.size(); ++i) parts.parameters()[i].copy_(parameters[i]);
+    }
+    sharded->load_state(saved, parts.named());
+    parts.backward(4);
+    sharded->step();
+    EXPECT_TRUE(same_on_all_ranks(group, parts.parameters()));
+    for (size_t i = 0; i < later.size(); ++i) {
+      EXPECT_EQ(at::equal(parts.parameters()[i], later[i]), GetParam().same_bits) << "rank " << rank << ", " << i;
+      // Adam's fourth step is at most twice the learning rate; another world averages other batches.
+      EXPECT_LT((parts.parameters()[i] - later[i]).abs().max().item<double>(), 4 * 0.02);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, OverAllRanksResumed,
+    ::testing::Values(Resumed{"exact", WireFormat::kFp32, WireFormat::kFp32, 4, 2, true},
+                      Resumed{"differences", WireFormat::kInt8B128, WireFormat::kInt8B128, 4, 2, true},
+                      Resumed{"exact_within_nodes", WireFormat::kFp32, std::nullopt, 4, 2, true},
+                      Resumed{"differences_in_another_world", WireFormat::kInt8B128, WireFormat::kInt8B128, 3, 1,
+                              false},
+                      Resumed{"differences_as_exact", WireFormat::kInt8B128, WireFormat::kFp32, 4, 2, false},
+                      Resumed{"exact_as_differences", WireFormat::kFp32, WireFormat::kInt4B32, 2, 1, false}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(OverAllRanksNorm, AnElementThatIsNotFiniteReachesAllRanks) {
+  run_ranks(3, [&](int64_t rank, const Group& group) {
+    NetTraining parts(group, ddp_options_of({"int8", {3, 1}}));
+    ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer());
+    parts.backward(1);
+    EXPECT_TRUE(std::isfinite(sharded.gradient_norm()));
+    if (rank == 2) sharded.own_gradients().back()[0] = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(sharded.gradient_norm(), std::numeric_limits<double>::infinity());
+  });
+}
+
+// An optimizer of whole parameters over all ranks: hooks average all elements.
+TEST(OverAllRanksWhole, ParametersStayWhole) {
+  run_ranks(3, [&](int64_t rank, const Group& group) {
+    NetTraining whole(group, ddp_options_of({"int8", {3, 1}}));
+    NetTraining parts(group, ddp_options_of({"int8", {3, 1}}));
+    ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer(),
+                             ShardOptions().whole_parameters(true).parameter_format(WireFormat::kFp32));
+    for (int64_t step = 1; step <= 2; ++step) {
+      whole.backward(step);
+      whole.adamw->step();
+      parts.backward(step);
+      EXPECT_EQ(sharded.gradient_norm(), gradient_norm(whole.parameters()).item<double>());
+      sharded.step();
+      expect_equal_parameters(parts, whole, "rank " + std::to_string(rank));
+    }
+  });
+}
+
+class FailsOnRank1 final : public torch::optim::SGD {
+ public:
+  FailsOnRank1(const std::vector<at::Tensor>& parameters, bool fails)
+      : SGD(parameters, torch::optim::SGDOptions(0.1)), fails_(fails) {}
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    TORCH_CHECK_VALUE(!fails_, "no step today");
+    return {};
+  }
+
+ private:
+  const bool fails_;
+};
+
+TEST(OverAllRanksErrors, AStepThatFailsOnOneRankFailsOnAll) {
+  for (const int64_t node_size : {1, 2}) {
+    run_ranks(4, [&](int64_t rank, const Group& group) {
+      NetTraining parts(group, ddp_options_of({"int8", {4, node_size}}));
+      FailsOnRank1 sgd(parts.parameters(), rank == 1);
+      ShardedOptimizer sharded(sgd, parts.ddp.reducer());
+      parts.backward(1);
+      const auto step = [&] { sharded.step(); };
+      if (rank == 1) {
+        EXPECT_EQ(error_message<c10::ValueError>(step), "no step today");
+      } else {
+        EXPECT_THAT(error_message<c10::DistBackendError>(step), HasSubstr("rank " + std::to_string(rank)));
+      }
+    });
+  }
+}
+
+TEST(OverAllRanksErrors, WhatCannotBeShardedIsRefusedOnAllRanks) {
+  run_ranks(2, [&](int64_t rank, const Group& group) {
+    const auto refusal = [&](const DdpOptions& options, const ShardOptions& shards, bool adds_parameter = false) {
+      NetTraining parts(group, options);
+      if (adds_parameter) {
+        parts.adamw->param_groups()[0].params().push_back(at::zeros({3}).requires_grad_());
+      }
+      return error_message<c10::ValueError>([&] { ShardedOptimizer(*parts.adamw, parts.ddp.reducer(), shards); });
+    };
+    const DdpOptions int8 = ddp_options_of({"int8", {2, 1}});
+    EXPECT_THAT(refusal(int8, ShardOptions().node_size(1)), HasSubstr("node_size: 1 has no effect"));
+    EXPECT_THAT(refusal(ddp_options_of({"noop", {2}}), {}), HasSubstr("with hook noop they do not"));
+    EXPECT_THAT(refusal(ddp_options_of({"var5", {2, 1}, true}), {}), HasSubstr("error_feedback in format var5"));
+    EXPECT_THAT(refusal(int8, {}, /*adds_parameter=*/true), HasSubstr("is none of those whose gradients are averaged"));
+    EXPECT_THAT(refusal(int8, ShardOptions().parameter_format(rank == 0 ? WireFormat::kFp32 : WireFormat::kBf16)),
+                HasSubstr("parameter_format differs between ranks"));
+    NetTraining parts(group, int8);
+    EXPECT_THAT(error_message<c10::ValueError>(
+                    [&] { ShardedOptimizer(*parts.adamw, group, ShardOptions().parameter_format(WireFormat::kFp32)); }),
+                HasSubstr("parameter_format: fp32 has no effect"));
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,136 @@
+#include "trainer/ddp/sharding/group_exchange.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
+#include "ops/cpu/wire/wire_kernels.h"
+
+namespace narrowcast::sharding {
+namespace {
+
+// Elements that a rank puts into its node's memory in one job, of the ranks on all nodes together. Parts must begin at
+// blocks of every format.
+int64_t elements_of_a_part(const node::NodeLayout& layout) {
+  constexpr int64_t kMostNumel = int64_t{1} << 20;
+  const int64_t messages = layout.has_levels() ? layout.nodes() : 1;
+  return std::max<int64_t>(kMostNumel / messages / cpu::kWireGrain, 1) * cpu::kWireGrain;
+}
+
+uint8_t* bytes_at(std::byte* message) { return reinterpret_cast<uint8_t*>(message); }
+const uint8_t* bytes_at(const std::byte* message) { return reinterpret_cast<const uint8_t*>(message); }
+
+}  // namespace
+
+GroupExchange::GroupExchange(ProcessGroupPtr group, std::shared_ptr<const node::FoundNodes> nodes)
+    : group_(std::move(group)),
+      nodes_(std::move(nodes)),
+      engine_(engine::Engine::for_group(group_)),
+      memory_(std::make_shared<collectives::MessageMemory>()),
+      most_numel_(elements_of_a_part(nodes_->layout)),
+      decoded_(at::empty({most_numel_})) {}
+
+void GroupExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
+  numels_ = std::move(numels);
+  parts_ = (largest + most_numel_ - 1) / most_numel_;
+  jobs_.clear();
+}
+
+int64_t GroupExchange::part_numel(int64_t shard, int64_t index) const {
+  return std::clamp<int64_t>(numels_[shard] - index * most_numel_, 0, most_numel_);
+}
+
+std::vector<std::shared_ptr<GroupExchange::Job>>& GroupExchange::jobs_of(WireFormat format) {
+  const auto found = std::ranges::find(jobs_, format, &Jobs::format);
+  if (found != jobs_.end()) {
+    return found->jobs;
+  }
+  Jobs made{format, {}};
+  for (int64_t index = 0; index < parts_; ++index) {
+    collectives::AllGatherOptions options{.name = "exchange of shards", .rank = own(), .nodes = nodes_};
+    for (int64_t shard = 0; shard < count(); ++shard) {
+      options.bytes.push_back(encoded_size(part_numel(shard, index), format));
+    }
+    made.jobs.push_back(std::make_shared<Job>(std::move(options), memory_));
+  }
+  return jobs_.emplace_back(std::move(made)).jobs;
+}
+
+void GroupExchange::exchange(const std::string& name, WireFormat format, const Give& give, const Take& take,
+                             const std::exception_ptr& failure) {
+  const collectives::WireCodec& codec = collectives::wire_codec(format, at::kCPU);
+  const std::vector<std::shared_ptr<Job>>& jobs = jobs_of(format);
+  for (int64_t index = 0; index < std::ssize(jobs); ++index) {
+    const int64_t begin = index * most_numel_;
+    jobs[index]->set_call({.give =
+                               [&, index, begin](std::byte* to) {
+                                 if (failure) {
+                                   std::rethrow_exception(failure);
+                                 }
+                                 const int64_t numel = part_numel(own(), index);
+                                 if (numel > 0) {
+                                   give(decoded_.mutable_data_ptr<float>(), begin, numel);
+                                   codec.encode({}, {decoded_, {0, numel}}, bytes_at(to));
+                                 }
+                               },
+                           .take =
+                               [&, index, begin](int64_t shard, const std::byte* from) {
+                                 const int64_t numel = part_numel(shard, index);
+                                 codec.decode(bytes_at(from), {decoded_, {0, numel}});
+                                 take(shard, decoded_.const_data_ptr<float>(), begin, numel);
+                               }});
+    bytes_sent_ += jobs[index]->payload_bytes();
+  }
+  submit_and_wait(group_, *engine_, name, {jobs.begin(), jobs.end()});
+}
+
+void GroupExchange::run(const std::string& name, const std::vector<Elements>& shards,
+                        const std::exception_ptr& failure) {
+  const auto give = [&](float* to, int64_t begin, int64_t numel) { shards[own()].copy_to(to, begin, numel); };
+  const auto take = [&](int64_t shard, const float* from, int64_t begin, int64_t numel) {
+    if (shard != own()) {
+      shards[shard].copy_from(from, begin, numel);
+    }
+  };
+  exchange(name, WireFormat::kFp32, give, take, failure);
+}
+
+void GroupExchange::add_differences(const std::string& name, WireFormat format, const Elements& minuend,
+                                    const std::vector<Elements>& shards, const std::exception_ptr& failure) {
+  const auto give = [&](float* to, int64_t begin, int64_t numel) {
+    minuend.copy_to(to, begin, numel);
+    shards[own()].subtract_from(to, begin, numel);
+  };
+  const auto take = [&](int64_t shard, const float* from, int64_t begin, int64_t numel) {
+    shards[shard].add_from(from, begin, numel);
+  };
+  exchange(name, format, give, take, failure);
+}
+
+std::vector<std::vector<int64_t>> GroupExchange::all_gather(const std::string& name, const std::vector<int64_t>& counts,
+                                                            const std::vector<int64_t>& own_numbers) {
+  constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));
+  std::vector<std::vector<int64_t>> all;
+  collectives::AllGatherOptions options{.name = name, .rank = own(), .nodes = nodes_};
+  for (const int64_t numbers : counts) {
+    all.emplace_back(numbers);
+    options.bytes.push_back(numbers * kNumber);
+  }
+  const auto job = std::make_shared<Job>(std::move(options), memory_);
+  job->set_call(
+      {.give =
+           [&](std::byte* to) {
+             if (!own_numbers.empty()) {
+               std::memcpy(to, own_numbers.data(), own_numbers.size() * kNumber);
+             }
+           },
+       .take = [&](int64_t shard,
+                   const std::byte* from) { std::memcpy(all[shard].data(), from, all[shard].size() * kNumber); }});
+  submit_and_wait(group_, *engine_, name, {job});
+  return all;
+}
+
+}  // namespace narrowcast::sharding

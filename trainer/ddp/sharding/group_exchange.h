@@ -1,0 +1,70 @@
+// Exchanges of shards over all ranks of a group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <narrowcast/wire_format.h>
+#include "ops/collectives/all_gather/all_gather_job.h"
+#include "ops/collectives/all_reduce/memory/message_memory.h"
+#include "ops/comm/node/find_nodes.h"
+#include "trainer/ddp/sharding/shard_exchange.h"
+
+namespace narrowcast::sharding {
+
+// All ranks together hold one copy of all shards. Shards are numbered by rank. With nodes of unequal sizes, ranks that
+// own no segment (node::NodeLayout) have empty shards, and give no numbers.
+class GroupExchange final : public ShardExchange {
+ public:
+  GroupExchange(ProcessGroupPtr group, std::shared_ptr<const node::FoundNodes> nodes);
+
+  int64_t count() const override { return nodes_->layout.world_size(); }
+  int64_t own() const override { return group_->getRank(); }
+  std::vector<int64_t> counts() const override { return {count()}; }
+  void set_sizes(std::vector<int64_t> numels, int64_t largest) override;
+  void run(const std::string& name, const std::vector<Elements>& shards, const std::exception_ptr& failure) override;
+  int64_t bytes_sent() const override { return bytes_sent_; }
+  std::vector<std::vector<int64_t>> all_gather(const std::string& name, const std::vector<int64_t>& counts,
+                                               const std::vector<int64_t>& own) override;
+
+  // All ranks, this one too, add numbers to the elements of every shard: what its rank gives, as decoded from `format`.
+  // `differences` are this rank's, of its shard: `minuend` minus its elements.
+  void add_differences(const std::string& name, WireFormat format, const Elements& minuend,
+                       const std::vector<Elements>& shards, const std::exception_ptr& failure);
+
+  const node::NodeLayout& layout() const { return nodes_->layout; }
+
+ private:
+  using Job = collectives::AllGatherJob;
+  // Writes `numel` numbers from element `begin` of this rank's shard on.
+  using Give = std::function<void(float* to, int64_t begin, int64_t numel)>;
+  // Takes those of a shard.
+  using Take = std::function<void(int64_t shard, const float* from, int64_t begin, int64_t numel)>;
+
+  std::vector<std::shared_ptr<Job>>& jobs_of(WireFormat format);
+  void exchange(const std::string& name, WireFormat format, const Give& give, const Take& take,
+                const std::exception_ptr& failure);
+  int64_t part_numel(int64_t shard, int64_t index) const;
+
+  const ProcessGroupPtr group_;
+  const std::shared_ptr<const node::FoundNodes> nodes_;
+  const std::shared_ptr<engine::Engine> engine_;
+  const std::shared_ptr<collectives::MessageMemory> memory_;
+  const int64_t most_numel_;     // Elements of a shard in one job.
+  std::vector<int64_t> numels_;  // Of the shards.
+  int64_t parts_ = 0;            // Jobs of an exchange.
+  struct Jobs {
+    WireFormat format;
+    std::vector<std::shared_ptr<Job>> jobs;  // Each exchanges the next part of every shard.
+  };
+  std::vector<Jobs> jobs_;
+  at::Tensor decoded_;  // float32: the part in progress, on the engine's thread.
+  int64_t bytes_sent_ = 0;
+};
+
+}  // namespace narrowcast::sharding

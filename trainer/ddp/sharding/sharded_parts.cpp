@@ -1,0 +1,280 @@
+#include "trainer/ddp/sharding/sharded_parts.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "ops/cpu/optimizer/gradient_norm.h"
+
+namespace narrowcast::sharding {
+namespace {
+
+constexpr const char* kParameters = "exchanging the shards of the parameters";
+constexpr const char* kNorm = "adding up the norm of the gradients' shards";
+constexpr const char* kDifference = "comparing masters and parameters";
+
+std::unordered_map<const at::TensorImpl*, size_t> indices_of(const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const at::TensorImpl*, size_t> indices;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    indices.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  }
+  return indices;
+}
+
+bool are_same(const std::vector<std::vector<at::Tensor>>& a, const std::vector<std::vector<at::Tensor>>& b) {
+  return std::ranges::equal(a, b, [](const auto& bucket, const auto& other) {
+    return std::ranges::equal(bucket, other, [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
+  });
+}
+
+}  // namespace
+
+ShardedParts::ShardedParts(torch::optim::Optimizer& inner, OptimizerParameters parameters, ShardPlace place)
+    : inner_(inner),
+      parameters_(std::move(parameters)),
+      indices_(indices_of(parameters_.tensors)),
+      place_(std::move(place)),
+      follows_buckets_(place_.reducer != nullptr && place_.cuts_parameters) {
+  if (follows_buckets_) {
+    buckets_ = place_.reducer->buckets();
+  }
+  use(cut(place_.exchange->count()));
+  make_own_pieces();
+}
+
+std::vector<Shard> ShardedParts::cut(int64_t count) const {
+  if (follows_buckets_) {
+    return cut_buckets(buckets_, indices_, place_.layout);
+  }
+  std::vector<int64_t> numels;
+  for (const at::Tensor& parameter : parameters_.tensors) {
+    numels.push_back(parameter.numel());
+  }
+  return place_.cuts_parameters ? cut_pieces(numels, count) : cut_whole(numels, count);
+}
+
+// Other copies of the shards may have larger ones.
+void ShardedParts::use(std::vector<Shard> shards) {
+  shards_ = std::move(shards);
+  std::vector<int64_t> numels;
+  for (const Shard& shard : shards_) {
+    numels.push_back(elements_of(shard));
+  }
+  int64_t largest = std::ranges::max(numels);
+  for (const int64_t count : place_.exchange->counts()) {
+    for (const Shard& shard : count == place_.exchange->count() ? std::vector<Shard>() : cut(count)) {
+      largest = std::max(largest, elements_of(shard));
+    }
+  }
+  place_.exchange->set_sizes(std::move(numels), largest);
+}
+
+// Masters begin with the parameters' values.
+void ShardedParts::make_own_pieces() {
+  own_.clear();
+  for (const Piece& piece : own_shard()) {
+    const at::Tensor& parameter = parameters_.tensors[piece.parameter];
+    const at::Tensor part = place_.cuts_parameters ? memory_of(parameter, piece) : parameter;
+    own_.push_back(has_masters() ? part.detach().clone() : part);
+  }
+  replace_parameters();
+}
+
+// Replaces the parameters in the optimizer's groups by this rank's pieces of them.
+void ShardedParts::replace_parameters() {
+  for (auto& group : inner_.param_groups()) {
+    group.params().clear();
+  }
+  for (size_t i = 0; i < own_.size(); ++i) {
+    inner_.param_groups()[parameters_.groups[own_shard()[i].parameter]].params().push_back(own_[i]);
+  }
+}
+
+// The buckets of the last backward pass may have other parameters than those before.
+void ShardedParts::follow_buckets() {
+  if (!follows_buckets_) {
+    return;
+  }
+  std::vector<std::vector<at::Tensor>> buckets = place_.reducer->buckets();
+  if (!are_same(buckets, buckets_)) {
+    buckets_ = std::move(buckets);
+    move_to(cut(place_.exchange->count()));
+  }
+  follows_buckets_ = !place_.reducer->buckets_are_settled();
+}
+
+// A rank that fails alone takes part in the exchange, so that the others fail instead of waiting.
+void ShardedParts::step() {
+  const at::NoGradGuard no_grad;
+  follow_buckets();
+  has_state_ = true;
+  std::exception_ptr failure;
+  try {
+    step_own_pieces();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  exchange_parameters(failure);
+  for (const at::Tensor& parameter : parameters_.tensors) {
+    parameter.unsafeGetTensorImpl()->bump_version();  // As an operator that changes it.
+  }
+}
+
+void ShardedParts::exchange_parameters(const std::exception_ptr& failure) {
+  std::vector<Elements> elements;
+  for (const Shard& shard : shards_) {
+    elements.push_back(elements_of_parameters(shard));
+  }
+  const int64_t sent_before = place_.exchange->bytes_sent();
+  if (has_masters()) {
+    place_.over_all->add_differences(kParameters, *place_.differences, Elements(masters()), elements, failure);
+  } else {
+    place_.exchange->run(kParameters, elements, failure);
+  }
+  payload_bytes_sent_ += place_.exchange->bytes_sent() - sent_before;
+}
+
+// The pieces do not keep their gradients, which are views of others: LibTorch's zero_grad refuses views.
+void ShardedParts::step_own_pieces() {
+  pass_gradients();
+  const auto forget = c10::make_scope_exit([this] {
+    for (size_t i = 0; i < own_.size(); ++i) {
+      if (!own_[i].is_same(parameters_.tensors[own_shard()[i].parameter])) {
+        own_[i].mutable_grad() = at::Tensor();
+      }
+    }
+  });
+  inner_.step();
+}
+
+void ShardedParts::pass_gradients() {
+  const Shard& own = own_shard();
+  for (size_t i = 0; i < own.size(); ++i) {
+    const at::Tensor gradient = gradient_of(own[i]);
+    if (!place_.cuts_parameters) {
+      own_[i].mutable_grad() = parameters_.tensors[own[i].parameter].grad();
+    } else {
+      own_[i].mutable_grad() = gradient;
+    }
+  }
+}
+
+// The memory of the piece's gradient: [numel], or undefined. The parameter gets a gradient with its own order in
+// memory.
+at::Tensor ShardedParts::gradient_of(const Piece& piece) const {
+  at::Tensor parameter = parameters_.tensors[piece.parameter];
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined()) {
+    return {};
+  }
+  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "a gradient of layout ", gradient.layout(),
+                    " cannot be sharded");
+  if (gradient.strides() != parameter.strides()) {
+    parameter.mutable_grad() = at::empty_like(parameter).copy_(gradient);
+  }
+  return memory_of(parameter.grad(), piece);
+}
+
+std::vector<at::Tensor> ShardedParts::own_gradients() {
+  follow_buckets();
+  std::vector<at::Tensor> gradients;
+  for (const Piece& piece : own_shard()) {
+    if (const at::Tensor gradient = gradient_of(piece); gradient.defined()) {
+      gradients.push_back(gradient);
+    }
+  }
+  return gradients;
+}
+
+// Numbers of all ranks with a shard; those of other ranks are empty.
+std::vector<std::vector<int64_t>> ShardedParts::gather_numbers(const std::string& name,
+                                                               const std::vector<int64_t>& own) {
+  std::vector<int64_t> counts;
+  for (const Shard& shard : shards_) {
+    counts.push_back(shard.empty() ? 0 : std::ssize(own));
+  }
+  return place_.exchange->all_gather(name, counts, own_shard().empty() ? std::vector<int64_t>() : own);
+}
+
+double ShardedParts::gradient_norm() {
+  const std::vector<at::Tensor> gradients = own_gradients();
+  std::vector<cpu::GradientPiece> pieces;
+  for (const at::Tensor& gradient : gradients) {
+    pieces.push_back({gradient.const_data_ptr<float>(), gradient.numel()});
+  }
+  float greatest = 0;
+  const auto own_greatest = std::bit_cast<int32_t>(cpu::greatest_magnitude(pieces));
+  for (const std::vector<int64_t>& of_rank : gather_numbers(kNorm, {own_greatest})) {
+    for (const int64_t bits : of_rank) {
+      greatest = cpu::larger_magnitude(greatest, std::bit_cast<float>(static_cast<int32_t>(bits)));
+    }
+  }
+  const cpu::SquareSum own_sum = cpu::sum_of_squares(pieces, greatest);
+  cpu::SquareSum sum;
+  for (const std::vector<int64_t>& of_rank :
+       gather_numbers(kNorm, {std::bit_cast<int64_t>(own_sum.low), std::bit_cast<int64_t>(own_sum.high)})) {
+    if (!of_rank.empty()) {
+      sum.add(cpu::SquareSum{std::bit_cast<uint64_t>(of_rank[0]), std::bit_cast<uint64_t>(of_rank[1])});
+    }
+  }
+  return cpu::norm_of_sum(sum, greatest);
+}
+
+double ShardedParts::largest_difference() {
+  double largest = 0;
+  if (!has_masters()) {
+    return largest;
+  }
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> own_masters = masters();
+  for (size_t i = 0; i < own_masters.size(); ++i) {
+    const Piece& piece = own_shard()[i];
+    const at::Tensor difference = own_masters[i] - memory_of(parameters_.tensors[piece.parameter], piece);
+    largest = std::max(largest, difference.abs().max().item<double>());
+  }
+  for (const std::vector<int64_t>& of_rank : gather_numbers(kDifference, {std::bit_cast<int64_t>(largest)})) {
+    for (const int64_t bits : of_rank) {
+      largest = std::max(largest, std::bit_cast<double>(bits));
+    }
+  }
+  return largest;
+}
+
+Elements ShardedParts::elements_of_parameters(const Shard& shard) const {
+  Elements elements;
+  for (const Piece& piece : shard) {
+    elements.add(memory_of(parameters_.tensors[piece.parameter], piece));
+  }
+  return elements;
+}
+
+// The memory of this rank's pieces: [numel] each.
+std::vector<at::Tensor> ShardedParts::masters() const {
+  std::vector<at::Tensor> memory;
+  for (size_t i = 0; i < own_.size(); ++i) {
+    memory.push_back(memory_of(own_[i], {0, 0, own_[i].numel()}));
+  }
+  return memory;
+}
+
+void ShardedParts::zero_grad() {
+  for (at::Tensor parameter : parameters_.tensors) {
+    parameter.mutable_grad() = at::Tensor();
+  }
+}
+
+int64_t ShardedParts::elements() const {
+  int64_t elements = 0;
+  for (const Shard& shard : shards_) {
+    elements += elements_of(shard);
+  }
+  return elements;
+}
+
+}  // namespace narrowcast::sharding
