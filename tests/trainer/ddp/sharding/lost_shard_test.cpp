@@ -13,6 +13,7 @@
 namespace narrowcast::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -25,8 +26,10 @@ TEST(LostShardDeathTest, TheOtherRanksOfTheNodeFail) {
     sharded.step();
     if (rank == 1) ::_exit(kDies);
     training.compute_gradients(2);
+    // If the other rank has given up before this rank begins, the node's memory refuses the exchange.
     EXPECT_THAT(error_message<c10::DistBackendError>([&] { sharded.step(); }),
-                HasSubstr("exchange of shards: waiting for rank 1 on the same node failed"));
+                AnyOf(HasSubstr("exchange of shards: waiting for rank 1 on the same node failed"),
+                      HasSubstr("of this node cancelled an exchange")));
   };
   EXPECT_THAT(fork_ranks(3, body), ElementsAre(kRankPassed, kDies, kRankPassed));
 }
