@@ -56,7 +56,7 @@ class SwitchingHook : public hooks::CommHook {
   }
 
   // With a sharded optimizer. The exact hook averages all elements, and so the shards.
-  std::vector<int64_t> average_shards(hooks::ShardRounding rounding) override {
+  std::vector<int64_t> average_shards(std::optional<hooks::ShardRounding> rounding) override {
     return coarse_->average_shards(rounding);
   }
   void rescale_state(double factor) override { coarse_->rescale_state(factor); }

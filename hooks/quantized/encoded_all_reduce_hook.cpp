@@ -57,16 +57,20 @@ c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_engine(cons
 
 // A variable format deals out the elements of a bucket, and its residuals count in that order. Shards are runs of
 // elements, so the array's own order is used for them.
-std::vector<int64_t> EncodedAllReduceHook::average_shards(ShardRounding rounding) {
+std::vector<int64_t> EncodedAllReduceHook::average_shards(std::optional<ShardRounding> rounding) {
   if (codec_ || options_.device.value_or(at::kCPU) != at::kCPU) {
     return {};
   }
   const WireFormat format = options_.wire.format.value();
-  TORCH_CHECK_VALUE(!options_.wire.error_feedback || !codec::wire::is_variable(format), "hook ", name(),
+  TORCH_CHECK_VALUE(!rounding || !options_.wire.error_feedback || !codec::wire::is_variable(format), "hook ", name(),
                     ": error_feedback in format ", format,
-                    " is not possible with an optimizer that is sharded over "
-                    "all ranks");
-  result_ = rounding == ShardRounding::kOnce ? collectives::Result::kShard : collectives::Result::kShardOfWhole;
+                    " is not possible with an optimizer that is sharded over all ranks");
+  if (!rounding) {
+    result_ = collectives::Result::kWhole;
+  } else {
+    result_ = rounding == ShardRounding::kOnce ? collectives::Result::kShard : collectives::Result::kShardOfWhole;
+  }
+  scratch_ = {};
   return layout().node_of_rank();
 }
 

@@ -40,7 +40,7 @@ class EncodedAllReduceHook : public TableHook {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   std::string nodes() const override;
   // On the CPU, in a wire format.
-  std::vector<int64_t> average_shards(ShardRounding rounding) override;
+  std::vector<int64_t> average_shards(std::optional<ShardRounding> rounding) override;
 
  protected:
   // Returns the call for the next bucket, immediately before it starts. `parameters` is empty unless the wire options

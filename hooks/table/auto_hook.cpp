@@ -286,16 +286,15 @@ HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
                   at::tensor({candidate.cost.seconds, candidate.cost.seconds_per_element, candidate.sent.seconds,
                               candidate.sent.seconds_per_element},
                              at::kDouble));
-    for (auto& [name, tensor] : hooks_[i]->state(parameters)) {
-      state.emplace(key_of(candidate.name, name), tensor);
-    }
+    for (auto& [name, tensor] : hooks_[i]->state(parameters)) state.emplace(key_of(candidate.name, name), tensor);
   }
   return state;
 }
 
-// Candidates that average all elements do so with shards as well. The others have the same nodes.
-std::vector<int64_t> AutoHook::average_shards(ShardRounding rounding) {
+// All candidates have the same nodes. Predictions are of whole averages, so the link is not watched from now on.
+std::vector<int64_t> AutoHook::average_shards(std::optional<ShardRounding> rounding) {
   for (const auto& hook : hooks_) hook->average_shards(rounding);
+  window_ = std::numeric_limits<int64_t>::max();
   return nodes_->layout.node_of_rank();
 }
 

@@ -72,7 +72,7 @@ class AutoHook final : public TableHook {
   void rescale_state(double factor) override {
     for (const auto& hook : hooks_) hook->rescale_state(factor);
   }
-  std::vector<int64_t> average_shards(ShardRounding rounding) override;
+  std::vector<int64_t> average_shards(std::optional<ShardRounding> rounding) override;
 
   // Number of detected changes of the link.
   int64_t changes() const { return changes_; }

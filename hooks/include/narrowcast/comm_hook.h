@@ -115,11 +115,11 @@ class CommHook : public c10d::CommHookInterface {
   // when the loss scale changes; the factor is the new scale divided by the old one.
   virtual void rescale_state(double /*factor*/) {}
 
-  // For a sharded optimizer, before the first bucket, on all ranks: from now on a future's value needs the mean only in
-  // this rank's shard of the bucket, and may have anything in other elements. Returns the node of each rank, which is
-  // the same on all ranks: shards follow from these nodes (ShardedOptimizer). Empty if the hook averages all elements
-  // as before, because it would not save bytes. Throws c10::ValueError for an option of the hook that excludes shards.
-  virtual std::vector<int64_t> average_shards(ShardRounding /*rounding*/) { return {}; }
+  // For a sharded optimizer, between steps, on all ranks: from now on a future's value needs the mean only in this
+  // rank's shard of the bucket, and may have anything in other elements. Without a rounding it needs all again. Returns
+  // the node of each rank, the same on all ranks: shards follow from these nodes (ShardedOptimizer). Empty if the hook
+  // averages all elements in any case. Throws c10::ValueError for an option of the hook that excludes shards.
+  virtual std::vector<int64_t> average_shards(std::optional<ShardRounding> /*rounding*/) { return {}; }
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
   virtual bool keeps_replicas_equal() const { return true; }

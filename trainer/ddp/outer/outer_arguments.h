@@ -14,17 +14,20 @@
 
 namespace narrowcast {
 
+int64_t elements_of(const std::vector<at::Tensor>& parameters);
+
+}  // namespace narrowcast
+
+namespace NARROWCAST_EXPORT narrowcast {  // Used by our other libraries as well.
+
 // The parameters that get gradients, each once, in the order of the groups. Throws c10::ValueError if there is none, or
 // if one cannot be exchanged: see OuterOptimizer's constructor.
-NARROWCAST_EXPORT std::vector<at::Tensor> outer_parameters_of(const torch::optim::Optimizer& optimizer);
-
-int64_t elements_of(const std::vector<at::Tensor>& parameters);
+std::vector<at::Tensor> outer_parameters_of(const torch::optim::Optimizer& optimizer);
 
 // Returns the options that `read_options` returns, once they and the optimizer's parameters are valid and the same on
 // all ranks. A collective. If reading or a check throws a c10::ValueError or c10::TypeError on one rank, all ranks
 // throw it. c10::DistBackendError if a peer fails.
-NARROWCAST_EXPORT OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner,
-                                                      const ProcessGroupPtr& group,
-                                                      const std::function<OuterOptions()>& read_options);
+OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner, const ProcessGroupPtr& group,
+                                    const std::function<OuterOptions()>& read_options);
 
 }  // namespace narrowcast

@@ -136,6 +136,7 @@ void GradientReducer::sync_buffers() {
 // others must learn it before they wait for this rank in a collective of c10d, such as the rebuilding of the Reducer.
 void GradientReducer::begin_pass() {
   passes_->count();
+  check_shards();
   const std::string difference = synchronise_ ? parameters_->difference() : "";
   if (keeps_replicas_equal()) {
     if (!difference.empty()) {
@@ -235,8 +236,6 @@ std::string GradientReducer::unused_parameters() const {
   return names.empty() ? "some parameters" : c10::str("parameters ", describe_names(names));
 }
 
-std::vector<std::vector<at::Tensor>> GradientReducer::buckets() const { return bucket_parameters(*reducer_); }
-
 bool GradientReducer::settle_buckets() {
   with_network_errors(group_->getRank(), "rebuilding buckets", [&] {
     if (chooser_ != nullptr) {
@@ -291,6 +290,7 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
     return outputs;
   }
   backward_->arm();
+  has_averaged_shards_ = averages_shards_;
   if (keeps_replicas_equal()) {
     passes_->arm();
   }

@@ -12,12 +12,12 @@
 namespace narrowcast::sharding {
 namespace {
 
-// Elements that a rank puts into its node's memory in one job, of the ranks on all nodes together. Parts must begin at
-// blocks of every format.
+// Elements of a shard in one job. A rank holds the messages of as many ranks as there are nodes, of two jobs. Messages
+// that are too small cost more than they save. Parts must begin at blocks of every format.
 int64_t elements_of_a_part(const node::NodeLayout& layout) {
   constexpr int64_t kMostNumel = int64_t{1} << 20;
-  const int64_t messages = layout.has_levels() ? layout.nodes() : 1;
-  return std::max<int64_t>(kMostNumel / messages / cpu::kWireGrain, 1) * cpu::kWireGrain;
+  constexpr int64_t kLeastNumel = int64_t{1} << 16;
+  return std::max(kMostNumel / layout.nodes(), kLeastNumel) / cpu::kWireGrain * cpu::kWireGrain;
 }
 
 uint8_t* bytes_at(std::byte* message) { return reinterpret_cast<uint8_t*>(message); }
@@ -31,7 +31,7 @@ GroupExchange::GroupExchange(ProcessGroupPtr group, std::shared_ptr<const node::
       engine_(engine::Engine::for_group(group_)),
       memory_(std::make_shared<collectives::MessageMemory>()),
       most_numel_(elements_of_a_part(nodes_->layout)),
-      decoded_(at::empty({most_numel_})) {}
+      decoded_(at::empty({most_numel_}, at::kFloat)) {}
 
 void GroupExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
   numels_ = std::move(numels);

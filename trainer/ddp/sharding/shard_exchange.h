@@ -1,6 +1,7 @@
 // Exchanges of the shards that ranks hold.
 #pragma once
 
+#include <c10/util/ScopeExit.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -52,6 +53,9 @@ inline void submit_and_wait(const ProcessGroupPtr& group, engine::Engine& engine
                             const std::vector<std::shared_ptr<engine::Job>>& jobs) {
   with_network_errors(group->getRank(), step, [&] {
     std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    const auto wait_for_all = c10::make_scope_exit([&] {
+      for (const auto& future : futures) future->wait();
+    });
     for (const auto& job : jobs) {
       futures.push_back(engine.submit(job));
     }

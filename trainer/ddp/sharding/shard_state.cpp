@@ -98,10 +98,10 @@ std::vector<std::string> ShardedParts::names_in(const std::vector<hooks::NamedPa
     by_parameter.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
   }
   std::vector<std::string> names;
-  for (size_t i = 0; i < parameters_.tensors.size(); ++i) {
-    const auto found = by_parameter.find(parameters_.tensors[i].unsafeGetTensorImpl());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto found = by_parameter.find(parameters_[i].unsafeGetTensorImpl());
     TORCH_CHECK_VALUE(found != by_parameter.end(), "parameter ", i, " of the optimizer, of sizes ",
-                      parameters_.tensors[i].sizes(), ", has no name");
+                      parameters_[i].sizes(), ", has no name");
     names.push_back(found->second);
   }
   return names;
@@ -182,8 +182,8 @@ hooks::HookState ShardedParts::state(const std::vector<hooks::NamedParameter>& n
   const auto gather_whole = [&](const std::vector<at::Tensor>& values, const std::string& entry, const auto& has) {
     PieceMemory whole;
     std::vector<at::Tensor> gathered;
-    for (size_t i = 0; is_rank_0 && i < parameters_.tensors.size(); ++i) {
-      gathered.push_back(at::zeros_like(parameters_.tensors[i]));
+    for (size_t i = 0; is_rank_0 && i < parameters_.size(); ++i) {
+      gathered.push_back(at::zeros_like(parameters_[i]));
       whole.pieces.push_back({i, 0, gathered[i].numel()});
       whole.memory.push_back(memory_of_whole(gathered[i]));
     }
@@ -222,9 +222,9 @@ void ShardedParts::load_state(const hooks::HookState& saved, const std::vector<h
   hooks::HookState left = saved;
   std::vector<std::optional<ParameterState>> states;
   std::vector<at::Tensor> saved_masters;
-  for (size_t i = 0; i < parameters_.tensors.size(); ++i) {
-    const at::Tensor& parameter = parameters_.tensors[i];
-    const auto& options = inner_.param_groups()[parameters_.groups[i]].options();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    const auto& options = inner_.param_groups()[groups_[i]].options();
     states.push_back(take_state(optimizer_kind, options, names[i], parameter, left));
     saved_masters.push_back(take_master(names[i], parameter, left));
   }
@@ -232,7 +232,7 @@ void ShardedParts::load_state(const hooks::HookState& saved, const std::vector<h
   has_state_ = true;
   const Shard& own = own_shard();
   for (size_t i = 0; i < own.size(); ++i) {
-    const at::Tensor& parameter = parameters_.tensors[own[i].parameter];
+    const at::Tensor& parameter = parameters_[own[i].parameter];
     const auto in_memory_order = [&](const at::Tensor& tensor) { return at::empty_like(parameter).copy_(tensor); };
     if (has_masters()) {
       const at::Tensor& master = saved_masters[own[i].parameter];
@@ -265,7 +265,7 @@ void ShardedParts::move_to(std::vector<Shard> shards) {
   const auto moved = [&](const std::vector<at::Tensor>& values) {
     PieceMemory memory{target, {}};
     for (const Piece& piece : target) {
-      memory.memory.push_back(at::zeros({piece.numel}));
+      memory.memory.push_back(at::zeros({piece.numel}, at::kFloat));
     }
     gather(values, memory);
     return memory.memory;

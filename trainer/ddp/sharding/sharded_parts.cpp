@@ -2,12 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "ops/cpu/optimizer/gradient_norm.h"
@@ -27,6 +27,9 @@ std::unordered_map<const at::TensorImpl*, size_t> indices_of(const std::vector<a
   return indices;
 }
 
+// NaN if one of them is NaN.
+double larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
+
 bool are_same(const std::vector<std::vector<at::Tensor>>& a, const std::vector<std::vector<at::Tensor>>& b) {
   return std::ranges::equal(a, b, [](const auto& bucket, const auto& other) {
     return std::ranges::equal(bucket, other, [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
@@ -35,10 +38,11 @@ bool are_same(const std::vector<std::vector<at::Tensor>>& a, const std::vector<s
 
 }  // namespace
 
-ShardedParts::ShardedParts(torch::optim::Optimizer& inner, OptimizerParameters parameters, ShardPlace place)
+ShardedParts::ShardedParts(torch::optim::Optimizer& inner, ShardRequest request, ShardPlace place)
     : inner_(inner),
-      parameters_(std::move(parameters)),
-      indices_(indices_of(parameters_.tensors)),
+      parameters_(std::move(request.parameters)),
+      groups_(std::move(request.groups)),
+      indices_(indices_of(parameters_)),
       place_(std::move(place)),
       follows_buckets_(place_.reducer != nullptr && place_.cuts_parameters) {
   if (follows_buckets_) {
@@ -48,15 +52,18 @@ ShardedParts::ShardedParts(torch::optim::Optimizer& inner, OptimizerParameters p
   make_own_pieces();
 }
 
+// The hook averages all elements again.
+ShardedParts::~ShardedParts() {
+  if (place_.reducer != nullptr) {
+    place_.reducer->average_shards(std::nullopt);
+  }
+}
+
 std::vector<Shard> ShardedParts::cut(int64_t count) const {
   if (follows_buckets_) {
     return cut_buckets(buckets_, indices_, place_.layout);
   }
-  std::vector<int64_t> numels;
-  for (const at::Tensor& parameter : parameters_.tensors) {
-    numels.push_back(parameter.numel());
-  }
-  return place_.cuts_parameters ? cut_pieces(numels, count) : cut_whole(numels, count);
+  return sharding::cut(parameters_, count, ShardOptions().whole_parameters(!place_.cuts_parameters));
 }
 
 // Other copies of the shards may have larger ones.
@@ -75,15 +82,21 @@ void ShardedParts::use(std::vector<Shard> shards) {
   place_.exchange->set_sizes(std::move(numels), largest);
 }
 
-// Masters begin with the parameters' values.
 void ShardedParts::make_own_pieces() {
   own_.clear();
   for (const Piece& piece : own_shard()) {
-    const at::Tensor& parameter = parameters_.tensors[piece.parameter];
+    const at::Tensor& parameter = parameters_[piece.parameter];
     const at::Tensor part = place_.cuts_parameters ? memory_of(parameter, piece) : parameter;
     own_.push_back(has_masters() ? part.detach().clone() : part);
   }
   replace_parameters();
+}
+
+// Masters begin with the values that the parameters have before the first step.
+void ShardedParts::take_masters() {
+  for (size_t i = 0; has_masters() && i < own_.size(); ++i) {
+    memory_of(own_[i], {0, 0, own_[i].numel()}).copy_(memory_of(parameters_[own_shard()[i].parameter], own_shard()[i]));
+  }
 }
 
 // Replaces the parameters in the optimizer's groups by this rank's pieces of them.
@@ -92,7 +105,7 @@ void ShardedParts::replace_parameters() {
     group.params().clear();
   }
   for (size_t i = 0; i < own_.size(); ++i) {
-    inner_.param_groups()[parameters_.groups[own_shard()[i].parameter]].params().push_back(own_[i]);
+    inner_.param_groups()[groups_[own_shard()[i].parameter]].params().push_back(own_[i]);
   }
 }
 
@@ -113,7 +126,9 @@ void ShardedParts::follow_buckets() {
 void ShardedParts::step() {
   const at::NoGradGuard no_grad;
   follow_buckets();
-  has_state_ = true;
+  if (!std::exchange(has_state_, true)) {
+    take_masters();
+  }
   std::exception_ptr failure;
   try {
     step_own_pieces();
@@ -121,7 +136,7 @@ void ShardedParts::step() {
     failure = std::current_exception();
   }
   exchange_parameters(failure);
-  for (const at::Tensor& parameter : parameters_.tensors) {
+  for (const at::Tensor& parameter : parameters_) {
     parameter.unsafeGetTensorImpl()->bump_version();  // As an operator that changes it.
   }
 }
@@ -145,7 +160,7 @@ void ShardedParts::step_own_pieces() {
   pass_gradients();
   const auto forget = c10::make_scope_exit([this] {
     for (size_t i = 0; i < own_.size(); ++i) {
-      if (!own_[i].is_same(parameters_.tensors[own_shard()[i].parameter])) {
+      if (!own_[i].is_same(parameters_[own_shard()[i].parameter])) {
         own_[i].mutable_grad() = at::Tensor();
       }
     }
@@ -158,7 +173,7 @@ void ShardedParts::pass_gradients() {
   for (size_t i = 0; i < own.size(); ++i) {
     const at::Tensor gradient = gradient_of(own[i]);
     if (!place_.cuts_parameters) {
-      own_[i].mutable_grad() = parameters_.tensors[own[i].parameter].grad();
+      own_[i].mutable_grad() = parameters_[own[i].parameter].grad();
     } else {
       own_[i].mutable_grad() = gradient;
     }
@@ -168,7 +183,7 @@ void ShardedParts::pass_gradients() {
 // The memory of the piece's gradient: [numel], or undefined. The parameter gets a gradient with its own order in
 // memory.
 at::Tensor ShardedParts::gradient_of(const Piece& piece) const {
-  at::Tensor parameter = parameters_.tensors[piece.parameter];
+  at::Tensor parameter = parameters_[piece.parameter];
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined()) {
     return {};
@@ -235,12 +250,12 @@ double ShardedParts::largest_difference() {
   const std::vector<at::Tensor> own_masters = masters();
   for (size_t i = 0; i < own_masters.size(); ++i) {
     const Piece& piece = own_shard()[i];
-    const at::Tensor difference = own_masters[i] - memory_of(parameters_.tensors[piece.parameter], piece);
-    largest = std::max(largest, difference.abs().max().item<double>());
+    const at::Tensor difference = own_masters[i] - memory_of(parameters_[piece.parameter], piece);
+    largest = larger(largest, difference.abs().max().item<double>());
   }
   for (const std::vector<int64_t>& of_rank : gather_numbers(kDifference, {std::bit_cast<int64_t>(largest)})) {
     for (const int64_t bits : of_rank) {
-      largest = std::max(largest, std::bit_cast<double>(bits));
+      largest = larger(largest, std::bit_cast<double>(bits));
     }
   }
   return largest;
@@ -249,7 +264,7 @@ double ShardedParts::largest_difference() {
 Elements ShardedParts::elements_of_parameters(const Shard& shard) const {
   Elements elements;
   for (const Piece& piece : shard) {
-    elements.add(memory_of(parameters_.tensors[piece.parameter], piece));
+    elements.add(memory_of(parameters_[piece.parameter], piece));
   }
   return elements;
 }
@@ -264,7 +279,7 @@ std::vector<at::Tensor> ShardedParts::masters() const {
 }
 
 void ShardedParts::zero_grad() {
-  for (at::Tensor parameter : parameters_.tensors) {
+  for (at::Tensor parameter : parameters_) {
     parameter.mutable_grad() = at::Tensor();
   }
 }

@@ -14,6 +14,7 @@
 #include <narrowcast/sharded_optimizer.h>
 #include "trainer/ddp/sharding/group_exchange.h"
 #include "trainer/ddp/sharding/optimizer_kinds.h"
+#include "trainer/ddp/sharding/shard_agreement.h"
 #include "trainer/ddp/sharding/shard_exchange.h"
 #include "trainer/ddp/sharding/shards.h"
 
@@ -31,12 +32,6 @@ struct ShardPlace {
   std::optional<WireFormat> differences = std::nullopt;  // How differences are sent; empty without masters.
 };
 
-// What the optimizer had before it was sharded.
-struct OptimizerParameters {
-  std::vector<at::Tensor> tensors;  // Those that get gradients, each once, in the order of the groups.
-  std::vector<size_t> groups;       // By parameter, the index of its group.
-};
-
 // The functions of the same names are ShardedOptimizer's.
 class ShardedParts {
  public:
@@ -46,7 +41,10 @@ class ShardedParts {
   static std::unique_ptr<ShardedParts> over_all(torch::optim::Optimizer& inner, GradientReducer& reducer,
                                                 const ShardOptions& options);
 
-  ShardedParts(torch::optim::Optimizer& inner, OptimizerParameters parameters, ShardPlace place);
+  ShardedParts(torch::optim::Optimizer& inner, ShardRequest request, ShardPlace place);
+  ~ShardedParts();
+  ShardedParts(const ShardedParts&) = delete;
+  ShardedParts& operator=(const ShardedParts&) = delete;
 
   void step();
   void zero_grad();
@@ -81,6 +79,7 @@ class ShardedParts {
   std::vector<Shard> cut(int64_t count) const;
   void use(std::vector<Shard> shards);
   void make_own_pieces();
+  void take_masters();
   void replace_parameters();
   void follow_buckets();
   void move_to(std::vector<Shard> shards);
@@ -103,7 +102,8 @@ class ShardedParts {
   void gather(const std::vector<at::Tensor>& own_values, const PieceMemory& target);
 
   torch::optim::Optimizer& inner_;
-  const OptimizerParameters parameters_;
+  const std::vector<at::Tensor> parameters_;
+  const std::vector<size_t> groups_;  // The parameters belong to these groups of the optimizer.
   const std::unordered_map<const at::TensorImpl*, size_t> indices_;  // Of the parameters in their list.
   const ShardPlace place_;
   bool follows_buckets_;    // Until the buckets are settled.

@@ -10,13 +10,9 @@
 namespace narrowcast::collectives {
 namespace {
 
-// Adds a residual to the array's elements, once.
-void take_residual(float* residual, const at::Tensor& elements) {
-  if (residual != nullptr && elements.numel() > 0) {
-    const at::Tensor values = at::from_blob(residual, {elements.numel()}, at::kFloat);
-    elements.add_(values);
-    values.zero_();
-  }
+// A residual as a tensor, [n]; undefined if there is none.
+at::Tensor tensor_of(float* residual, int64_t begin, int64_t numel) {
+  return residual == nullptr ? at::Tensor() : at::from_blob(residual + begin, {numel}, at::kFloat);
 }
 
 class OwnMean final : public FirstHop {
@@ -69,9 +65,14 @@ class OwnMean final : public FirstHop {
     const Segment& range = elements.range;
     const Segment shard = shard_of(options().rank, options().world_size, call().array.numel());
     const at::Tensor values = call().array.narrow(0, range.begin, range.numel);
-    take_residual(residuals.own == nullptr ? nullptr : residuals.own + range.begin, values);
+    const at::Tensor own = tensor_of(residuals.own, range.begin, range.numel);
+    const at::Tensor mean = tensor_of(residuals.mean, range.begin - shard.begin, range.numel);
+    if (own.defined()) values.add_(own);
     codec().average(parts, elements);
-    take_residual(residuals.mean == nullptr ? nullptr : residuals.mean + (range.begin - shard.begin), values);
+    if (mean.defined()) values.add_(mean);
+    const at::Tensor has_arrived = values.isfinite();
+    if (own.defined()) own.masked_fill_(has_arrived, 0);
+    if (mean.defined()) mean.masked_fill_(has_arrived, 0);
   }
 
   const bool rounds_part_;  // This rank's part, as the parts that it sends.

@@ -151,9 +151,9 @@ class NARROWCAST_EXPORT GradientReducer {
   // The parameters in each bucket, in the order of their gradients there; buckets in the order in which they are sent.
   std::vector<std::vector<at::Tensor>> buckets() const;
   // CommHook::average_shards of the hook; empty without one.
-  std::vector<int64_t> average_shards(hooks::ShardRounding rounding) {
-    return hook_ == nullptr ? std::vector<int64_t>() : hook_->average_shards(rounding);
-  }
+  std::vector<int64_t> average_shards(std::optional<hooks::ShardRounding> rounding);
+  // Whether the last average_shards had a rounding. Gradients must then be made undefined between two averaged passes.
+  bool averages_shards() const { return averages_shards_; }
 
  private:
   // The state of a static graph, from its first forward on.
@@ -170,6 +170,7 @@ class NARROWCAST_EXPORT GradientReducer {
   std::function<void()> static_reduction() const;
   void use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit);
   std::vector<std::vector<size_t>> aligned(std::vector<std::vector<size_t>> buckets) const;
+  void check_shards();
   void prepare_for_forward();
   void rebuild();
   bool rebuild_reducer();
@@ -195,6 +196,8 @@ class NARROWCAST_EXPORT GradientReducer {
   const std::shared_ptr<StaticGraph> static_graph_;  // Shared with backward passes, which can outlive this object.
   bool synchronise_ = true;
   bool buffers_due_ = false;
+  bool averages_shards_ = false;
+  bool has_averaged_shards_ = false;  // Since the gradients were undefined.
 };
 
 }  // namespace narrowcast

@@ -1,0 +1,88 @@
+#include "trainer/ddp/sharding/shard_agreement.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+
+#include <narrowcast/network_errors.h>
+#include "ops/comm/groups/agree.h"
+
+namespace narrowcast::sharding {
+namespace {
+
+void check_parameter(const at::Tensor& parameter, size_t index) {
+  TORCH_CHECK_VALUE(parameter.is_cpu(), "parameter ", index, " of the optimizer is on ", parameter.device(),
+                    ", but shards are exchanged in the memory of a node: it must be on the CPU");
+  TORCH_CHECK_VALUE(parameter.scalar_type() == at::kFloat, "parameter ", index, " of the optimizer is ",
+                    parameter.scalar_type(), ", but must be float32");
+  TORCH_CHECK_VALUE(parameter.is_non_overlapping_and_dense(), "parameter ", index, " of the optimizer, of sizes ",
+                    parameter.sizes(), " and strides ", parameter.strides(), ", has holes or overlaps in memory");
+}
+
+void check_request(const ShardRequest& request) {
+  const auto node_size = request.options.node_size();
+  TORCH_CHECK_VALUE(node_size.value_or(1) >= 1, "node_size: must be at least 1, but is ", *node_size);
+  TORCH_CHECK_VALUE(!request.parameters.empty(), "the optimizer has no parameter that requires a gradient");
+  for (size_t i = 0; i < request.parameters.size(); ++i) {
+    check_parameter(request.parameters[i], i);
+  }
+}
+
+std::vector<NamedValue> compared_values(const ShardRequest& request) {
+  const auto node_size = request.options.node_size();
+  std::vector<NamedValue> values = request.values;
+  values.push_back({"whole_parameters", request.options.whole_parameters() ? "true" : "false"});
+  values.push_back({"node_size", node_size ? c10::str(*node_size) : "not set"});
+  values.push_back({"the number of parameters", c10::str(request.parameters.size())});
+  for (size_t i = 0; i < request.parameters.size(); ++i) {
+    const at::Tensor& parameter = request.parameters[i];
+    values.push_back({c10::str("parameter ", i), c10::str(parameter.sizes(), " with strides ", parameter.strides(),
+                                                          " in group ", request.groups[i])});
+  }
+  return values;
+}
+
+}  // namespace
+
+ShardRequest agree_on_shards(const ProcessGroupPtr& group, const std::function<ShardRequest()>& read) {
+  TORCH_CHECK_VALUE(group->getSize() > 1, "an optimizer cannot be sharded in a group of one rank");
+  ShardRequest request;
+  const auto check = [&] {
+    request = read();
+    check_request(request);
+  };
+  collectives::agree(group, {.call = "ShardedOptimizer", .refusal = collectives::refusal_of(check)});
+  check_equal_on_all_ranks(group, compared_values(request));
+  return request;
+}
+
+std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr& group,
+                                                          std::optional<int64_t> node_size) {
+  auto nodes = with_network_errors(group->getRank(), "finding the ranks of each node",
+                                   [&] { return node::find_nodes(group, node_size); });
+  TORCH_CHECK_VALUE(nodes->layout.has_levels(), "an optimizer cannot be sharded within nodes, because ",
+                    nodes->why_flat.empty() ? "every node has one rank" : nodes->why_flat);
+  return nodes;
+}
+
+std::vector<Shard> cut(const std::vector<at::Tensor>& parameters, int64_t count, const ShardOptions& options) {
+  std::vector<int64_t> numels;
+  for (const at::Tensor& parameter : parameters) {
+    numels.push_back(parameter.numel());
+  }
+  return options.whole_parameters() ? cut_whole(numels, count) : cut_pieces(numels, count);
+}
+
+int64_t largest_shard(const std::vector<at::Tensor>& parameters, const node::NodeLayout& layout,
+                      const ShardOptions& options) {
+  int64_t largest = 0;
+  for (int64_t node = 0; node < layout.nodes(); ++node) {
+    for (const Shard& shard : cut(parameters, std::ssize(layout.ranks_of(node)), options)) {
+      largest = std::max(largest, elements_of(shard));
+    }
+  }
+  return largest;
+}
+
+}  // namespace narrowcast::sharding
