@@ -8,6 +8,7 @@
 - fsdp: gradients of fully_shard;
 - DiLoCo: training with few exchanges;
 - ElasticGroup: training that goes on when a rank is lost;
+- ShardedOptimizer: an optimizer whose state the ranks of a node share;
 - all_reduce, encode, decode: tensors.
 """
 from narrowcast import _library
@@ -18,7 +19,8 @@ _library.load()
 from narrowcast.comm_hook import CommHook, comm_hook, hook_names, register  # noqa: E402
 from narrowcast.elastic import ElasticGroup, ElasticRecovery  # noqa: E402
 from narrowcast.outer import DiLoCo  # noqa: E402
+from narrowcast.sharded_optimizer import ShardedOptimizer  # noqa: E402
 from narrowcast.tensors import all_reduce, decode, encode  # noqa: E402
 
-__all__ = ["CommHook", "DiLoCo", "ElasticGroup", "ElasticRecovery", "all_reduce", "comm_hook", "decode", "encode", "hook_names",
-           "register"]
+__all__ = ["CommHook", "DiLoCo", "ElasticGroup", "ElasticRecovery", "ShardedOptimizer", "all_reduce", "comm_hook", "decode",
+           "encode", "hook_names", "register"]

@@ -38,8 +38,7 @@ def _encoded(value: Any, name: str, tensors: list[torch.Tensor]) -> Any:
     if kind in _MAPPINGS.values():
         return {_NAMES[kind]: [[_encoded(key, f"a key of {name}", tensors), _encoded(each, f"{name}[{key!r}]", tensors)]
                                for key, each in value.items()]}
-    raise TypeError(f"state: {name} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; add this part by two "
-                    "functions, save and load")
+    raise TypeError(f"state: {name} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent")
 
 
 def _decoded(structure: Any, tensors: dict[str, torch.Tensor]) -> Any:

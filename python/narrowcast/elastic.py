@@ -172,16 +172,23 @@ class _PartsOfState:
                 self._own.add_tensor(place, tensor)
                 self._places[place] = tensor
         elif hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
-            to_tensors(part.state_dict(), name)  # Raises errors now, and not after a loss.
+            _to_tensors(part.state_dict(), name)  # Raises errors now, and not after a loss.
             if isinstance(part, torch.amp.GradScaler):
                 self._scalers.append(part)
-            self.add_functions(name, lambda: to_tensors(part.state_dict(), name),
+            self.add_functions(name, lambda: _to_tensors(part.state_dict(), name),
                                lambda tensors: part.load_state_dict(from_tensors(tensors)))
         elif isinstance(part, tuple) and len(part) == 2 and all(map(callable, part)):
             self.add_functions(name, *part)
         else:
             raise TypeError(f"state: '{name}' must be a tensor, a module, an object with state_dict and load_state_dict, or two "
                             f"functions, save and load, but is a {type(part).__name__}")
+
+
+def _to_tensors(value: Any, name: str) -> Tensors:
+    try:
+        return to_tensors(value, name)
+    except TypeError as error:
+        raise TypeError(f"{error}; add this part by two functions, save and load") from None
 
 
 def _places_of(name: str, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
