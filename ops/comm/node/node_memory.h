@@ -60,6 +60,8 @@ class NodeMemory {
   int64_t local_size() const { return static_cast<int64_t>(ranks_.size()); }
   // The rank in the group.
   int64_t rank_of(int64_t local_rank) const { return ranks_.at(local_rank); }
+  // To another rank of the node. Nothing is under way on it between exchanges.
+  const FileDescriptor& connection_to(int64_t local_rank) const { return connections_.at(local_rank); }
 
   // Throws c10::ValueError, on all ranks of the node, if the reserved memory is too small for arrays of `numel` floats.
   void check_numel(int64_t numel) const;

@@ -12,7 +12,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <sstream>
 #include <string>
 #include <system_error>
 
@@ -145,6 +147,14 @@ void SharedMemory::give_back(int64_t begin, int64_t bytes) const {
   }
 }
 
+void SharedMemory::allocate(int64_t begin, int64_t bytes) const {
+  while (bytes > 0 && ::fallocate(descriptor_.get(), 0, begin, bytes) != 0) {
+    if (errno != EINTR) {
+      throw_system_error(errno, "allocating " + std::to_string(bytes) + " bytes of shared memory");
+    }
+  }
+}
+
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : descriptor_(std::move(other.descriptor_)),
       bytes_(std::exchange(other.bytes_, 0)),
@@ -153,6 +163,19 @@ SharedMemory::SharedMemory(SharedMemory&& other) noexcept
 SharedMemory::~SharedMemory() {
   if (data_ != nullptr) {
     ::munmap(data_, static_cast<size_t>(bytes_));
+  }
+}
+
+void check_available(int64_t bytes) {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kilobytes = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    if (words >> name >> kilobytes && name == "MemAvailable:" && bytes > kilobytes * 1024) {
+      throw_system_error(ENOMEM, "shared memory of " + std::to_string(bytes) + " bytes (" +
+                                     std::to_string(kilobytes * 1024) + " bytes are available)");
+    }
   }
 }
 

@@ -37,6 +37,10 @@ class SharedMemory {
   // may use the pages during the call.
   void give_back(int64_t begin, int64_t bytes) const;
 
+  // Allocates the pages of that range, near this thread's processor: a later write to them cannot fail for lack of
+  // memory. Throws std::system_error naming the bytes if the system has no memory for them.
+  void allocate(int64_t begin, int64_t bytes) const;
+
   // For other processes.
   const FileDescriptor& descriptor() const { return descriptor_; }
 
@@ -47,6 +51,11 @@ class SharedMemory {
   int64_t bytes_ = 0;
   std::byte* data_ = nullptr;
 };
+
+// Throws std::system_error naming both numbers of bytes if the machine has less memory available than `bytes`
+// (MemAvailable of /proc/meminfo). Where that number is unknown, it does nothing. Shared memory needs the check: the
+// system grants any size, and ends a process when pages run out. The size of /dev/shm does not matter.
+void check_available(int64_t bytes);
 
 // A random name of a socket in Linux's abstract namespace. Each network namespace has a separate one, so a process that
 // can connect shares this process's interfaces. The sockets vanish with their processes, and accept only processes of

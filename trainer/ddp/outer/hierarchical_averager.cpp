@@ -14,6 +14,7 @@
 #include <narrowcast/network_errors.h>
 #include "hooks/table/hook_table.h"
 #include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {
 namespace {
@@ -70,6 +71,9 @@ const HierarchicalAverager::Level* HierarchicalAverager::due() const {
 
 // Passes all parameters to the hook as one bucket with one parameter.
 int64_t HierarchicalAverager::average(const std::vector<at::Tensor>& parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    sharding::check_is_not_shared(parameters[i], "HierarchicalAverager", c10::str("parameter ", i));
+  }
   const Level* const level = due();
   ++step_;
   if (level == nullptr) {

@@ -9,6 +9,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/version.h>
 #include "ops/comm/groups/agree.h"
+#include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {
 namespace {
@@ -50,6 +51,7 @@ std::vector<at::Tensor> outer_parameters_of(const torch::optim::Optimizer& optim
                       "; all must be on one device");
     TORCH_CHECK_VALUE(parameter.is_non_overlapping_and_dense(), "parameter ", i, " of the optimizer, of sizes ",
                       parameter.sizes(), " and strides ", parameter.strides(), ", has holes or overlaps in memory");
+    sharding::check_is_not_shared(parameter, "OuterOptimizer", c10::str("parameter ", i, " of the optimizer"));
   }
   return parameters;
 }

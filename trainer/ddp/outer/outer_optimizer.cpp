@@ -20,6 +20,7 @@
 #include "trainer/base/files/hash.h"
 #include "trainer/ddp/outer/outer_arguments.h"
 #include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {
 namespace {
@@ -160,6 +161,9 @@ void OuterOptimizer::take_reference() const {
 bool OuterOptimizer::is_warming_up() const { return steps_ < options_.warmup_steps(); }
 
 void OuterOptimizer::step() {
+  for (const at::Tensor& parameter : parameters_) {
+    sharding::check_is_not_shared(parameter, "OuterOptimizer", "a parameter");  // Ranks may share it by now.
+  }
   inner_.step();
   count_step();
 }

@@ -15,6 +15,7 @@
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/json.h"
+#include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast::recovery {
 namespace {
@@ -115,6 +116,9 @@ AttemptEnd ElasticRun::take_steps_from_point(const ProcessGroupPtr& group, const
 
 // Takes the step, and returns whether there is another one.
 bool ElasticRun::take(int64_t step, const ElasticSteps& steps, const ProcessGroupPtr& group) const {
+  for (const auto& [name, part] : state_.tensors_) {
+    sharding::check_is_not_shared(part.tensor, "ElasticGroup", c10::str("state ", in_quotes(name)));
+  }
   const bool goes_on = with_network_errors(group->getRank(), c10::str("step ", step), [&] { return steps.take(step); });
   if (options_.copies_state && steps.sync_buffers) {
     steps.sync_buffers();  // Now, and not in the next forward pass: the state is equal between steps.

@@ -62,6 +62,19 @@ void NodeExchange::run(const std::string& name, const std::vector<Elements>& sha
   submit_and_wait(group_, *engine_, name, {jobs_.begin(), jobs_.end()});
 }
 
+void NodeExchange::meet(const std::string& name, const std::exception_ptr& failure) {
+  const auto job = std::make_shared<Job>(collectives::NodeAllGatherOptions{
+      .name = name, .nodes = nodes_, .bytes = std::vector<int64_t>(numels_.size(), 0)});
+  job->set_call({.give =
+                     [&failure](std::byte* /*to*/) {
+                       if (failure) {
+                         std::rethrow_exception(failure);
+                       }
+                     },
+                 .take = [](int64_t /*local_rank*/, const std::byte* /*from*/) {}});
+  submit_and_wait(group_, *engine_, name, {job});
+}
+
 std::vector<std::vector<int64_t>> NodeExchange::all_gather(const std::string& name, const std::vector<int64_t>& counts,
                                                            const std::vector<int64_t>& own_numbers) {
   constexpr auto kNumber = static_cast<int64_t>(sizeof(int64_t));

@@ -23,6 +23,9 @@ class NodeExchange final : public ShardExchange {
   std::vector<int64_t> counts() const override;
   void set_sizes(std::vector<int64_t> numels, int64_t largest) override;
   void run(const std::string& name, const std::vector<Elements>& shards, const std::exception_ptr& failure) override;
+  // Returns once all ranks of the node have called it. With a `failure` all ranks of the node fail, this one with it.
+  void meet(const std::string& name, const std::exception_ptr& failure = nullptr);
+  const std::shared_ptr<const node::FoundNodes>& nodes() const { return nodes_; }
   int64_t bytes_sent() const override { return 0; }
   std::vector<std::vector<int64_t>> all_gather(const std::string& name, const std::vector<int64_t>& counts,
                                                const std::vector<int64_t>& own) override;

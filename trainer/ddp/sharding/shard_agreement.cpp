@@ -7,6 +7,7 @@
 
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/agree.h"
+#include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast::sharding {
 namespace {
@@ -26,6 +27,10 @@ void check_request(const ShardRequest& request) {
   TORCH_CHECK_VALUE(!request.parameters.empty(), "the optimizer has no parameter that requires a gradient");
   for (size_t i = 0; i < request.parameters.size(); ++i) {
     check_parameter(request.parameters[i], i);
+    if (!request.options.share_parameters()) {
+      check_is_not_shared(request.parameters[i], "a ShardedOptimizer without share_parameters",
+                          c10::str("parameter ", i, " of the optimizer"));
+    }
   }
 }
 
@@ -33,6 +38,7 @@ std::vector<NamedValue> compared_values(const ShardRequest& request) {
   const auto node_size = request.options.node_size();
   std::vector<NamedValue> values = request.values;
   values.push_back({"whole_parameters", request.options.whole_parameters() ? "true" : "false"});
+  values.push_back({"share_parameters", request.options.share_parameters() ? "true" : "false"});
   values.push_back({"node_size", node_size ? c10::str(*node_size) : "not set"});
   values.push_back({"the number of parameters", c10::str(request.parameters.size())});
   for (size_t i = 0; i < request.parameters.size(); ++i) {

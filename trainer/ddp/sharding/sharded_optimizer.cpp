@@ -42,6 +42,8 @@ void check_options_within_nodes(const ShardOptions& options) {
 void check_options_over_all(const ShardOptions& options, const GradientReducer& reducer) {
   TORCH_CHECK_VALUE(!options.node_size().has_value(), "node_size: ", *options.node_size(),
                     " has no effect if the optimizer is sharded over all ranks; nodes are those of the hook");
+  TORCH_CHECK_VALUE(!options.share_parameters(),
+                    "share_parameters: has no effect if the optimizer is sharded over all ranks");
   TORCH_CHECK_VALUE(!reducer.averages_shards(),
                     "another optimizer is already sharded over all ranks with the same DistributedDataParallel");
   TORCH_CHECK_VALUE(reducer.keeps_replicas_equal(),
@@ -123,9 +125,13 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::within_nodes(Opt
     check_options_within_nodes(options);
     return request_of(inner, options);
   });
+  const auto nodes = find_shared_nodes(group, options.node_size());
+  auto exchange = std::make_unique<NodeExchange>(group, nodes);
+  NodeExchange* const within_nodes = exchange.get();
   ShardPlace place{.group = group,
                    .cuts_parameters = !options.whole_parameters(),
-                   .exchange = std::make_unique<NodeExchange>(group, find_shared_nodes(group, options.node_size()))};
+                   .exchange = std::move(exchange),
+                   .shared = options.share_parameters() ? within_nodes : nullptr};
   return std::make_unique<ShardedParts>(inner, std::move(request), std::move(place));
 }
 

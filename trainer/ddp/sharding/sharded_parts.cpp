@@ -49,6 +49,9 @@ ShardedParts::ShardedParts(torch::optim::Optimizer& inner, ShardRequest request,
     buckets_ = place_.reducer->buckets();
   }
   use(cut(place_.exchange->count()));
+  if (place_.shared != nullptr) {
+    shared_ = std::make_unique<SharedParameters>(place_.group, place_.shared->nodes(), parameters_, own_shard());
+  }
   make_own_pieces();
 }
 
@@ -129,13 +132,20 @@ void ShardedParts::step() {
   if (!std::exchange(has_state_, true)) {
     take_masters();
   }
+  if (shared_ != nullptr) {
+    shared_->wait_for_readers(*place_.shared);
+  }
   std::exception_ptr failure;
   try {
     step_own_pieces();
   } catch (...) {
     failure = std::current_exception();
   }
-  exchange_parameters(failure);
+  if (shared_ != nullptr) {
+    SharedParameters::wait_for_writers(*place_.shared, failure);
+  } else {
+    exchange_parameters(failure);
+  }
   for (const at::Tensor& parameter : parameters_) {
     parameter.unsafeGetTensorImpl()->bump_version();  // As an operator that changes it.
   }

@@ -13,10 +13,12 @@
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/sharded_optimizer.h>
 #include "trainer/ddp/sharding/group_exchange.h"
+#include "trainer/ddp/sharding/node_exchange.h"
 #include "trainer/ddp/sharding/optimizer_kinds.h"
 #include "trainer/ddp/sharding/shard_agreement.h"
 #include "trainer/ddp/sharding/shard_exchange.h"
 #include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast::sharding {
 
@@ -25,6 +27,7 @@ struct ShardPlace {
   ProcessGroupPtr group;
   bool cuts_parameters = true;  // Else shards consist of whole parameters.
   std::unique_ptr<ShardExchange> exchange = nullptr;
+  NodeExchange* shared = nullptr;  // `exchange`, if the ranks of a node share the parameters themselves
   // Over all ranks; else null:
   GroupExchange* over_all = nullptr;  // `exchange`
   GradientReducer* reducer = nullptr;
@@ -106,8 +109,9 @@ class ShardedParts {
   const std::vector<size_t> groups_;  // The parameters belong to these groups of the optimizer.
   const std::unordered_map<const at::TensorImpl*, size_t> indices_;  // Of the parameters in their list.
   const ShardPlace place_;
-  bool follows_buckets_;    // Until the buckets are settled.
-  bool has_state_ = false;  // Since the first step, or since a state was loaded.
+  std::unique_ptr<SharedParameters> shared_;  // Null if each rank has its own copy of the parameters.
+  bool follows_buckets_;                      // Until the buckets are settled.
+  bool has_state_ = false;                    // Since the first step, or since a state was loaded.
   int64_t payload_bytes_sent_ = 0;
   std::vector<std::vector<at::Tensor>> buckets_;  // Those that shards_ follow.
   std::vector<Shard> shards_;

@@ -10,6 +10,7 @@
 #include <narrowcast/sharded_optimizer.h>
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/comm/node/find_nodes.h"
+#include "trainer/train/job/restarts.h"
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::job {
@@ -20,6 +21,11 @@ using training::OptimizerShards;
 std::shared_ptr<const node::FoundNodes> nodes_of(const AgreedJob& agreed) {
   return with_network_errors(agreed.group->getRank(), "finding the ranks of each node",
                              [&] { return node::find_nodes(agreed.group, agreed.job.ddp.wire().node_size); });
+}
+
+// Why the optimizer cannot be sharded within nodes.
+std::string why_not(const node::FoundNodes& nodes) {
+  return nodes.why_flat.empty() ? "every node has one rank" : nodes.why_flat;
 }
 
 // Whether the job asks for shards in any case.
@@ -39,6 +45,23 @@ int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout,
 
 }  // namespace
 
+void check_shared_parameters(const TrainJob& job, const WorkerEnv& env) {
+  if (!job.training.share_parameters) {
+    return;
+  }
+  const OptimizerShards shards = job.training.optimizer_shards;
+  TORCH_CHECK_VALUE(!job.verification.has_value(), "share_parameters: is of trainings, not of --verify_gradients");
+  TORCH_CHECK_VALUE(shards == OptimizerShards::kNode || shards == OptimizerShards::kAuto,
+                    "share_parameters: needs shard_optimizer node or auto, but it is ", training::to_string(shards));
+  TORCH_CHECK_VALUE(env.world_size > 1, "share_parameters: needs several ranks, but there is one");
+  TORCH_CHECK_VALUE(keeps_replicas_equal(job),
+                    "share_parameters: needs a hook after which all ranks take the same step, but the hook is ",
+                    job.ddp.hook());
+  TORCH_CHECK_VALUE(!recovers_in_place(job, env),
+                    "share_parameters: a lost rank may leave the parameters half written, so ranks cannot recover in "
+                    "place: start them with narrowcast-run --recovery=restart");
+}
+
 void check_optimizer_shards(const TrainJob& job, int64_t world_size) {
   if (!asks_for_shards(job)) {
     return;
@@ -53,20 +76,25 @@ void check_optimizer_shards_on(const TrainJob& job, at::Device device) {
   TORCH_CHECK_VALUE(!asks_for_shards(job) || device.is_cpu(),
                     "shard_optimizer: ", to_string(job.training.optimizer_shards),
                     " needs parameters on the CPU, but the device is ", device);
+  TORCH_CHECK_VALUE(!job.training.share_parameters || device.is_cpu(),
+                    "share_parameters: needs parameters on the CPU, but the device is ", device);
 }
 
 OptimizerShards optimizer_shards_of(const AgreedJob& agreed) {
   const OptimizerShards shards = agreed.job.training.optimizer_shards;
-  if (shards == OptimizerShards::kAuto) {
+  const bool shares_parameters = agreed.job.training.share_parameters;
+  if (shards == OptimizerShards::kAuto && !shares_parameters) {
     const bool is_possible = agreed.inputs.device.is_cpu() && agreed.group->getSize() > 1 &&
                              agreed.recovery == nullptr && keeps_replicas_equal(agreed.job) &&
                              nodes_of(agreed)->layout.has_levels();
     return is_possible ? OptimizerShards::kNode : OptimizerShards::kOff;
   }
-  if (shards == OptimizerShards::kNode) {
+  if (shards == OptimizerShards::kNode || shares_parameters) {
     const auto nodes = nodes_of(agreed);
-    TORCH_CHECK_VALUE(nodes->layout.has_levels(), "shard_optimizer: node is impossible, because ",
-                      nodes->why_flat.empty() ? "every node has one rank" : nodes->why_flat);
+    TORCH_CHECK_VALUE(nodes->layout.has_levels() || !shares_parameters, "share_parameters: is impossible, because ",
+                      why_not(*nodes));
+    TORCH_CHECK_VALUE(nodes->layout.has_levels(), "shard_optimizer: node is impossible, because ", why_not(*nodes));
+    return OptimizerShards::kNode;
   }
   return shards;
 }
@@ -98,7 +126,8 @@ void print_optimizer_shards(const nlohmann::json& plan, const JobContext& contex
     context.progress << ", parameters sent as " << plan["parameter_format"].get<std::string>() << ", "
                      << plan["parameter_bytes_per_step_and_rank"] << " bytes per step and rank" << std::endl;
   } else {
-    context.progress << " of a node" << std::endl;
+    context.progress << " of a node" << (plan.value("share_parameters", false) ? ", which share the parameters" : "")
+                     << std::endl;
   }
 }
 

@@ -186,6 +186,7 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
 void check_alone(const TrainJob& job, const WorkerEnv& env) {
   job.ddp.validate();
   options::check_ranges_of(job);
+  check_shared_parameters(job, env);
   if (job.verification.has_value()) {
     check_verification_job(job, env.world_size);
     return;

@@ -140,6 +140,12 @@ std::vector<Option> step_rows(TrainingOptions& training) {
                "which then send each other parameters instead of averages), or auto (node where possible and without "
                "recovery in place).",
        .in_plan = InPlan::kValue},
+      {.flag = "share_parameters",
+       .variable = variable(training.share_parameters),
+       .help =
+           "Keeps the parameters once per node, in memory that its ranks share. Needs --shard_optimizer=node or auto, "
+           "and restarts instead of recovery in place.",
+       .in_plan = InPlan::kValue},
       {.flag = "parameter_format",
        .variable = variable(training.parameter_format, parse_wire_format),
        .help = absl::StrCat("With --shard_optimizer=all, send the change of parameters in this format ",

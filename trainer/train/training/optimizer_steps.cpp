@@ -44,7 +44,8 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       optimizer_(make_optimizer(*setup.model, options.optimizer)),
       recovers_(setup.checkpoints.surviving != nullptr) {
   if (setup.shards == OptimizerShards::kNode) {
-    sharded_.emplace(*optimizer_, setup.group, ShardOptions().node_size(setup.ddp.wire().node_size));
+    sharded_.emplace(*optimizer_, setup.group,
+                     ShardOptions().node_size(setup.ddp.wire().node_size).share_parameters(options.share_parameters));
   } else if (setup.shards == OptimizerShards::kAll) {
     sharded_.emplace(*optimizer_, ddp_.reducer(), ShardOptions().parameter_format(options.parameter_format));
   }

@@ -17,6 +17,9 @@ namespace narrowcast::collectives {
 namespace {
 
 using AllGatherGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr int64_t kGathers = 5;  // More than there are slots.
@@ -93,7 +96,8 @@ TEST(AllGather, ARankThatCannotGiveFailsOnAll) {
         EXPECT_EQ(testing::error_message<c10::ValueError>(gather), "nothing to give");
       } else {
         EXPECT_THAT(testing::error_message<c10::DistBackendError>(gather),
-                    StartsWith("rank " + std::to_string(rank) + ": "));
+                    AllOf(StartsWith("rank " + std::to_string(rank) + ": "),
+                          AnyOf(HasSubstr("rank 2 could not take part in it"), HasSubstr("cancelled an exchange"))));
       }
     });
   }

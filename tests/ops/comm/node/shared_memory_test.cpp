@@ -1,4 +1,5 @@
 #include "ops/comm/node/shared_memory.h"
+#include "ops/common/error_message.h"
 #include "ops/common/file_descriptor.h"
 
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <system_error>
 #include <thread>
 
@@ -43,6 +45,26 @@ TEST(SharedMemory, CostsNothingUntilItIsWritten) {
   struct stat status {};
   ASSERT_EQ(::fstat(memory.descriptor().get(), &status), 0);
   EXPECT_LT(status.st_blocks * 512, int64_t{4} << 20) << "a huge page at most";
+}
+
+TEST(SharedMemory, PagesAreAllocatedOnDemandOrBefore) {
+  const SharedMemory memory = SharedMemory::create(int64_t{16} << 20);
+  memory.allocate(int64_t{1} << 20, int64_t{8} << 20);
+  memory.allocate(0, 0);
+  struct stat status {};
+  ASSERT_EQ(::fstat(memory.descriptor().get(), &status), 0);
+  EXPECT_GE(status.st_blocks * 512, int64_t{8} << 20);
+  EXPECT_LT(status.st_blocks * 512, int64_t{13} << 20) << "a huge page at both ends at most";
+  EXPECT_EQ(memory.data()[int64_t{2} << 20], std::byte{0});
+  EXPECT_THROW(memory.allocate(0, int64_t{17} << 20), std::system_error) << "it cannot grow";
+}
+
+TEST(SharedMemory, MoreThanTheMachineHasIsAnError) {
+  check_available(1);
+  const int64_t bytes = int64_t{1} << 60;
+  const std::string message = failure_of([&] { check_available(bytes); });
+  EXPECT_THAT(message, ::testing::ContainsRegex("shared memory of 1152921504606846976 bytes \\([0-9]+ bytes are "
+                                                "available\\)"));
 }
 
 TEST(SharedMemory, IsOfThisUserAlone) {

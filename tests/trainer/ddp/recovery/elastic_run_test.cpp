@@ -20,6 +20,7 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
+#include <narrowcast/sharded_optimizer.h>
 #include "ops/comm/groups/broken_groups.h"
 #include "tests/support/breakable_group.h"
 #include "tests/support/error_message.h"
@@ -358,6 +359,18 @@ TEST(ElasticRun, ATensorThatGrowsIsAnErrorThatNamesIt) {
     };
     EXPECT_THAT(error_message<c10::ValueError>([&] { adding.run.take_steps(group, {}); }),
                 HasSubstr("state: 'sum' was Float [2] and is now Float [4]"));
+  });
+}
+
+TEST(ElasticRun, ATensorThatRanksShareIsAnErrorThatNamesIt) {
+  run_ranks(2, [](int64_t, const ProcessGroupPtr& group) {
+    Adding adding;
+    torch::optim::AdamW adamw({adding.sum.detach().requires_grad_()}, torch::optim::AdamWOptions(0.01));
+    const ShardedOptimizer sharded(adamw, group, ShardOptions().share_parameters(true));
+    EXPECT_THAT(error_message<c10::ValueError>([&] { adding.run.take_steps(group, {}); }),
+                HasSubstr("ElasticGroup cannot change state 'sum' of sizes [2], which lies in memory that the node's "
+                          "ranks share"));
+    EXPECT_EQ(adding.sum[0].item<double>(), 0);
   });
 }
 

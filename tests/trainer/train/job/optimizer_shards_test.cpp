@@ -50,6 +50,39 @@ TEST(OptimizerShardsOfAJob, WhatARankKnowsAloneIsRefusedFirst) {
   EXPECT_EQ(refusal(job_with(OptimizerShards::kNode), 2), "nothing was thrown");
 }
 
+TEST(OptimizerShardsOfAJob, SharedParametersAreRefusedWhereTheyCannotBe) {
+  const auto refusal = [](const TrainJob& job, int64_t world_size, bool recovers = false,
+                          at::Device device = at::kCPU) {
+    WorkerEnv env;
+    env.world_size = world_size;
+    env.recovers_in_place = recovers;
+    return testing::error_message<c10::ValueError>([&] {
+      check_shared_parameters(job, env);
+      check_optimizer_shards_on(job, device);
+    });
+  };
+  const auto sharing = [](OptimizerShards shards, const std::string& hook = "none") {
+    TrainJob job = job_with(shards, hook);
+    job.training.share_parameters = true;
+    return job;
+  };
+  EXPECT_EQ(refusal(job_with(OptimizerShards::kNode), 2, true), "nothing was thrown");
+  EXPECT_EQ(refusal(sharing(OptimizerShards::kNode), 2), "nothing was thrown");
+  EXPECT_EQ(refusal(sharing(OptimizerShards::kAuto), 2), "nothing was thrown");
+  EXPECT_THAT(refusal(sharing(OptimizerShards::kOff), 2),
+              HasSubstr("share_parameters: needs shard_optimizer node or auto, but it is off"));
+  EXPECT_THAT(refusal(sharing(OptimizerShards::kAuto), 1), HasSubstr("share_parameters: needs several ranks"));
+  for (const std::string hook : {"noop", "post_local_sgd"}) {
+    EXPECT_THAT(refusal(sharing(OptimizerShards::kAuto, hook), 2), HasSubstr("the hook is " + hook));
+  }
+  EXPECT_THAT(refusal(sharing(OptimizerShards::kAuto), 2, true), HasSubstr("--recovery=restart"));
+  EXPECT_THAT(refusal(sharing(OptimizerShards::kAuto), 2, false, at::Device(at::kCUDA, 1)),
+              HasSubstr("share_parameters: needs parameters on the CPU, but the device is cuda:1"));
+  TrainJob verifying = sharing(OptimizerShards::kNode);
+  verifying.verification.emplace();
+  EXPECT_THAT(refusal(verifying, 2), HasSubstr("share_parameters: is of trainings"));
+}
+
 // Of a job on that device, whose ranks form nodes of that size.
 struct Place {
   std::optional<int64_t> node_size = std::nullopt;
@@ -100,6 +133,11 @@ TEST(OptimizerShardsOfAJob, NodeIsAnErrorWhereNoRanksShareANode) {
     EXPECT_TRUE(shards(job, group, {.recovers = true}));
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { shards(job, group, {.node_size = 1}); }),
                 HasSubstr("shard_optimizer: node is impossible, because every node has one rank"));
+    TrainJob sharing = job_with(OptimizerShards::kAuto);
+    sharing.training.share_parameters = true;
+    EXPECT_TRUE(shards(sharing, group));
+    EXPECT_THAT(testing::error_message<c10::ValueError>([&] { shards(sharing, group, {.node_size = 1}); }),
+                HasSubstr("share_parameters: is impossible, because every node has one rank"));
   });
 }
 

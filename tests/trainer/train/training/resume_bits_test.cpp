@@ -11,6 +11,7 @@
 #include <narrowcast/hooks.h>
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/training/resume_runs.h"
+#include "trainer/ddp/sharding/shared_parameters.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 
 namespace narrowcast::training::resuming {
@@ -26,6 +27,9 @@ std::vector<ResumeCase> cases() {
   static_outer.ddp.static_graph(true).bucket_cap_mb(1e-5).first_bucket_mb(1e-5);
   ResumeCase sharded = {"sharded", small_buckets().hook("int8"), OptimizerKind::kSgd, 1, 16, Precision::kFp16};
   sharded.shards = OptimizerShards::kNode;
+  ResumeCase shared = sharded;
+  shared.name = "shared";
+  shared.shares_parameters = true;
   ResumeCase over_all = sharded;
   over_all.name = "sharded_over_all";
   over_all.shards = OptimizerShards::kAll;
@@ -34,6 +38,7 @@ std::vector<ResumeCase> cases() {
   differences.parameter_format = WireFormat::kInt4B32;
   return {
       sharded,
+      shared,
       over_all,
       differences,
       {"none_sgd", small_buckets(), OptimizerKind::kSgd},
@@ -113,7 +118,14 @@ TEST_P(ResumeTest, APreemptedTrainingLosesNothing) {
 }
 
 // Also with checkpoints of each other: they are the same.
-class ShardedTraining : public ::testing::TestWithParam<OptimizerShards> {};
+struct ShardsCase {
+  std::string name;
+  OptimizerShards shards = OptimizerShards::kNode;
+  bool shares_parameters = false;
+  std::optional<WireFormat> parameter_format = std::nullopt;
+};
+
+class ShardedTraining : public ::testing::TestWithParam<ShardsCase> {};
 
 TEST_P(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
   constexpr int64_t kRanks = 3;
@@ -122,25 +134,30 @@ TEST_P(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
   const TemporaryFolder sharded_folder;
   const Models whole = models_of(kRanks, value, 1);
   train_on(whole, {value, folder.path()});
-  value.shards = GetParam();
-  if (GetParam() == OptimizerShards::kAll) value.parameter_format = WireFormat::kFp32;
+  value.shards = GetParam().shards;
+  value.shares_parameters = GetParam().shares_parameters;
+  value.parameter_format = GetParam().parameter_format;
   const Models sharded = models_of(kRanks, value, 1);
   train_on(sharded, {value, sharded_folder.path()});
   const Models to_sharded = models_of(kRanks, value, 2);
   train_on(to_sharded, {value, folder.path(), 3});
   value.shards = OptimizerShards::kOff;
   value.parameter_format.reset();
+  value.shares_parameters = false;
   const Models from_sharded = models_of(kRanks, value, 2);
   train_on(from_sharded, {value, sharded_folder.path(), 3});
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     EXPECT_TRUE(equal_bits(*sharded[rank], *whole[rank])) << "rank " << rank;
     EXPECT_TRUE(equal_bits(*to_sharded[rank], *whole[rank])) << "rank " << rank;
     EXPECT_TRUE(equal_bits(*from_sharded[rank], *whole[rank])) << "rank " << rank;
+    EXPECT_EQ(sharding::is_shared(sharded[rank]->parameters()[0]), GetParam().shares_parameters);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedTraining, ::testing::Values(OptimizerShards::kNode, OptimizerShards::kAll),
-                         [](const auto& info) { return to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedTraining,
+                         ::testing::Values(ShardsCase{"node"}, ShardsCase{"shared", OptimizerShards::kNode, true},
+                                           ShardsCase{"all", OptimizerShards::kAll, false, WireFormat::kFp32}),
+                         [](const auto& info) { return info.param.name; });
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<ResumeCase, int64_t>>& info) {
   return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));

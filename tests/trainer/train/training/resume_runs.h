@@ -38,6 +38,7 @@ struct ResumeCase {
   std::optional<OuterOptions> outer = std::nullopt;
   OptimizerShards shards = OptimizerShards::kOff;  // With several ranks.
   std::optional<WireFormat> parameter_format = std::nullopt;
+  bool shares_parameters = false;
 };
 
 inline void PrintTo(const ResumeCase& value, std::ostream* out) { *out << value.name; }
@@ -52,6 +53,7 @@ inline TrainingOptions options_of(const ResumeCase& value) {
   options.optimizer.momentum = value.optimizer == OptimizerKind::kSgd ? 0.9 : 0;
   options.optimizer_shards = value.shards;
   options.parameter_format = value.parameter_format;
+  options.share_parameters = value.shares_parameters;
   options.eval_batches = 1;
   options.log_every = 4;  // So that checkpoints are between reports.
   return options;

@@ -37,7 +37,8 @@ class NARROWCAST_EXPORT HierarchicalAverager {
 
   // A collective that counts the step and, if a level is due, replaces the parameters by their mean over its group, in
   // float32. All ranks pass the same parameters in the same order, of floating types and on one device. Returns
-  // group_size of the level that averaged, or 0. Throws c10::DistBackendError if a peer fails.
+  // group_size of the level that averaged, or 0. Throws c10::DistBackendError if a peer fails, and c10::ValueError for
+  // parameters that ranks share (ShardOptions::share_parameters).
   int64_t average(const std::vector<at::Tensor>& parameters);
 
   // Steps counted so far. A training that resumes must set it.

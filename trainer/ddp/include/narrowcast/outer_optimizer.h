@@ -68,7 +68,8 @@ class NARROWCAST_EXPORT OuterOptimizer {
   // Throws c10::DistBackendError if a peer fails, c10::ValueError for a null group, and c10::ValueError on all ranks
   //   - as OuterOptions::validate does, for the options of any rank;
   //   - for no parameters, or more fragments than elements;
-  //   - for parameters that are not float32, float16 or bfloat16, are on several devices, or have holes in memory;
+  //   - for parameters that are not float32, float16 or bfloat16, are on several devices, have holes in memory, or are
+  //     shared by ranks (ShardOptions::share_parameters);
   //   - if options, or sizes, dtypes or values of parameters differ between ranks.
   OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options);
   // Waits for the exchange that is under way, so that the group remains usable; not while an exception passes.
@@ -78,7 +79,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
 
   // A collective: a step of the wrapped optimizer, then the exchanges that are due. Throws c10::DistBackendError if a
   // peer fails. After the last step of the warm-up it throws c10::ValueError on all ranks if their parameters are not
-  // equal.
+  // equal. So it does if ranks share parameters by now (ShardOptions::share_parameters).
   void step();
 
   // Makes the gradients of the wrapped optimizer's parameters undefined.

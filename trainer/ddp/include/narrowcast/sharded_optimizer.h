@@ -35,6 +35,17 @@ struct ShardOptions {
   // their nodes.
   TORCH_ARG(std::optional<int64_t>, node_size) = std::nullopt;
 
+  // Within nodes only. Whether the ranks of a node share the parameters themselves, in memory that all of them map:
+  // with G ranks per node, they need 4 / G bytes per parameter instead of 4, and a step copies none. Tensors stay the
+  // same objects, with other addresses. A parameter that requires a gradient must be alone in its storage. Rules:
+  //   - What a rank writes into a parameter, all ranks of its node see. So each rank of a node must write the same
+  //     values between the same two steps, as it does when it loads a checkpoint, and then meet the others before it
+  //     reads. An all-reduce or a DistributedDataParallel's constructor is such a meeting.
+  //   - Parameters must be neither moved nor resized, as by Module::to.
+  //   - OuterOptimizer, HierarchicalAverager, ElasticGroup, and a ShardedOptimizer without this option refuse them.
+  // Parameters stay usable, and shared, after the end of the ShardedOptimizer. Only another one may step them then.
+  TORCH_ARG(bool, share_parameters) = false;
+
   // Over all ranks only: how parameters are sent, by default as differences in kDefaultParameterFormat.
   TORCH_ARG(std::optional<WireFormat>, parameter_format) = std::nullopt;
 };
@@ -55,9 +66,10 @@ struct ShardOptions {
 // instead of 8. Ranks exchange parameters in their node's memory, and nothing is sent between nodes. Gradients must be
 // equal on the ranks of a node, as they are after a DistributedDataParallel has averaged them.
 //
-// Over all W ranks, the shards together exist once. Between the backward pass and zero_grad() only the gradients of a
-// rank's own shard are averages; others are undefined. Hooks in a wire format (CommHook::average_shards) then send half
-// of their bytes, and the parameters are the other half; other hooks send all of theirs.
+// Over all W ranks, the shards together exist once. After a backward pass only the gradients of a rank's own shard are
+// averages; others are undefined. So call zero_grad() before the next pass, and accumulate in no_sync(). Hooks in a
+// wire format (CommHook::average_shards) then send half of their bytes, and the parameters are the other half; other
+// hooks send all of theirs.
 //   - As differences: the owner of a shard keeps its parameters in float32, the masters. Each step it sends the
 //     difference between masters and parameters in parameter_format, and all ranks, the owner too, add what they
 //     decode. Replicas stay equal bit for bit. The rounding errors of a step are part of the next difference, so that
@@ -88,23 +100,27 @@ class ShardedOptimizer {
   //   - for an optimizer that has taken a step, or that makes its state in its constructor, as Adagrad does;
   //   - for parameters that are not float32, not on the CPU, or have holes in memory;
   //   - if ShardOptions, the kind of optimizer, or the sizes, strides or groups of parameters differ between ranks.
-  //   - for parameter_format.
+  //   - with share_parameters, for a parameter that shares its storage with other data, or is not equal on the ranks of
+  //     a node, and if the memory is not available: before anything is changed;
+  //   - for parameter_format, which has no effect.
   ShardedOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const ShardOptions& options = {});
 
-  // Over all ranks of the group of `reducer`, which outlives this and has not begun a backward pass. A collective.
-  // `reducer` averages the gradients of `inner`'s parameters, in equal replicas; shards follow its buckets. Throws as
+  // Over all ranks of the group of `reducer`, which outlives this. A collective, between steps. `reducer` averages the
+  // gradients of `inner`'s parameters, in equal replicas; shards follow its buckets. Throws as
   // the other constructor, but nodes are those of the reducer's hook, and one rank per node is possible. Also throws
-  // c10::ValueError on all ranks for node_size, for a hook after which ranks have unequal gradients, for a hook's error
-  // feedback in a variable format, and for a parameter that the reducer does not average.
+  // c10::ValueError on all ranks for node_size and share_parameters, for a hook after which ranks have unequal
+  // gradients, for a hook's error feedback in a variable format, and for a parameter that the reducer does not average.
   ShardedOptimizer(torch::optim::Optimizer& inner, GradientReducer& reducer, const ShardOptions& options = {});
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  // A collective: a step of the wrapped optimizer for this rank's shard, then the exchange. Parameters whose gradient
+  // A collective: a step of the wrapped optimizer for this rank's shard, then the exchange. With share_parameters it
+  // waits for the node's ranks instead, before and after the rank's step. Parameters whose gradient
   // is undefined are skipped, as by LibTorch's optimizers: on all ranks or on none. Throws c10::DistBackendError if a
   // rank that shares the shards fails; parameters are then partly those of the new step. Throws what the optimizer's
-  // step throws, and c10::ValueError for a sparse gradient; the other ranks then fail as well.
+  // step throws, and c10::ValueError for a sparse gradient, and for a shared parameter that was moved; the other ranks
+  // then fail as well. Only a failure on a rank without a shard stays in its node.
   void step();
 
   // A collective: the 2-norm of all averaged gradients as one vector, the same on all ranks. It has the bits of
@@ -115,7 +131,7 @@ class ShardedOptimizer {
   // clip_grad_norm_. Returns the norm before.
   double clip_gradient_norm(double max_norm);
 
-  // The averaged gradients of this rank's shard, as views: 1-D, without those that are undefined.
+  // A collective: the averaged gradients of this rank's shard, as views: 1-D, without those that are undefined.
   std::vector<at::Tensor> own_gradients();
 
   // Makes the gradients of all parameters undefined.
