@@ -84,11 +84,15 @@ def register(hook, ddp, narrowcast):
         narrowcast.register(ddp, hook.removeprefix(OF_NARROWCAST))
 
 
-def make_optimizer(model):
+def parameter_groups(model):
+    """The matrices, which decay, and the rest, which does not."""
     matrices = [each for each in model.parameters() if each.dim() > 1]
     rest = [each for each in model.parameters() if each.dim() < 2]
-    return torch.optim.AdamW([{"params": matrices, "weight_decay": .1}, {"params": rest, "weight_decay": 0}],
-                             lr=1e-3, betas=(.9, .99))
+    return [{"params": matrices, "weight_decay": .1}, {"params": rest, "weight_decay": 0}]
+
+
+def make_optimizer(model):
+    return torch.optim.AdamW(parameter_groups(model), lr=1e-3, betas=(.9, .99))
 
 
 def seconds_of_steps(arguments, model, tokens, narrowcast):
