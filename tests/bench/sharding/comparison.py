@@ -2,7 +2,7 @@
 import contextlib
 import os
 import pathlib
-import sys
+import statistics
 import tempfile
 
 import memory
@@ -80,19 +80,21 @@ class Comparison:
         self.found, self.failures = {}, {}
 
     def measure(self, trainings, way, size):
-        """Trains once more. The state's memory is measured in the first turn."""
+        """Trains once more, and returns what was found, as text. The state's memory is measured in the first turn."""
         if way in self.failures:
-            return
+            return "failed before"
         try:
             measured = self.found.get(way) or tables.Measured()
             if not measured.seconds:
                 trainings.check_memory(way, size)
                 measured.per_parameter = trainings.state(way, size)
             peaks, seconds = trainings.timed(way, size)
-            measured.peak = max(measured.peak, *peaks.values())
-            measured.seconds += seconds
-            self.found[way] = measured
         except (network_namespace.RankFailed, Impossible) as error:
-            print(f"{way}: {error}", file=sys.stderr)
             self.failures[way] = str(error).strip().splitlines()[-1]
             self.found.pop(way, None)
+            return str(error)
+        measured.peak = max(measured.peak, *peaks.values())
+        measured.seconds += seconds
+        self.found[way] = measured
+        return (f"{statistics.median(seconds):.3f} s, {measured.per_parameter:.2f} bytes/parameter, "
+                f"{measured.peak / 1e6:.0f} MB in all")
