@@ -25,8 +25,8 @@ def per_parameter(wide, narrow, added):
     return max(wide[rank] - narrow[rank] for rank in wide) / added
 
 
-def rows(failures, found, layout, has_views):
-    """A table as lists of words. `failures`: an error by way; `found`: Measured by way."""
+def rows(found, layout, has_views):
+    """A table as lists of words. `found`: Measured by way."""
     medians = {way: statistics.median(measured.seconds) for way, measured in found.items()}
     table = [["way", "steps", "s per step", f"x {DDP}", f"x {OFF}", "bytes/parameter", "formula", "ratio", "MB in all"]]
     for way, measured in found.items():
@@ -34,7 +34,7 @@ def rows(failures, found, layout, has_views):
         speeds = [f"{medians[other] / medians[way]:.2f}" if other in medians else "" for other in (DDP, OFF)]
         table.append([way, str(len(measured.seconds)), f"{medians[way]:.3f}", *speeds, f"{measured.per_parameter:.2f}",
                       f"{formula:.2f}", f"{measured.per_parameter / formula:.2f}", f"{measured.peak / 1e6:.0f}"])
-    return table + [[way, f"fails: {error}"] + 7 * [""] for way, error in failures.items()]
+    return table
 
 
 def checks(size, found, layout, has_views):
