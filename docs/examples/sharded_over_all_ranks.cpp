@@ -30,7 +30,8 @@ int main() {
   int64_t gradients = 0;
   for (const at::Tensor& gradient : optimizer.own_gradients()) gradients += gradient.numel();
   const double norm = optimizer.gradient_norm();
-  const double difference = optimizer.has_masters() ? optimizer.largest_difference() : 0;
+  const bool has_masters = ddp.reducer().averages_shards() && optimizer.has_masters();
+  const double difference = has_masters ? optimizer.largest_difference() : 0;
   if (env.rank == 0) {
     std::cout << "loss " << loss.item<float>() << ", rank 0 has the averages of " << gradients << " of "
               << optimizer.elements() << " gradients, whose norm is " << norm << "\n"

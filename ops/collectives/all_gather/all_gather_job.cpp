@@ -110,7 +110,7 @@ void AllGatherJob::write_message(std::byte* message) {
   }
 }
 
-// After a failure nothing more is taken, but the exchange goes on, so that all ranks learn of it.
+// After a failure nothing more is taken. The exchange continues, because all ranks must learn of the failure.
 void AllGatherJob::take_message(int64_t rank, const std::byte* message) {
   if (message[0] == static_cast<std::byte>(Header::kFailure)) {
     failed_ = rank;

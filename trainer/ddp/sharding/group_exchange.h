@@ -56,7 +56,7 @@ class GroupExchange final : public ShardExchange {
   const std::shared_ptr<engine::Engine> engine_;
   const std::shared_ptr<collectives::MessageMemory> memory_;
   const int64_t most_numel_;     // Elements of a shard in one job.
-  std::vector<int64_t> numels_;  // Of the shards.
+  std::vector<int64_t> numels_;  // The sizes of the shards.
   int64_t parts_ = 0;            // Jobs of an exchange.
   struct Jobs {
     WireFormat format;

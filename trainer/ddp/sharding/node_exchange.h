@@ -36,7 +36,7 @@ class NodeExchange final : public ShardExchange {
   const ProcessGroupPtr group_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
   const std::shared_ptr<engine::Engine> engine_;
-  std::vector<int64_t> numels_;             // Of the shards.
+  std::vector<int64_t> numels_;             // The sizes of the shards.
   std::vector<std::shared_ptr<Job>> jobs_;  // Each exchanges the next part of every shard.
 };
 

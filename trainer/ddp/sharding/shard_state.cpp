@@ -56,7 +56,7 @@ std::optional<ParameterState> take_state(const OptimizerKind& kind, const torch:
   return any ? std::optional(state) : std::nullopt;
 }
 
-// The saved master of a parameter, which is removed from `left`; undefined if there is none.
+// The saved master of a parameter, which is removed from `left`; undefined if the state has no master.
 at::Tensor take_master(const std::string& name, const at::Tensor& parameter, hooks::HookState& left) {
   const auto found = left.find(name + kMaster);
   if (found == left.end()) {
@@ -159,7 +159,7 @@ std::vector<at::Tensor> ShardedParts::own_values(const OptimizerKind& kind, size
   return values;
 }
 
-// Each rank gives values for the elements of its own pieces, and takes those of the target's pieces.
+// Each rank gives values for the elements of its pieces. It takes the values of the elements in the target's pieces.
 void ShardedParts::gather(const std::vector<at::Tensor>& own_values, const PieceMemory& target) {
   std::vector<Elements> shards;
   for (const Shard& shard : shards_) {
@@ -171,7 +171,7 @@ void ShardedParts::gather(const std::vector<at::Tensor>& own_values, const Piece
   place_.exchange->run(kGathering, shards);
 }
 
-// Which tensors there are follows from the headers, which all ranks of all nodes know alike.
+// The headers say which tensors exist. They are the same on all ranks of all nodes.
 hooks::HookState ShardedParts::state(const std::vector<hooks::NamedParameter>& named) {
   const at::NoGradGuard no_grad;
   const OptimizerKind& optimizer_kind = kind();

@@ -135,8 +135,8 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::within_nodes(Opt
   return std::make_unique<ShardedParts>(inner, std::move(request), std::move(place));
 }
 
-// One level exchanges any shards: those of a hook with nodes of its own, and whole parameters, of which ranks without a
-// segment have some as well. Such shards are none that a hook knows, so it averages all elements.
+// One level exchanges any shards. It is needed if the hook has other nodes. It is also needed for whole parameters,
+// because ranks without a segment own some of them. No hook averages such shards, so all elements are averaged.
 std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::over_all(Optimizer& inner, GradientReducer& reducer,
                                                                          const ShardOptions& options) {
   const ProcessGroupPtr& group = reducer.process_group();

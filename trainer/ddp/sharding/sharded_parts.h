@@ -107,7 +107,7 @@ class ShardedParts {
   torch::optim::Optimizer& inner_;
   const std::vector<at::Tensor> parameters_;
   const std::vector<size_t> groups_;  // The parameters belong to these groups of the optimizer.
-  const std::unordered_map<const at::TensorImpl*, size_t> indices_;  // Of the parameters in their list.
+  const std::unordered_map<const at::TensorImpl*, size_t> indices_;  // The parameters' places in their list.
   const ShardPlace place_;
   std::unique_ptr<SharedParameters> shared_;  // Null if each rank has its own copy of the parameters.
   bool follows_buckets_;                      // Until the buckets are settled.

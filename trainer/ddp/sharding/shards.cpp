@@ -157,7 +157,7 @@ void copy_elements(const Elements& from, const Elements& to) {
   std::vector<float> part(std::min(kPart, from.numel()));
   for (int64_t begin = 0; begin < from.numel(); begin += kPart) {
     const int64_t numel = std::min(kPart, from.numel() - begin);
-    to.copy_to(part.data(), begin, numel);  // What is a gap in `from` keeps its value.
+    to.copy_to(part.data(), begin, numel);  // Gaps in `from` keep their values.
     from.copy_to(part.data(), begin, numel);
     to.copy_from(part.data(), begin, numel);
   }

@@ -46,7 +46,7 @@ class SharedParameters {
   void check_places() const;
 
   const std::vector<at::Tensor> parameters_;
-  const std::vector<int64_t> offsets_;  // Of the parameters in the memory, in bytes.
+  const std::vector<int64_t> offsets_;  // The parameters' places in the memory, in bytes.
   std::shared_ptr<std::byte> memory_;
 };
 

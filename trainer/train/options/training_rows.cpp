@@ -136,9 +136,8 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .planned = [&training] { return training.skip_nonfinite_steps ? json(training.max_skipped_steps) : json(); }},
       {.flag = "shard_optimizer",
        .variable = variable(training.optimizer_shards, training::parse_optimizer_shards),
-       .help = "Shares the optimizer's state and work: off, node (among the ranks of each node), all (among all ranks, "
-               "which then send each other parameters instead of averages), or auto (node where possible and without "
-               "recovery in place).",
+       .help = "Shares the optimizer's state and work: off, node (among the ranks of a node), all, or auto (node where "
+               "possible, without recovery in place).",
        .in_plan = InPlan::kValue},
       {.flag = "share_parameters",
        .variable = variable(training.share_parameters),
@@ -148,8 +147,8 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .in_plan = InPlan::kValue},
       {.flag = "parameter_format",
        .variable = variable(training.parameter_format, parse_wire_format),
-       .help = absl::StrCat("With --shard_optimizer=all, send the change of parameters in this format ",
-                            wire_format_names(), "; fp32 sends the parameters themselves, for the bits of off."),
+       .help = "With --shard_optimizer=all: the format in which ranks send changes of parameters; fp32 sends the "
+               "parameters themselves.",
        .usual = "int8_b128",
        .in_plan = InPlan::kValue}};
 }

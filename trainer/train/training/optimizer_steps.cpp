@@ -170,7 +170,7 @@ bool OptimizerSteps::gradients_can_be_used() {
 }
 
 // The norm shows it. Clipping needs the norm as well, so a step waits for a GPU only once. On the CPU, a step without
-// clipping needs no norm. With shards over all ranks, a rank has the averages of its own shard only.
+// clipping needs no norm. With shards over all ranks, a rank knows the averages of its shard only.
 bool OptimizerSteps::can_be_used_unscaled() {
   if (sharded_) {
     norm_ = options_.skip_nonfinite_steps || options_.clip_grad_norm > 0 ? sharded_->gradient_norm() : 0;

@@ -12,7 +12,7 @@
 
 namespace narrowcast::training {
 
-// Which ranks share the optimizer's work and memory (narrowcast/sharded_optimizer.h): none, those of each node, or all.
+// The ranks that share the optimizer's work and memory (narrowcast/sharded_optimizer.h): none, each node's, or all.
 enum class OptimizerShards { kOff, kNode, kAll, kAuto };
 
 // "off", "node", "all" or "auto"; anything else throws c10::ValueError.

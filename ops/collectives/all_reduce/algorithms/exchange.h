@@ -27,7 +27,7 @@ namespace narrowcast::collectives {
 // Number of channels of one array; no other array of the same job uses them.
 inline constexpr int64_t kChannelsPerArray = engine::Transport::kChannels / 2;
 
-// Which elements of its array a rank gets the mean of. The others keep their values or, in two levels, get any.
+// The elements of its array whose mean a rank gets. The others keep their values or, in two levels, get any.
 enum class Result {
   kWhole,         // All.
   kShard,         // Its shard: SentParts::mean of two_levels.h. Only other ranks' parts are rounded.

@@ -24,9 +24,14 @@ namespace narrowcast::collectives {
 using MakeGroup =
     std::function<c10::intrusive_ptr<c10d::ProcessGroup>(c10::intrusive_ptr<c10d::Store> store, int place, int size)>;
 
+}  // namespace narrowcast::collectives
+
+namespace narrowcast {
+namespace NARROWCAST_EXPORT collectives {  // Used by our other libraries as well.
+
 // Two groups split off from another group, with ranks in ascending order. They end with this object, as SplitGroup
 // describes, and are aborted together with the other group.
-class NARROWCAST_EXPORT StreamGroups {
+class StreamGroups {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
@@ -49,6 +54,19 @@ class NARROWCAST_EXPORT StreamGroups {
   SplitGroup node_;
   SplitGroup owners_;
 };
+
+namespace gpu {
+
+// Makes groups that move CUDA tensors as `group` does: with a separate NCCL communicator, created at the first
+// collective, on the same GPU, with the same timeout. Null if the group does not use NCCL for CUDA tensors.
+MakeGroup group_maker(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+}  // namespace gpu
+
+}  // namespace collectives
+}  // namespace narrowcast
+
+namespace narrowcast::collectives {
 
 // Serialises the collectives of several streams and communicators, in the order in which the host enqueues them. That
 // order must be the same on all ranks. Two concurrent collectives that start in different orders on different ranks
@@ -86,11 +104,4 @@ struct StreamRanks {
   std::shared_ptr<CollectiveOrder> order = nullptr;      // For means on several streams; null for one stream.
 };
 
-namespace gpu {
-
-// Makes groups that move CUDA tensors as `group` does: with a separate NCCL communicator, created at the first
-// collective, on the same GPU, with the same timeout. Null if the group does not use NCCL for CUDA tensors.
-NARROWCAST_EXPORT MakeGroup group_maker(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
-
-}  // namespace gpu
 }  // namespace narrowcast::collectives

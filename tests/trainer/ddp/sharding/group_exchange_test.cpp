@@ -15,7 +15,7 @@ namespace {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Of shard s, if its rank owns a segment; more than one job exchanges in the first one.
+// The size of shard s, if its rank owns a segment. Two jobs exchange the first shard.
 int64_t numel_of(const node::NodeLayout& layout, int64_t shard) {
   const bool owns = layout.local_rank_of(shard) < layout.segments();
   return !owns ? 0 : shard == 0 ? (int64_t{1} << 20) + 77 : 1000 * shard;

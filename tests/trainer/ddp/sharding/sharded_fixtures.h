@@ -96,7 +96,7 @@ inline const std::vector<ShardLayout>& layouts() {
 
 inline ShardOptions options_of(const ShardLayout& layout) { return ShardOptions().node_size(layout.node_size); }
 
-// What the optimizer itself does, on one rank.
+// The steps of the optimizer itself, on one rank.
 inline EqualTraining trained_alone(const OptimizerCase& value, int64_t steps) {
   EqualTraining training(value);
   for (int64_t step = 1; step <= steps; ++step) {

@@ -172,7 +172,7 @@ TEST_P(OverAllRanks, DifferencesKeepReplicasEqualAndCloseToTheMasters) {
       }
       const double difference = sharded.largest_difference();
       EXPECT_GT(difference, 0);
-      const double rounding = 1e-7;  // Of parameters, which are below 1.
+      const double rounding = 1e-7;  // Parameters are below 1.
       EXPECT_LT(difference, (change + difference) * (1 + 1.0 / 128) / 254 + rounding) << "step " << step;
       EXPECT_TRUE(same_on_all_ranks(group, parts.parameters())) << "step " << step;
     }

@@ -141,8 +141,8 @@ TEST(OptimizerShardsOfAJob, NodeIsAnErrorWhereNoRanksShareANode) {
   });
 }
 
-// Of 3290 parameters, in two nodes of two ranks, rank 0 has two grains of 1024 elements within its node, and sends one
-// of them to the other node.
+// There are 3290 parameters, and two nodes of two ranks. Rank 0 has two grains of 1024 elements within its node, and
+// sends one of them to the other node.
 TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
   testing::run_ranks(4, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
     for (const std::optional<WireFormat> format : {std::optional<WireFormat>(), std::optional(WireFormat::kFp32)}) {
