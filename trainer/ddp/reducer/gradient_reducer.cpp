@@ -136,7 +136,6 @@ void GradientReducer::sync_buffers() {
 // others must learn it before they wait for this rank in a collective of c10d, such as the rebuilding of the Reducer.
 void GradientReducer::begin_pass() {
   passes_->count();
-  check_shards();
   const std::string difference = synchronise_ ? parameters_->difference() : "";
   if (keeps_replicas_equal()) {
     if (!difference.empty()) {
@@ -290,7 +289,6 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
     return outputs;
   }
   backward_->arm();
-  has_averaged_shards_ = averages_shards_;
   if (keeps_replicas_equal()) {
     passes_->arm();
   }
@@ -351,7 +349,9 @@ void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optio
 }
 
 void GradientReducer::backward(const at::Tensor& loss) const {
+  check_shards();
   with_network_errors(group_->getRank(), "backward pass", [&] { loss.backward(); });
+  has_averaged_shards_ = averages_shards_ && synchronise_;
 }
 
 void GradientReducer::zero_grad() {

@@ -2,7 +2,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <utility>
 
 #include <narrowcast/gradient_reducer.h>
 #include "trainer/ddp/reducer/reducer.h"
@@ -15,11 +14,11 @@ std::vector<int64_t> GradientReducer::average_shards(std::optional<hooks::ShardR
 }
 
 // A second pass would add to averages in a rank's own shard, and to its own gradients elsewhere.
-void GradientReducer::check_shards() {
+void GradientReducer::check_shards() const {
   const auto has_gradient = [](const NamedTensor& parameter) { return parameter.tensor.grad().defined(); };
-  TORCH_CHECK_VALUE(!std::exchange(has_averaged_shards_, false) || std::ranges::none_of(trainable_, has_gradient),
+  TORCH_CHECK_VALUE(!has_averaged_shards_ || std::ranges::none_of(trainable_, has_gradient),
                     "the last averaged gradients are still there: with an optimizer that is sharded over all ranks, "
-                    "call step() and zero_grad() before the next forward pass, and accumulate in no_sync()");
+                    "call step() and zero_grad() before the next backward pass, and accumulate in no_sync()");
 }
 
 std::vector<std::vector<at::Tensor>> GradientReducer::buckets() const { return bucket_parameters(*reducer_); }

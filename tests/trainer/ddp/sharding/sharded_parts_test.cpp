@@ -70,11 +70,13 @@ struct NetTraining {
     adamw.emplace(std::move(groups), defaults);
   }
 
-  // Adds the gradients of a pass. The last layer is not used if it `skips_last`.
-  void backward(int64_t step, bool skips_last = false) {
+  at::Tensor loss_of_step(int64_t step, bool skips_last = false) {
     const auto seed = static_cast<uint64_t>(100 * step + ddp.process_group()->getRank());
-    ddp.backward(ddp.forward(seeded_randn(seed, {4, kWidth}), skips_last).square().mean());
+    return ddp.forward(seeded_randn(seed, {4, kWidth}), skips_last).square().mean();
   }
+
+  // Adds the gradients of a pass.
+  void backward(int64_t step) { ddp.backward(loss_of_step(step)); }
 
   std::vector<at::Tensor> parameters() { return ddp.module()->parameters(); }
   std::vector<hooks::NamedParameter> named() {
@@ -121,14 +123,16 @@ std::string name_of(const OverAllCase& value) {
   return value.hook + "_" + std::to_string(value.layout.world_size) + nodes + kWays[static_cast<size_t>(value.way)];
 }
 
-// The gradients of a step; with accumulation, of two passes.
+// The gradients of a step; with accumulation, of two passes. Programs often clear gradients after the forward pass.
 void compute_gradients(NetTraining& training, int64_t step, const OverAllCase& value) {
-  training.ddp.zero_grad();
   if (value.way == Way::kAccumulation) {
+    training.ddp.zero_grad();
     const auto local = training.ddp.no_sync();
     training.backward(step + 1000);
   }
-  training.backward(step, value.way == Way::kUnusedParameters);
+  const at::Tensor loss = training.loss_of_step(step, value.way == Way::kUnusedParameters);
+  if (value.way != Way::kAccumulation) training.ddp.zero_grad();
+  training.ddp.backward(loss);
 }
 
 class OverAllRanks : public ::testing::TestWithParam<OverAllCase> {};

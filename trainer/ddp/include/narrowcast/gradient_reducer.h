@@ -152,7 +152,8 @@ class NARROWCAST_EXPORT GradientReducer {
   std::vector<std::vector<at::Tensor>> buckets() const;
   // CommHook::average_shards of the hook; empty without one.
   std::vector<int64_t> average_shards(std::optional<hooks::ShardRounding> rounding);
-  // Whether the last average_shards had a rounding. Gradients must then be made undefined between two averaged passes.
+  // Whether the last average_shards had a rounding. Gradients must then be made undefined between two averaged passes:
+  // backward() throws c10::ValueError otherwise.
   bool averages_shards() const { return averages_shards_; }
 
  private:
@@ -170,7 +171,7 @@ class NARROWCAST_EXPORT GradientReducer {
   std::function<void()> static_reduction() const;
   void use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit);
   std::vector<std::vector<size_t>> aligned(std::vector<std::vector<size_t>> buckets) const;
-  void check_shards();
+  void check_shards() const;
   void prepare_for_forward();
   void rebuild();
   bool rebuild_reducer();
@@ -197,7 +198,7 @@ class NARROWCAST_EXPORT GradientReducer {
   bool synchronise_ = true;
   bool buffers_due_ = false;
   bool averages_shards_ = false;
-  bool has_averaged_shards_ = false;  // Since the gradients were undefined.
+  mutable bool has_averaged_shards_ = false;  // In the last backward().
 };
 
 }  // namespace narrowcast

@@ -67,8 +67,8 @@ struct ShardOptions {
 // equal on the ranks of a node, as they are after a DistributedDataParallel has averaged them.
 //
 // Over all W ranks, the shards together exist once. After a backward pass only the gradients of a rank's own shard are
-// averages; others are undefined. So call zero_grad() before the next pass, and accumulate in no_sync(). Hooks in a
-// wire format (CommHook::average_shards) then send half of their bytes, and the parameters are the other half; other
+// averages; others are undefined. So call zero_grad() before the next backward(), and accumulate in no_sync(). Hooks in
+// a wire format (CommHook::average_shards) then send half of their bytes, and the parameters are the other half; other
 // hooks send all of theirs.
 //   - As differences: the owner of a shard keeps its parameters in float32, the masters. Each step it sends the
 //     difference between masters and parameters in parameter_format, and all ranks, the owner too, add what they
