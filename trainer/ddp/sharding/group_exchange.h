@@ -32,8 +32,8 @@ class GroupExchange final : public ShardExchange {
   std::vector<std::vector<int64_t>> all_gather(const std::string& name, const std::vector<int64_t>& counts,
                                                const std::vector<int64_t>& own) override;
 
-  // All ranks, this one too, add numbers to the elements of every shard: what its rank gives, as decoded from `format`.
-  // `differences` are this rank's, of its shard: `minuend` minus its elements.
+  // Each rank sends, in `format`, its `minuend` minus the elements of its shard. All ranks decode these differences,
+  // and add them to the elements of the shards. So does the rank that sent them: all ranks then have the same elements.
   void add_differences(const std::string& name, WireFormat format, const Elements& minuend,
                        const std::vector<Elements>& shards, const std::exception_ptr& failure);
 
@@ -43,7 +43,7 @@ class GroupExchange final : public ShardExchange {
   using Job = collectives::AllGatherJob;
   // Writes `numel` numbers from element `begin` of this rank's shard on.
   using Give = std::function<void(float* to, int64_t begin, int64_t numel)>;
-  // Takes those of a shard.
+  // Takes the numbers of a shard.
   using Take = std::function<void(int64_t shard, const float* from, int64_t begin, int64_t numel)>;
 
   std::vector<std::shared_ptr<Job>>& jobs_of(WireFormat format);

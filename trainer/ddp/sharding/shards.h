@@ -20,7 +20,7 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// Pieces in the order of the list.
+// Pieces in the order of the list or, if it follows buckets, of the buckets.
 using Shard = std::vector<Piece>;
 
 // Shards are cut at multiples of this number of elements of a parameter. A vector loop of an optimizer then treats each

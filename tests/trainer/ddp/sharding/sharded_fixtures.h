@@ -22,7 +22,7 @@ namespace narrowcast::testing {
 
 using OptimizerGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
-// A way to make an optimizer over two groups of parameters with options of their own.
+// Makes an optimizer over two groups of parameters, each with other options.
 struct OptimizerCase {
   std::string name;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>, std::vector<at::Tensor>)> make;

@@ -227,7 +227,7 @@ TEST(SharedParametersErrors, MemoryThatTheSystemRefusesIsNamed) {
     const at::Tensor parameter = at::ones({1000}).requires_grad_();
     torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1));
     wait_for_ranks(group);
-    const auto limit = rank == 0 ? std::make_unique<FileSizeLimit>(3999) : nullptr;  // Of the whole process.
+    const auto limit = rank == 0 ? std::make_unique<FileSizeLimit>(3999) : nullptr;  // It limits the whole process.
     wait_for_ranks(group);
     EXPECT_THAT(error_message<c10::ValueError>([&] { ShardedOptimizer(sgd, group, shared_options()); }),
                 AllOf(HasSubstr("share_parameters on rank 0: shared memory of 4032 bytes"),

@@ -83,7 +83,7 @@ TEST(OptimizerShardsOfAJob, SharedParametersAreRefusedWhereTheyCannotBe) {
   EXPECT_THAT(refusal(verifying, 2), HasSubstr("share_parameters: is of trainings"));
 }
 
-// Of a job on that device, whose ranks form nodes of that size.
+// A job runs on this device, and its ranks form nodes of this size.
 struct Place {
   std::optional<int64_t> node_size = std::nullopt;
   at::Device device = at::kCPU;

@@ -68,8 +68,8 @@ struct ShardOptions {
 //
 // Over all W ranks, the shards together exist once. After a backward pass only the gradients of a rank's own shard are
 // averages; others are undefined. So call zero_grad() before the next backward(), and accumulate in no_sync(). Hooks in
-// a wire format (CommHook::average_shards) then send half of their bytes, and the parameters are the other half; other
-// hooks send all of theirs.
+// a wire format (CommHook::average_shards) leave out their second hop, and the parameters take its place. Other hooks
+// send all of their bytes.
 //   - As differences: the owner of a shard keeps its parameters in float32, the masters. Each step it sends the
 //     difference between masters and parameters in parameter_format, and all ranks, the owner too, add what they
 //     decode. Replicas stay equal bit for bit. The rounding errors of a step are part of the next difference, so that

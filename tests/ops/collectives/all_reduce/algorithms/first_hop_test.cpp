@@ -11,7 +11,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-// A rank sends its parts of the other ranks' shards once. In two shots it also sends the mean of its own to each.
+// A rank sends its parts of the other ranks' shards once. In two shots it also sends the mean of its shard to each.
 TEST(FirstHop, SendsEachOtherRankItsShard) {
   for (const int64_t world_size : {2, 3, 8}) {
     for (const int64_t numel : {0, 1, 5000, 3'000'017}) {
