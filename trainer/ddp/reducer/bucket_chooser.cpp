@@ -34,17 +34,21 @@ bool ends_alone(const hooks::CommHook& hook) {
 
 }  // namespace
 
-bool chooses_bucket_size(const std::vector<at::Tensor>& parameters, int64_t world_size) {
-  return world_size > 1 && bytes_of_all(parameters) > kMostWithoutChoice &&
+bool chooses_bucket_size(const DdpOptions& options, const std::vector<at::Tensor>& parameters, int64_t world_size) {
+  return !options.bucket_cap_mb().has_value() && world_size > 1 && bytes_of_all(parameters) > kMostWithoutChoice &&
          std::all_of(parameters.begin(), parameters.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
 }
 
 DdpOptions with_first_bucket_size(const DdpOptions& options, const std::vector<at::Tensor>& parameters,
                                   int64_t world_size) {
-  if (options.bucket_cap_mb().has_value() || chooses_bucket_size(parameters, world_size)) {
+  if (options.bucket_cap_mb().has_value()) {
     return options;
   }
-  return DdpOptions(options).bucket_cap_mb(DdpOptions().bucket_cap_mb());
+  const bool chooses = chooses_bucket_size(options, parameters, world_size);
+  if (chooses && options.hook() == hooks::kNoHook) {
+    return options;
+  }
+  return DdpOptions(options).bucket_cap_mb(chooses ? kMeasuredBucketMb : DdpOptions().bucket_cap_mb());
 }
 
 BucketChooser::BucketChooser(const std::vector<NamedTensor>& parameters, ProcessGroupPtr group,

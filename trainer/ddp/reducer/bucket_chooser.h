@@ -1,9 +1,8 @@
 // Finds the size of buckets in the first steps of a training.
 //
-// In these steps each rank has all gradients of a dtype in one bucket, which is sent when its last gradient is ready:
-// the backward pass is measured without communication. Then the hook is measured without a backward pass, on test
-// buckets, and the size is chosen with which both together end first (bucket_size.h). All ranks use the slowest rank's
-// times, and so choose the same size.
+// In these steps buckets are sent when the last gradient is ready: the backward pass is measured without communication.
+// Then the hook is measured without a backward pass, on test buckets, and the size is chosen with which both together
+// end first (bucket_size.h). All ranks use the slowest rank's times, and so choose the same size.
 #pragma once
 
 #include <optional>
@@ -17,12 +16,14 @@
 
 namespace narrowcast {
 
-// Whether there is a size to find: there are several ranks, and their gradients are on the CPU and more than 2 MiB. Up
-// to 2 MiB, a first bucket of 1 MiB leaves one other bucket for any size. If nothing is to be found, the size is the
-// default of DdpOptions; gradients on GPUs are not measured so far.
-bool chooses_bucket_size(const std::vector<at::Tensor>& parameters, int64_t world_size);
+// Whether there is a size to find: `options` leave it open, there are several ranks, and their gradients are on the CPU
+// and more than 2 MiB. Up to 2 MiB, a first bucket of 1 MiB leaves one other bucket for any size. If nothing is to be
+// found, the size is the default of DdpOptions; gradients on GPUs are not measured so far.
+bool chooses_bucket_size(const DdpOptions& options, const std::vector<at::Tensor>& parameters, int64_t world_size);
 
-// The options with the size of buckets that is used until another one is chosen, if one is chosen at all.
+// The options with the size of buckets that is used until another one is chosen, if one is chosen at all:
+// kMeasuredBucketMb with a hook. Without a hook the size stays open, which gives one bucket per dtype, because the
+// Reducer would average smaller ones during the backward pass.
 DdpOptions with_first_bucket_size(const DdpOptions& options, const std::vector<at::Tensor>& parameters,
                                   int64_t world_size);
 

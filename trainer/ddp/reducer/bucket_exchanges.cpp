@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatienceWhileUnwinding{5};
 
-// Copies the bucket with another number. The constructor needs the layout, which cannot be read: parameters lie one
+// Copies the bucket, with another number. The constructor needs the layout, which cannot be read: parameters lie one
 // after the other.
 c10d::GradBucket numbered(const c10d::GradBucket& bucket, size_t index, size_t buckets) {
   const std::vector<at::Tensor> parameters = bucket.getParameters();
@@ -109,7 +109,9 @@ c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::run(c10d::GradBucke
     }
     return future;
   }
-  auto future = begin(bucket);
+  const bool holds = holds_until_last_ && !bucket.isLast();
+  if (!holds) begin_held();
+  auto future = holds ? hold(bucket) : begin(bucket);
   if (bucket.isLast()) {
     torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->end_pass(); });
   }
@@ -125,6 +127,30 @@ c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::begin(c10d::GradBuc
   const std::lock_guard<std::mutex> lock(mutex_);
   exchanges_.push_back({bucket.getIndex(), future});
   return future;
+}
+
+// An earlier pass that an exception has ended may have left buckets behind.
+c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::hold(const c10d::GradBucket& bucket) {
+  if (bucket.getIndex() == 0) held_.clear();
+  const size_t further = 1;  // At least the last bucket is still to come.
+  auto future = c10::make_intrusive<Future>(c10::AnyType::get());
+  held_.push_back({numbered(bucket, bucket.getIndex(), bucket.getIndex() + 1 + further), future});
+  return future;
+}
+
+void BucketExchanges::begin_held() {
+  for (Held& each : std::exchange(held_, {})) {
+    begin(each.bucket)
+        ->addCallback(
+            [future = each.future](Future& averaged) {
+              if (averaged.hasError()) {
+                future->setError(averaged.exception_ptr());
+              } else {
+                future->markCompleted(averaged.constValue());
+              }
+            },
+            /*uses_future=*/false);
+  }
 }
 
 std::vector<BucketExchanges::Exchange> BucketExchanges::take_exchanges() {

@@ -45,6 +45,10 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
   // the number of the first one; the hook gets them with their correct numbers.
   void reduce_delayed(c10d::Reducer& reducer);
 
+  // Whether the hook gets the buckets of a backward pass only when the last one is ready. Then nothing is sent while
+  // gradients are computed.
+  void hold_until_last(bool holds) { holds_until_last_ = holds; }
+
   // Waits until all futures are completed, with a value or an error: at most `limit` for each. While an exception
   // passes it waits at most 5 s for all, because that exception may be the only explanation why other ranks do not
   // come. A backward pass that ends by an exception leaves exchanges in flight; if a rank gives them up, its group
@@ -61,7 +65,15 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
   };
 
   c10::intrusive_ptr<Future> run(c10d::GradBucket& bucket);
+  // A bucket that waits for the last one, and the future that the Reducer has for it.
+  struct Held {
+    c10d::GradBucket bucket;
+    c10::intrusive_ptr<Future> future;
+  };
+
   c10::intrusive_ptr<Future> begin(c10d::GradBucket& bucket);
+  c10::intrusive_ptr<Future> hold(const c10d::GradBucket& bucket);
+  void begin_held();
   std::vector<Exchange> take_exchanges();
   void end_pass();
 
@@ -69,7 +81,9 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
   const Options options_;
   size_t delayed_buckets_ = 0;  // Number of buckets that reduce_delayed passes; 0 outside it.
   size_t next_delayed_ = 0;
-  std::mutex mutex_;  // A DistributedDataParallel may be destroyed while a backward pass runs on another thread.
+  bool holds_until_last_ = false;
+  std::vector<Held> held_;  // Of a pass that holds buckets.
+  std::mutex mutex_;        // A DistributedDataParallel may be destroyed while a backward pass runs on another thread.
   std::vector<Exchange> exchanges_;
 };
 

@@ -17,6 +17,9 @@ namespace narrowcast {
 // Bytes of a MiB, the unit of bucket sizes.
 inline constexpr double kBytesOfMib = 1024.0 * 1024.0;
 
+// The size of buckets, in MiB, while backward passes are measured. It bounds the memory of exchanges.
+inline constexpr double kMeasuredBucketMb = 4;
+
 // Buckets as the Reducer takes them: indices into the list of parameters.
 using BucketIndices = std::vector<std::vector<size_t>>;
 

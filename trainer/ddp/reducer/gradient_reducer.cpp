@@ -75,7 +75,7 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
   passes_ = std::make_unique<PassCheck>(trainable_, group_);
   backward_ = std::make_unique<BackwardWatch>(tensors_of(trainable_));
   const DdpOptions first = with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize());
-  if (!first.bucket_cap_mb().has_value()) {
+  if (chooses_bucket_size(options_, tensors_of(trainable_), group_->getSize())) {
     chooser_ = std::make_unique<BucketChooser>(trainable_, group_, options_);
   }
   aligns_ = group_->getSize() > 1 && rounds_in_blocks(options_);
@@ -198,7 +198,7 @@ void GradientReducer::align_rebuilt_buckets() {
 // So a new Reducer replaces it, and gets the hook with all its state.
 void GradientReducer::choose_buckets() {
   BucketChooser::Result result = chooser_->choose(hook_.get());
-  chooser_.reset();
+  stop_choosing();
   bucket_choice_ = std::move(result.choice);
   buckets_to_keep_ = aligned(std::move(result.buckets));
   if (!options_.static_graph()) {
@@ -209,6 +209,11 @@ void GradientReducer::choose_buckets() {
       exchanges_->register_with(*reducer_);
     }
   }
+}
+
+void GradientReducer::stop_choosing() {
+  chooser_.reset();
+  if (exchanges_ != nullptr) exchanges_->hold_until_last(false);
 }
 
 // The Reducer notices here that it still waits for gradients, and reports it in terms of PyTorch's Python interface.
@@ -270,7 +275,7 @@ void GradientReducer::load_state(const ReducerState& saved) {
   if (chooser_ != nullptr && saved.hook.world_size != group_->getSize()) {
     return;  // The size chosen for another world may not suit this one.
   }
-  chooser_.reset();
+  stop_choosing();
   first_pass_.reset();
   reducer_->initialize_buckets(buckets);
   buckets_to_keep_ = std::move(buckets);
@@ -343,6 +348,7 @@ void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) 
 void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit) {
   const BucketExchanges::Options exchange{group_->getRank(), limit, passes_->bucket_check()};
   auto exchanges = std::make_shared<BucketExchanges>(hook, exchange);
+  exchanges->hold_until_last(chooser_ != nullptr);  // It measures backward passes.
   exchanges->register_with(*reducer_);
   exchanges_ = std::move(exchanges);
   hook_ = std::move(hook);

@@ -7,7 +7,6 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <unordered_map>
@@ -80,7 +79,8 @@ struct OutputSink : torch::autograd::Function<OutputSink> {
 }  // namespace
 
 BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const DdpOptions& options) {
-  std::vector<size_t> limits = {std::numeric_limits<size_t>::max()};
+  constexpr auto kLeast = static_cast<int64_t>(kMeasuredBucketMb * kBytesOfMib);
+  std::vector<size_t> limits = {static_cast<size_t>(std::max(kLeast, options.bucket_bytes_cap()))};
   if (options.find_unused_parameters()) {
     limits = limits_of(options);
   }

@@ -19,8 +19,10 @@
 namespace narrowcast {
 
 // The buckets of the first step, by index into `parameters`. Gradients become ready in roughly the reverse order of the
-// parameters, so buckets are in reverse order as well. If every step uses all parameters, the first step only observes
-// the true order, with one bucket per dtype. Otherwise buckets are never rebuilt and must be right at once.
+// parameters, so buckets are in reverse order as well. Their size:
+//   - If every step uses all parameters, the first step only observes the true order. Its buckets close at the cap of
+//     the later ones, or at kMeasuredBucketMb if that is larger.
+//   - Otherwise buckets are never rebuilt, and have both caps of `options`.
 BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const DdpOptions& options);
 
 // Creates a Reducer without a hook, which begins with `buckets`. `options` determine whether it rebuilds them and finds

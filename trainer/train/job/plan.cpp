@@ -130,13 +130,12 @@ void add_link(nlohmann::json& plan, const collectives::Link& link, const node::N
 }
 
 void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
-  const bool on_cpu = inputs.device.is_cpu();  // The model may not be on the GPU yet.
-  const DdpOptions first =
-      with_first_bucket_size(job.ddp, training::trained_parameters(*inputs.model), on_cpu ? world_size : 1);
-  if (first.bucket_cap_mb().has_value()) {
-    plan["bucket_cap_mb"] = *first.bucket_cap_mb();
-  } else {
+  const int64_t ranks = inputs.device.is_cpu() ? world_size : 1;  // The model may not be on the GPU yet.
+  const std::vector<at::Tensor> parameters = training::trained_parameters(*inputs.model);
+  if (chooses_bucket_size(job.ddp, parameters, ranks)) {
     plan["bucket_cap_mb"] = "auto: decided in the first steps";
+  } else {
+    plan["bucket_cap_mb"] = *with_first_bucket_size(job.ddp, parameters, ranks).bucket_cap_mb();
   }
 }
 
@@ -205,8 +204,7 @@ void add_neighbours(nlohmann::json& plan, const ProcessGroupPtr& group) {
 
 // The most bytes that a rank has in its node's shared memory:
 //   - With an outer optimizer, one fragment is in flight.
-//   - With other hooks, two buckets are in flight. In a first step all gradients are one bucket, so that these are all
-//     gradients and a bucket. A bucket may exceed its cap by its last parameter.
+//   - With other hooks, two buckets are in flight. A bucket may exceed its cap by its last parameter.
 //   - Exempt parameters are a separate array.
 //   - A hook with staged_numel() may need as much for a bucket as for all gradients, so twice that is assumed.
 int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::GradientSizes& gradients) {
@@ -217,10 +215,11 @@ int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::
   if (const auto& staged_numel = hooks::hook_row(job.ddp.hook()).staged_numel) {
     return 2 * staged_numel(gradients, job.ddp.hook_options()) * in_floats;
   }
-  const int64_t bucket = job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model);
-  const auto all_and_a_bucket = [=](int64_t bytes) { return bytes + std::min(bucket, bytes); };
+  const auto least = static_cast<int64_t>(kMeasuredBucketMb * kBytesOfMib);
+  const int64_t bucket = std::max(job.ddp.bucket_bytes_cap(), least) + largest_parameter_bytes(*inputs.model);
+  const auto two_buckets = [=](int64_t bytes) { return 2 * std::min(bucket, bytes); };
   const int64_t exempt = job.ddp.wire().exempt_one_dimensional ? gradients.one_dimensional : 0;
-  return all_and_a_bucket(gradients.numel * in_floats) + all_and_a_bucket(exempt * in_floats);
+  return two_buckets(gradients.numel * in_floats) + two_buckets(exempt * in_floats);
 }
 
 // The options of hierarchical averaging, with `ranks_per_node` as the node size if they leave it open.

@@ -91,11 +91,14 @@ bool same_text_on_all_ranks(const ProcessGroupPtr& group, const std::string& tex
 
 TEST(ChoosesBucketSize, WhereThereIsSomethingToChoose) {
   const std::vector<at::Tensor> large = {at::zeros({1 << 19}), at::zeros({1})};  // A float more than 2 MiB.
-  EXPECT_TRUE(chooses_bucket_size(large, 2));
-  EXPECT_FALSE(chooses_bucket_size(large, 1));
-  EXPECT_FALSE(chooses_bucket_size({large[0]}, 2));
-  EXPECT_FALSE(chooses_bucket_size({large[0], at::zeros({1}, at::device(at::kMeta))}, 2)) << "not on the CPU";
+  EXPECT_TRUE(chooses_bucket_size(auto_size(), large, 2));
+  EXPECT_FALSE(chooses_bucket_size(auto_size(), large, 1));
+  EXPECT_FALSE(chooses_bucket_size(auto_size(), {large[0]}, 2));
+  EXPECT_FALSE(chooses_bucket_size(auto_size(), {large[0], at::zeros({1}, at::device(at::kMeta))}, 2))
+      << "not on the CPU";
+  EXPECT_FALSE(chooses_bucket_size(DdpOptions().bucket_cap_mb(7), large, 2));
   EXPECT_FALSE(with_first_bucket_size(auto_size(), large, 2).bucket_cap_mb().has_value());
+  EXPECT_EQ(with_first_bucket_size(auto_size().hook("int8"), large, 2).bucket_cap_mb(), 4);
   EXPECT_EQ(with_first_bucket_size(auto_size(), large, 1).bucket_cap_mb(), 25);
   EXPECT_EQ(with_first_bucket_size(DdpOptions().bucket_cap_mb(7), large, 1).bucket_cap_mb(), 7);
 }

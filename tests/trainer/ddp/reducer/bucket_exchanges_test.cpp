@@ -18,6 +18,8 @@
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/all/ddp_fixtures.h"
+#include "trainer/ddp/reducer/backward_watch.h"
+#include "trainer/ddp/reducer/reducer.h"
 
 namespace narrowcast {
 namespace {
@@ -199,6 +201,57 @@ TEST(BucketExchangesTest, ATimeOutIsKnownAsOneAndEndsTheTraining) {
                           HasSubstr("the last backward pass did not end"));
             },
             {.timeout = std::chrono::milliseconds(200)});
+}
+
+// A backward pass of a Reducer with three buckets, which holds them until the last one is ready.
+void held_pass(const ProcessGroupPtr& group, MixedNet& net, std::shared_ptr<hooks::CommHook> hook) {
+  std::vector<NamedTensor> parameters;
+  for (const auto& named : net->named_parameters()) parameters.push_back({named.key(), named.value()});
+  const auto reducer = make_reducer(parameters, group, DdpOptions(), {{4, 5}, {2, 3}, {0, 1}});
+  const auto exchanges = std::make_shared<BucketExchanges>(std::move(hook), BucketExchanges::Options());
+  exchanges->hold_until_last(true);
+  exchanges->register_with(*reducer);
+  const Sample sample = sample_of(0, 0);
+  reducer->prepare_for_forward();
+  const at::Tensor loss = loss_of(net->forward(sample.x), sample);
+  reducer->prepare_for_backward({});
+  loss.backward();
+}
+
+TEST(BucketExchangesTest, HeldBucketsComeInOrderWhenAllGradientsAreReady) {
+  run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    MixedNet net(/*mixed=*/true);
+    size_t ready = 0;
+    const AccumulatorHooks counter(net->parameters(), [&](size_t /*index*/) { ++ready; });
+    struct CountingHook final : GivenBucketsHook {
+      CountingHook(std::vector<GivenBucket>& given, const size_t& ready) : GivenBucketsHook(given), ready_(ready) {}
+      c10::intrusive_ptr<Future> runHook(c10d::GradBucket& bucket) override {
+        EXPECT_EQ(ready_, 6U) << "bucket " << bucket.getIndex();
+        return GivenBucketsHook::runHook(bucket);
+      }
+      const size_t& ready_;
+    };
+    std::vector<GivenBucket> given;
+    held_pass(group, net, std::make_shared<CountingHook>(given, ready));
+    ASSERT_THAT(given, SizeIs(3));
+    for (size_t i = 0; i < given.size(); ++i) {
+      EXPECT_EQ(given[i].index, i);
+      EXPECT_EQ(given[i].is_last, i == 2);
+      for (size_t p = 0; p < given[i].parameters.size(); ++p) {
+        EXPECT_TRUE(at::equal(given[i].gradients[p], given[i].parameters[p].grad())) << "bucket " << i << ", " << p;
+      }
+    }
+  });
+}
+
+TEST(BucketExchangesTest, AFailedFutureOfAHeldBucketIsItsOwnError) {
+  run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    auto future = open_future();
+    future->setError(std::make_exception_ptr(std::runtime_error("on purpose")));
+    MixedNet net(/*mixed=*/true);
+    EXPECT_THAT(failure_of([&] { held_pass(group, net, std::make_shared<WrongHook>(1, future)); }),
+                HasSubstr("on purpose"));
+  });
 }
 
 }  // namespace

@@ -17,10 +17,10 @@ using ::testing::ElementsAre;
 using testing::error_message;
 using testing::run_ranks;
 
-std::vector<NamedTensor> parameters() {
+std::vector<NamedTensor> parameters(int64_t numel = 2) {
   std::vector<NamedTensor> named;
   for (const char* const name : {"a", "b", "c"}) {
-    named.push_back({name, at::zeros({2}).requires_grad_()});
+    named.push_back({name, at::zeros({numel}).requires_grad_()});
   }
   return named;
 }
@@ -45,6 +45,16 @@ TEST(FirstBuckets, AreOneUnlessTheyMustBeRightAtOnce) {
   const auto unused = DdpOptions(tiny).find_unused_parameters(true);
   EXPECT_THAT(first_buckets(named, unused), ElementsAre(ElementsAre(2), ElementsAre(1), ElementsAre(0)));
   EXPECT_THAT(first_buckets(named, DdpOptions(unused).bucket_cap_mb(std::nullopt)), ElementsAre(ElementsAre(0, 1, 2)));
+}
+
+// Three parameters of 3 MiB. A bucket closes when it reaches its cap.
+TEST(FirstBuckets, AreAsSmallAsLaterOnesOrFourMebibytes) {
+  const std::vector<NamedTensor> named = parameters(int64_t{3} << 18);
+  const auto of = [&](const DdpOptions& options) { return first_buckets(named, options); };
+  const auto two = ElementsAre(ElementsAre(2), ElementsAre(0, 1));
+  EXPECT_THAT(of(DdpOptions().bucket_cap_mb(1)), two);
+  EXPECT_THAT(of(DdpOptions().bucket_cap_mb(7)), ElementsAre(ElementsAre(0, 1, 2)));
+  EXPECT_THAT(of(DdpOptions().bucket_cap_mb(std::nullopt)), ElementsAre(ElementsAre(0, 1, 2)));
 }
 
 TEST(FillBuckets, FollowTheOrderUpToTheirCaps) {

@@ -214,7 +214,7 @@ TEST(OverAllRanksBytes, ParametersTakeThePlaceOfTheSecondHop) {
   run_ranks(4, [&](int64_t rank, const Group& group) {
     DdpOptions options = ddp_options_of({"int8", {4, 1}}).bucket_cap_mb(100);
     hooks::WireOptions wire = options.wire();
-    wire.link_gbit = 0.01;  // So slow that two hops are best.
+    wire.link_gbit = 0.0001;  // So slow that two hops are best.
     wire.link_us = 1;
     options.wire(wire);
     NetTraining whole(group, options);

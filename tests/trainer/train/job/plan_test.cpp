@@ -217,7 +217,7 @@ TEST(Plan, SaysWhatIsUnknownUntilRanksMeet) {
   const nlohmann::json told = plan_with({.node_size = 2});
   EXPECT_EQ(told.at("nodes"), "2 x 2");
   EXPECT_EQ(told.at("exchange_levels"), 2);
-  // Two ranks have all gradients twice: as one bucket and, in a first step, as the next bucket.
+  // Two ranks have two buckets each, and all gradients are one bucket.
   const int64_t all = 4 * told.at("parameters").get<int64_t>();
   EXPECT_EQ(told.at("node_memory_bytes"), 2 * 2 * all);
   for (const auto& flat : {plan_with({.levels = hooks::Levels::kOne}), plan_with({.node_size = 1})}) {

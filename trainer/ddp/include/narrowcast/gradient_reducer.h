@@ -178,6 +178,7 @@ class NARROWCAST_EXPORT GradientReducer {
   std::string unused_parameters() const;
   void align_rebuilt_buckets();
   void choose_buckets();
+  void stop_choosing();
 
   const ModuleState state_;
   const ProcessGroupPtr group_;
