@@ -7,9 +7,9 @@
 namespace narrowcast::sharding {
 namespace {
 
-// Elements of a shard in one job. Two jobs are in flight, so a rank needs 8 MiB of its node's memory, which remain in
+// Elements of a shard in one job. Two jobs are in flight, so a rank needs 2 MiB of its node's memory, which remain in
 // the processor's cache: while one part is written the part before it is read.
-constexpr int64_t kPartNumel = int64_t{1} << 20;
+constexpr int64_t kPartNumel = int64_t{1} << 18;
 
 // The number of elements of part `index` of a shard.
 int64_t part_numel(int64_t numel, int64_t index) {

@@ -111,11 +111,11 @@ BytesPerParameter measure(const ProcessGroupPtr& group, const ShardOptions& opti
 }
 
 // The formula's bytes per parameter: 4 of a gradient, 8 / G of AdamW's moments, and 4 of the parameter, or 4 / G if it
-// is shared. An exchange of parameters stages two parts of 4 MiB per rank, which the node's memory keeps. The rest of
+// is shared. An exchange of parameters stages two parts of 1 MiB per rank, which the node's memory keeps. The rest of
 // the process may change by 3 MiB.
 TEST(SharedRanksDeathTest, HoldEachParameterOncePerNode) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer's allocator keeps freed memory";
-  constexpr double kStaged = 8. / kTensors;
+  constexpr double kStaged = 2. / kTensors;
   constexpr double kOtherMemory = 3. / kTensors;
   for (const int64_t ranks : {2, 4}) {
     const auto codes = fork_ranks(ranks, [&](int64_t rank, const ProcessGroupPtr& group) {
