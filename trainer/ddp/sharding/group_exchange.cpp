@@ -15,7 +15,7 @@ namespace {
 // Elements of a shard in one job. A rank holds the messages of as many ranks as there are nodes, of two jobs. Messages
 // that are too small cost more than they save. Parts must begin at blocks of every format.
 int64_t elements_of_a_part(const node::NodeLayout& layout) {
-  constexpr int64_t kMostNumel = int64_t{1} << 20;
+  constexpr int64_t kMostNumel = int64_t{1} << 19;
   constexpr int64_t kLeastNumel = int64_t{1} << 16;
   return std::max(kMostNumel / layout.nodes(), kLeastNumel) / cpu::kWireGrain * cpu::kWireGrain;
 }

@@ -250,8 +250,19 @@ void ShardedParts::load_state(const hooks::HookState& saved, const std::vector<h
   }
 }
 
-// Moves masters and state to other shards, one tensor after the other, so that a rank holds few of them twice. All
-// pieces are parts of parameters. Before the first step there may be nothing to move.
+// Gives up one tensor of the state of each own piece.
+void ShardedParts::forget(const OptimizerKind& kind, size_t tensor) {
+  for (size_t i = 0; i < own_.size(); ++i) {
+    if (std::optional<ParameterState> state = own_state(kind, i)) {
+      state->tensors[tensor] = at::Tensor();
+      set_own_state(kind, i, *state);
+    }
+  }
+}
+
+// Moves masters and state to other shards, one tensor after the other, so that a rank holds one of them twice. If an
+// exchange fails, the group cannot be used any more, and so nobody can ask for the state. All pieces are parts of
+// parameters. Before the first step there may be nothing to move.
 void ShardedParts::move_to(std::vector<Shard> shards) {
   const at::NoGradGuard no_grad;
   if (!has_state_) {
@@ -274,6 +285,7 @@ void ShardedParts::move_to(std::vector<Shard> shards) {
   for (size_t tensor = 0; tensor < optimizer_kind.tensors.size(); ++tensor) {
     const bool any = std::ranges::any_of(headers, [&](const auto& header) { return header.second.has(tensor); });
     const std::vector<at::Tensor> values = any ? moved(own_values(optimizer_kind, tensor)) : std::vector<at::Tensor>();
+    forget(optimizer_kind, tensor);
     for (size_t i = 0; i < target.size(); ++i) {
       states[i].tensors.push_back(any && headers.at(target[i].parameter).has(tensor) ? values[i] : at::Tensor());
     }

@@ -98,6 +98,7 @@ class ShardedParts {
   const OptimizerKind& kind() const;
   std::optional<ParameterState> own_state(const OptimizerKind& kind, size_t piece) const;
   void set_own_state(const OptimizerKind& kind, size_t piece, const ParameterState& state);
+  void forget(const OptimizerKind& kind, size_t tensor);
   std::vector<std::string> names_in(const std::vector<hooks::NamedParameter>& named) const;
   PieceHeaders gather_headers(const OptimizerKind& kind);
   std::unordered_map<size_t, PieceHeader> by_parameter(const PieceHeaders& headers) const;
