@@ -118,7 +118,8 @@ class CommHook : public c10d::CommHookInterface {
   // For a sharded optimizer, between steps, on all ranks: from now on a future's value needs the mean only in this
   // rank's shard of the bucket, and may have anything in other elements. Without a rounding it needs all again. Returns
   // the node of each rank, the same on all ranks: shards follow from these nodes (ShardedOptimizer). Empty if the hook
-  // averages all elements in any case. Throws c10::ValueError for an option of the hook that excludes shards.
+  // averages all elements in any case. Throws c10::ValueError for an option of the hook that excludes shards; without
+  // a rounding it must not throw.
   virtual std::vector<int64_t> average_shards(std::optional<ShardRounding> /*rounding*/) { return {}; }
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.

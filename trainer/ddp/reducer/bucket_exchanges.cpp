@@ -126,7 +126,14 @@ c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::begin(c10d::GradBuc
   TORCH_CHECK_VALUE(future.defined(), "hook ", hook_->name(), ": returned no future for bucket ", bucket.getIndex());
   const std::lock_guard<std::mutex> lock(mutex_);
   exchanges_.push_back({bucket.getIndex(), future});
+  if (bucket.getIndex() == 0) last_buckets_.clear();
+  last_buckets_.push_back(bucket.getParameters());
   return future;
+}
+
+std::vector<std::vector<at::Tensor>> BucketExchanges::last_buckets() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return last_buckets_;
 }
 
 // An earlier pass that an exception has ended may have left buckets behind.

@@ -49,6 +49,9 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
   // gradients are computed.
   void hold_until_last(bool holds) { holds_until_last_ = holds; }
 
+  // The parameters in each bucket of the last backward pass, in the order in which the hook got them; empty before one.
+  std::vector<std::vector<at::Tensor>> last_buckets();
+
   // Waits until all futures are completed, with a value or an error: at most `limit` for each. While an exception
   // passes it waits at most 5 s for all, because that exception may be the only explanation why other ranks do not
   // come. A backward pass that ends by an exception leaves exchanges in flight; if a rank gives them up, its group
@@ -85,6 +88,7 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
   std::vector<Held> held_;  // Of a pass that holds buckets.
   std::mutex mutex_;        // A DistributedDataParallel may be destroyed while a backward pass runs on another thread.
   std::vector<Exchange> exchanges_;
+  std::vector<std::vector<at::Tensor>> last_buckets_;
 };
 
 }  // namespace narrowcast

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <narrowcast/gradient_reducer.h>
+#include "trainer/ddp/reducer/bucket_exchanges.h"
 #include "trainer/ddp/reducer/reducer.h"
 
 namespace narrowcast {
@@ -22,5 +23,9 @@ void GradientReducer::check_shards() const {
 }
 
 std::vector<std::vector<at::Tensor>> GradientReducer::buckets() const { return bucket_parameters(*reducer_); }
+
+std::vector<std::vector<at::Tensor>> GradientReducer::averaged_buckets() const {
+  return exchanges_ == nullptr ? std::vector<std::vector<at::Tensor>>() : exchanges_->last_buckets();
+}
 
 }  // namespace narrowcast

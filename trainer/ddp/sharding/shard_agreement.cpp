@@ -14,7 +14,7 @@ namespace {
 
 void check_parameter(const at::Tensor& parameter, size_t index) {
   TORCH_CHECK_VALUE(parameter.is_cpu(), "parameter ", index, " of the optimizer is on ", parameter.device(),
-                    ", but shards are exchanged in the memory of a node: it must be on the CPU");
+                    ", but must be on the CPU: a sharded optimizer moves float32 numbers of the CPU's memory");
   TORCH_CHECK_VALUE(parameter.scalar_type() == at::kFloat, "parameter ", index, " of the optimizer is ",
                     parameter.scalar_type(), ", but must be float32");
   TORCH_CHECK_VALUE(parameter.is_non_overlapping_and_dense(), "parameter ", index, " of the optimizer, of sizes ",

@@ -1,6 +1,7 @@
 #include <narrowcast/sharded_optimizer.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/lbfgs.h>
 
@@ -149,6 +150,7 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::over_all(Optimiz
   const std::optional<WireFormat> differences = differences_of(options);
   auto nodes = find_hook_nodes(group, reducer.options().wire());
   node::NodeLayout layout = nodes->layout;
+  auto average_all_again = c10::make_scope_exit([&] { reducer.average_shards(std::nullopt); });
   if (!options.whole_parameters()) {
     const auto rounding = differences ? hooks::ShardRounding::kOnce : hooks::ShardRounding::kAsWhole;
     layout = average_shards(reducer, rounding, nodes->layout);
@@ -165,7 +167,9 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::over_all(Optimiz
                    .reducer = &reducer,
                    .layout = std::move(layout),
                    .differences = differences};
-  return std::make_unique<ShardedParts>(inner, std::move(request), std::move(place));
+  auto parts = std::make_unique<ShardedParts>(inner, std::move(request), std::move(place));
+  average_all_again.release();
+  return parts;
 }
 
 ShardedOptimizer::ShardedOptimizer(Optimizer& inner, ProcessGroupPtr group, const ShardOptions& options)

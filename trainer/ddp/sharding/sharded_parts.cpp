@@ -112,17 +112,22 @@ void ShardedParts::replace_parameters() {
   }
 }
 
-// The buckets of the last backward pass may have other parameters than those before.
+// The buckets of the last averaged pass may have other parameters than those before. The hook has averaged the shards
+// of these buckets, even if a later forward pass has rebuilt them. Without a hook all elements are averaged.
 void ShardedParts::follow_buckets() {
   if (!follows_buckets_) {
     return;
   }
-  std::vector<std::vector<at::Tensor>> buckets = place_.reducer->buckets();
+  const std::vector<std::vector<at::Tensor>> next = place_.reducer->buckets();
+  std::vector<std::vector<at::Tensor>> buckets = place_.reducer->averaged_buckets();
+  if (buckets.empty()) {
+    buckets = next;
+  }
   if (!are_same(buckets, buckets_)) {
     buckets_ = std::move(buckets);
     move_to(cut(place_.exchange->count()));
   }
-  follows_buckets_ = !place_.reducer->buckets_are_settled();
+  follows_buckets_ = !place_.reducer->buckets_are_settled() || !are_same(buckets_, next);
 }
 
 // A rank that fails alone takes part in the exchange, so that the others fail instead of waiting.

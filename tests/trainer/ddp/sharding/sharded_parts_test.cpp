@@ -1,8 +1,6 @@
 // An optimizer that is sharded over all ranks, beside one that is not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
 
 #include <cmath>
 #include <optional>
@@ -14,6 +12,7 @@
 #include "ops/collectives/all_gather/all_gather_job.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
+#include "tests/trainer/ddp/sharding/over_all_fixtures.h"
 #include "tests/trainer/ddp/sharding/sharded_fixtures.h"
 #include "trainer/ddp/optimization/gradients.h"
 
@@ -24,115 +23,14 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr int64_t kWidth = 150;
 constexpr int64_t kSteps = 5;  // Buckets are rebuilt before the second one.
 constexpr double kMostNorm = 0.05;
-
-// Some 45,000 parameters in three layers, the last of which has few.
-struct ThreeLayersImpl : torch::nn::Module {
-  ThreeLayersImpl() {
-    first = register_module("first", torch::nn::Linear(kWidth, kWidth));
-    second = register_module("second", torch::nn::Linear(kWidth, kWidth));
-    last = register_module("last", torch::nn::Linear(kWidth, 3));
-  }
-  at::Tensor forward(const at::Tensor& x, bool skips_last) {
-    const at::Tensor y = second(first(x));
-    return skips_last ? y : last(y);
-  }
-  torch::nn::Linear first{nullptr}, second{nullptr}, last{nullptr};
-};
-TORCH_MODULE(ThreeLayers);
-
-ThreeLayers made_net() {
-  ThreeLayers net;
-  const at::NoGradGuard no_grad;
-  uint64_t seed = 1;
-  for (const at::Tensor& parameter : net->parameters()) {
-    parameter.copy_(0.1 * seeded_randn(seed++, parameter.sizes()));
-  }
-  return net;
-}
-
-// One rank's module with AdamW over two groups: matrices with decay, and vectors without.
-struct NetTraining {
-  NetTraining(const Group& group, const DdpOptions& options) : ddp(made_net(), group, options) {
-    std::vector<at::Tensor> matrices;
-    std::vector<at::Tensor> vectors;
-    for (const at::Tensor& parameter : ddp.module()->parameters()) {
-      (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
-    }
-    const torch::optim::AdamWOptions defaults(0.01);
-    OptimizerGroups groups;
-    groups.emplace_back(
-        matrices, std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.01).weight_decay(0.1)));
-    groups.emplace_back(vectors,
-                        std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.02).weight_decay(0)));
-    adamw.emplace(std::move(groups), defaults);
-  }
-
-  at::Tensor loss_of_step(int64_t step, bool skips_last = false) {
-    const auto seed = static_cast<uint64_t>(100 * step + ddp.process_group()->getRank());
-    return ddp.forward(seeded_randn(seed, {4, kWidth}), skips_last).square().mean();
-  }
-
-  // Adds the gradients of a pass.
-  void backward(int64_t step) { ddp.backward(loss_of_step(step)); }
-
-  std::vector<at::Tensor> parameters() { return ddp.module()->parameters(); }
-  std::vector<hooks::NamedParameter> named() {
-    std::vector<hooks::NamedParameter> named;
-    for (const auto& parameter : ddp.module()->named_parameters())
-      named.push_back({parameter.key(), parameter.value()});
-    return named;
-  }
-
-  DistributedDataParallel<ThreeLayers> ddp;
-  std::optional<torch::optim::AdamW> adamw;
-};
-
-void expect_equal_parameters(NetTraining& a, NetTraining& b, const std::string& where) {
-  for (size_t i = 0; i < a.parameters().size(); ++i) {
-    EXPECT_TRUE(at::equal(a.parameters()[i], b.parameters()[i])) << where << ", parameter " << i;
-  }
-}
-
-// How gradients are averaged, besides the hook.
-enum class Way { kUsual, kErrorFeedback, kExemption, kBucketViews, kStaticGraph, kUnusedParameters, kAccumulation };
-
-struct OverAllCase {
-  std::string hook;
-  ShardLayout layout = {2};
-  Way way = Way::kUsual;
-};
-
-DdpOptions ddp_options_of(const OverAllCase& value) {
-  DdpOptions options = DdpOptions().hook(value.hook).bucket_cap_mb(0.1);  // Several buckets.
-  options.gradient_as_bucket_view(value.way == Way::kBucketViews).static_graph(value.way == Way::kStaticGraph);
-  options.find_unused_parameters(value.way == Way::kUnusedParameters);
-  hooks::WireOptions wire = options.wire();
-  wire.node_size = value.layout.node_size;
-  wire.error_feedback = value.way == Way::kErrorFeedback;
-  wire.exempt_one_dimensional = value.way == Way::kExemption;
-  return options.wire(wire);
-}
 
 std::string name_of(const OverAllCase& value) {
   static constexpr const char* kWays[] = {"",        "_feedback", "_exemption",  "_views",
                                           "_static", "_unused",   "_accumulated"};
   const std::string nodes = value.layout.node_size ? "_nodes_of_" + std::to_string(*value.layout.node_size) : "";
   return value.hook + "_" + std::to_string(value.layout.world_size) + nodes + kWays[static_cast<size_t>(value.way)];
-}
-
-// The gradients of a step; with accumulation, of two passes. Programs often clear gradients after the forward pass.
-void compute_gradients(NetTraining& training, int64_t step, const OverAllCase& value) {
-  if (value.way == Way::kAccumulation) {
-    training.ddp.zero_grad();
-    const auto local = training.ddp.no_sync();
-    training.backward(step + 1000);
-  }
-  const at::Tensor loss = training.loss_of_step(step, value.way == Way::kUnusedParameters);
-  if (value.way != Way::kAccumulation) training.ddp.zero_grad();
-  training.ddp.backward(loss);
 }
 
 class OverAllRanks : public ::testing::TestWithParam<OverAllCase> {};
@@ -323,6 +221,26 @@ TEST(OverAllRanksNorm, AnElementThatIsNotFiniteReachesAllRanks) {
   });
 }
 
+// A forward pass between the average and the step rebuilds the buckets: the shards stay those of the averages.
+TEST(OverAllRanksBuckets, MayBeRebuiltBetweenTheAverageAndTheStep) {
+  for (const OverAllCase& value : {OverAllCase{"int8", {3, 1}}, OverAllCase{"none", {3}}}) {
+    run_ranks(3, [&](int64_t rank, const Group& group) {
+      NetTraining whole(group, ddp_options_of(value));
+      NetTraining parts(group, ddp_options_of(value));
+      ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer(), ShardOptions().parameter_format(WireFormat::kFp32));
+      for (int64_t step = 1; step <= 3; ++step) {
+        compute_gradients(whole, step, {});
+        whole.adamw->step();
+        compute_gradients(parts, step, {});
+        parts.loss_of_step(100);
+        EXPECT_EQ(parts.ddp.bucket_bytes().size(), 2U) << "step " << step;
+        sharded.step();
+        expect_equal_parameters(parts, whole, "rank " + std::to_string(rank) + ", step " + std::to_string(step));
+      }
+    });
+  }
+}
+
 // Masters begin with the values before the first step, also if they were loaded after the optimizer was sharded.
 TEST(OverAllRanksMasters, BeginWithTheParametersOfTheFirstStep) {
   run_ranks(2, [&](int64_t /*rank*/, const Group& group) {
@@ -362,78 +280,6 @@ TEST(OverAllRanksWhole, ParametersStayWhole) {
       }
     });
   }
-}
-
-// After the optimizer's end the hook averages all elements again.
-TEST(OverAllRanksEnd, GradientsAreWholeAgain) {
-  run_ranks(3, [&](int64_t /*rank*/, const Group& group) {
-    NetTraining whole(group, ddp_options_of({"int8", {3, 1}}));
-    NetTraining parts(group, ddp_options_of({"int8", {3, 1}}));
-    std::optional<ShardedOptimizer> sharded(std::in_place, *parts.adamw, parts.ddp.reducer());
-    parts.backward(1);
-    whole.backward(1);
-    sharded.reset();
-    compute_gradients(parts, 2, {});
-    compute_gradients(whole, 2, {});
-    for (size_t i = 0; i < whole.parameters().size(); ++i) {
-      EXPECT_TRUE(at::equal(parts.parameters()[i].grad(), whole.parameters()[i].grad())) << i;
-    }
-  });
-}
-
-class FailsOnRank1 final : public torch::optim::SGD {
- public:
-  FailsOnRank1(const std::vector<at::Tensor>& parameters, bool fails)
-      : SGD(parameters, torch::optim::SGDOptions(0.1)), fails_(fails) {}
-  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
-    TORCH_CHECK_VALUE(!fails_, "no step today");
-    return {};
-  }
-
- private:
-  const bool fails_;
-};
-
-TEST(OverAllRanksErrors, AStepThatFailsOnOneRankFailsOnAll) {
-  for (const int64_t node_size : {1, 2}) {
-    run_ranks(4, [&](int64_t rank, const Group& group) {
-      NetTraining parts(group, ddp_options_of({"int8", {4, node_size}}));
-      FailsOnRank1 sgd(parts.parameters(), rank == 1);
-      ShardedOptimizer sharded(sgd, parts.ddp.reducer());
-      parts.backward(1);
-      const auto step = [&] { sharded.step(); };
-      if (rank == 1) {
-        EXPECT_EQ(error_message<c10::ValueError>(step), "no step today");
-      } else {
-        EXPECT_THAT(error_message<c10::DistBackendError>(step),
-                    AnyOf(HasSubstr("rank 1 could not take part in it"), HasSubstr("rank 1 of this node cancelled")));
-      }
-    });
-  }
-}
-
-TEST(OverAllRanksErrors, WhatCannotBeShardedIsRefusedOnAllRanks) {
-  run_ranks(2, [&](int64_t rank, const Group& group) {
-    const auto refusal = [&](const DdpOptions& options, const ShardOptions& shards, bool adds_parameter = false) {
-      NetTraining parts(group, options);
-      if (adds_parameter) {
-        parts.adamw->param_groups()[0].params().push_back(at::zeros({3}).requires_grad_());
-      }
-      return error_message<c10::ValueError>([&] { ShardedOptimizer(*parts.adamw, parts.ddp.reducer(), shards); });
-    };
-    const DdpOptions int8 = ddp_options_of({"int8", {2, 1}});
-    EXPECT_THAT(refusal(int8, ShardOptions().node_size(1)), HasSubstr("node_size: 1 has no effect"));
-    EXPECT_THAT(refusal(ddp_options_of({"noop", {2}}), {}), HasSubstr("with hook noop they do not"));
-    EXPECT_THAT(refusal(ddp_options_of({"var5", {2, 1}, Way::kErrorFeedback}), {}),
-                HasSubstr("error_feedback in format var5"));
-    EXPECT_THAT(refusal(int8, {}, /*adds_parameter=*/true), HasSubstr("is none of those whose gradients are averaged"));
-    EXPECT_THAT(refusal(int8, ShardOptions().parameter_format(rank == 0 ? WireFormat::kFp32 : WireFormat::kBf16)),
-                HasSubstr("parameter_format differs between ranks"));
-    NetTraining parts(group, int8);
-    EXPECT_THAT(error_message<c10::ValueError>(
-                    [&] { ShardedOptimizer(*parts.adamw, group, ShardOptions().parameter_format(WireFormat::kFp32)); }),
-                HasSubstr("parameter_format: fp32 has no effect"));
-  });
 }
 
 }  // namespace
