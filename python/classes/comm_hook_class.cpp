@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -28,6 +29,7 @@
 #include "hooks/table/hook_table.h"
 #include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
+#include "python/classes/shards_averager.h"
 #include "python/classes/silence.h"
 #include "trainer/ddp/process_group/group_watch.h"
 
@@ -97,7 +99,7 @@ c10d::GradBucket make_bucket(const at::Tensor& buffer, const BucketPlace& place,
                           std::move(sizes), std::move(parameters), std::nullopt);
 }
 
-class CommHookClass final : public torch::CustomClassHolder {
+class CommHookClass final : public ShardsAverager {
  public:
   // create_comm_hook and start_watch, a collective. `options`: by the names of hooks::named_options, "device" and
   // "silence_seconds". `group_name`: of a registered group. c10::ValueError and c10::TypeError name what is wrong;
@@ -113,6 +115,7 @@ class CommHookClass final : public torch::CustomClassHolder {
     });
     TORCH_CHECK_VALUE(hook_, "hook: '", name,
                       "' is not a hook: register no hook to average as DistributedDataParallel does");
+    wire_ = options.hook.wire;
     watch_ = start_watch(group, options.silence);
   }
 
@@ -127,7 +130,7 @@ class CommHookClass final : public torch::CustomClassHolder {
   // CommHook::runHook: a future of the averaged bucket, which is `buffer`. `parameters`: whose gradients the bucket
   // holds, in its order; may be empty for hooks that keep nothing per parameter.
   c10::IValue run(const at::Tensor& buffer, int64_t index, bool is_last, std::vector<at::Tensor> parameters) {
-    c10d::GradBucket bucket = make_bucket(buffer, {index, is_last}, std::move(parameters));
+    c10d::GradBucket bucket = remembered(make_bucket(buffer, {index, is_last}, std::move(parameters)));
     const auto give_value = [watch = weak_watch()](Future& done) {
       throw_error_of(done, watch);
       return std::make_pair(done.value(), done.storages());
@@ -140,7 +143,7 @@ class CommHookClass final : public torch::CustomClassHolder {
   // object: the bucket's buffer. Nothing of Python runs when the exchange ends.
   c10::IValue run_for_reducer(const at::Tensor& buffer, c10::IValue result, const BucketPlace& place,
                               std::vector<at::Tensor> parameters) {
-    c10d::GradBucket bucket = make_bucket(buffer, place, std::move(parameters));
+    c10d::GradBucket bucket = remembered(make_bucket(buffer, place, std::move(parameters)));
     // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
     const auto give_object = [result = std::move(result), watch = weak_watch()](Future& done) {
       throw_error_of(done, watch);
@@ -170,6 +173,22 @@ class CommHookClass final : public torch::CustomClassHolder {
     hook().load_state(saved, named(names, parameters));
   }
 
+  sharding::ShardingHook sharding_hook() override {
+    TORCH_CHECK_VALUE(hook().keeps_replicas_equal(),
+                      "an optimizer can be sharded over all ranks only if they get equal gradients, but with hook ",
+                      name(), " they do not");
+    TORCH_CHECK_VALUE(!averages_shards_, "another optimizer is already sharded over all ranks with this hook");
+    return {name(), wire_, [this](std::optional<hooks::ShardRounding> rounding) {
+              averages_shards_ = rounding.has_value();
+              return hook_ ? hook_->average_shards(rounding) : std::vector<int64_t>();
+            }};
+  }
+
+  std::vector<std::vector<at::Tensor>> last_buckets() const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return last_buckets_;
+  }
+
   // Destroys the hook, and its group's engine if no other hook uses it. Python must call it: the destructor of a
   // Python object holds the GIL, while the engine's thread may need it to release a tensor before it can be joined.
   void close() {
@@ -187,13 +206,31 @@ class CommHookClass final : public torch::CustomClassHolder {
 
   std::weak_ptr<GroupWatch> weak_watch() const { return watch_; }
 
+  // The first bucket of a pass comes after the last one. In the first pass of a static graph DistributedDataParallel
+  // gives all buckets the number of the first one, but no parameter comes twice.
+  c10d::GradBucket remembered(c10d::GradBucket bucket) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<at::Tensor> parameters = bucket.getParameters();
+    const bool begins = bucket.getIndex() == 0 && (last_buckets_.empty() || parameters.empty() || pass_has_ended_ ||
+                                                   last_buckets_[0][0].is_same(parameters[0]));
+    if (begins) last_buckets_.clear();
+    pass_has_ended_ = bucket.isLast();
+    if (!parameters.empty()) last_buckets_.push_back(std::move(parameters));
+    return bucket;
+  }
+
   static void throw_error_of(const Future& done, const std::weak_ptr<GroupWatch>& watch) {
     if (done.hasError()) with_watch(watch.lock(), [&] { std::rethrow_exception(done.exception_ptr()); });
   }
 
   const pid_t process_ = getpid();
   std::unique_ptr<hooks::CommHook> hook_;
+  hooks::WireOptions wire_;
+  bool averages_shards_ = false;
   std::shared_ptr<GroupWatch> watch_;
+  mutable std::mutex mutex_;  // Of these:
+  std::vector<std::vector<at::Tensor>> last_buckets_;
+  bool pass_has_ended_ = false;
 };
 
 // torch::class_ derives schemas from C++ types, and none of those is a Python object: this schema is made by hand.

@@ -66,12 +66,12 @@ def join(whole: State, state: State, piece: Piece) -> None:
         elif piece.is_whole:
             same_shape = value.shape == piece.parameter.shape
             whole[name] = torch.empty_like(piece.parameter if same_shape else value, dtype=value.dtype).copy_(value)
-        elif value.numel() == 1:
-            whole[name] = value.clone()
-        else:
+        elif value.shape == (piece.numel,):  # Also [1], of a piece of one element. Numbers of a parameter are [].
             if name not in whole:
                 whole[name] = torch.zeros_like(piece.parameter, dtype=value.dtype)
             piece.of(whole[name]).copy_(value)
+        else:
+            whole[name] = value.clone()
 
 
 class SentStates:

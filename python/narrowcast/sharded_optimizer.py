@@ -1,6 +1,7 @@
-"""Optimizers whose work and memory the ranks of a node share."""
+"""Optimizers whose work and memory ranks share."""
 import collections
 import contextlib
+import math
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
@@ -10,6 +11,7 @@ from narrowcast._closing import close_with
 from narrowcast._group import group_or_default
 from narrowcast._options import passable, wrong
 from narrowcast._shard_states import Piece, ReceivedStates, SentStates, State, check_shapes, cut, join, laid_out_as
+from narrowcast.comm_hook import CommHook
 
 ParamGroup = dict[str, Any]
 
@@ -22,24 +24,34 @@ _NUMBERS_OF_PIECE = 3  # In C++: the parameter, the beginning and the number of 
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """ZeRO's first stage within nodes: each rank steps a shard of the parameters, holds the state of that shard only, and copies
-    the others' new parameters from the memory of its node. A step sends nothing between nodes. Takes the place of an optimizer or
-    of torch.distributed.optim.ZeroRedundancyOptimizer:
+    """ZeRO's first stage: each rank steps a shard of the parameters, holds the state of that shard only, and gets the others' new
+    parameters. Takes the place of an optimizer or of torch.distributed.optim.ZeroRedundancyOptimizer:
 
         ddp = DistributedDataParallel(model)
         optimizer = narrowcast.ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=3e-4)
 
+    Without a hook, the ranks of each node share the shards, and copy parameters in the node's memory: a step sends nothing between
+    nodes. With the hook of the DistributedDataParallel, all ranks do. The hook then sends each rank the averages of its shard only,
+    and the step sends parameters, as differences to masters in float32:
+
+        hook = narrowcast.register(ddp, "int8")
+        optimizer = narrowcast.ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=3e-4, hook=hook)
+
     params, optimizer_class, defaults: optimizer_class(params, **defaults) is the optimizer. params may be groups. Parameters must
         be float32, on the CPU, and equal on all ranks.
-    process_group: the ranks; by default the default group. At least two of them must share a node.
+    process_group: the ranks; by default the default group, or the hook's. Without a hook, at least two must share a node.
+    hook: of the DistributedDataParallel that has the parameters, made already. params must be all whose gradients it averages.
+    parameter_format: with a hook, how differences are sent: a wire format, by default "int8_b128". "fp32" sends the parameters
+        themselves, which gives the bits of a training without shards.
     whole_parameters: whether a parameter is stepped by one rank as a whole. Optimizers that are not elementwise need it: all but
         PyTorch's ASGD, Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop, Rprop and SGD. LBFGS is refused.
     node_size: every so many consecutive ranks are a node. By default the ranks find their nodes.
     silence_seconds: as for CommHook.
 
-    Parameters get the bits of a training with the optimizer itself. Gradients must be equal on all ranks, as they are after
-    DistributedDataParallel has averaged them. param_groups holds the whole parameters, so schedulers, GradScaler and
-    clip_grad_norm_ work as with any optimizer.
+    Without a hook, parameters get the bits of a training with the optimizer itself. Gradients must be equal on all ranks, as they
+    are after DistributedDataParallel has averaged them. param_groups holds the whole parameters, so schedulers, GradScaler and
+    clip_grad_norm_ work as with any optimizer. With a hook, gradients are averages in the rank's own shard only: GradScaler is
+    refused, the norm is that of clip_grad_norm_() below, and gradients must be None before each averaged backward pass.
 
     Making it is a collective, and so are step, consolidate_state_dict and load_state_dict: all ranks call them in the same order,
     and pass the same arguments. Errors of one rank's arguments are errors on all ranks, and nothing is changed then: ValueError or
@@ -49,14 +61,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Any, optimizer_class: Callable[..., torch.optim.Optimizer],
                  process_group: Optional[dist.ProcessGroup] = None, *, whole_parameters: bool = False,
-                 node_size: Optional[int] = None, silence_seconds: Optional[float] = None, **defaults: Any) -> None:
-        self.process_group = group_or_default(process_group)
-        options = passable({"whole_parameters": whole_parameters, "node_size": node_size, "silence_seconds": silence_seconds})
+                 node_size: Optional[int] = None, silence_seconds: Optional[float] = None, hook: Optional[CommHook] = None,
+                 parameter_format: Optional[str] = None, **defaults: Any) -> None:
+        group = hook.process_group if process_group is None and isinstance(hook, CommHook) else process_group
+        self.process_group = group_or_default(group)
+        options = passable({"whole_parameters": whole_parameters, "node_size": node_size, "silence_seconds": silence_seconds,
+                            "parameter_format": parameter_format})
+        made_hook = None
         groups: list[ParamGroup] = []
         values: dict[str, str] = {}
         try:
             whole = optimizer_class(params, **defaults)
             _check_kind(whole, whole_parameters)
+            made_hook = None if hook is None else _made(hook, self.process_group)
             groups, values = whole.param_groups, _compared(whole)
             super().__init__([dict(group) for group in groups], whole.defaults)
             del whole  # It may have made a state.
@@ -69,15 +86,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     trained.setdefault(id(each), (each, number))
         self._trained = [parameter for parameter, _ in trained.values()]
         self._groups = [number for _, number in trained.values()]
-        own = torch.classes.narrowcast.ParameterShards(self._trained, self._groups, options, values, self.process_group.group_name)
+        own = torch.classes.narrowcast.ParameterShards(self._trained, self._groups, options, values, self.process_group.group_name,
+                                                       made_hook)
         self._finalizer = close_with(self, own.close)
         self._own = own
         self._whole_parameters = whole_parameters
-        self._ranks: list[int] = own.ranks()  # Of this node.
+        self._ranks: list[int] = own.ranks()  # That share the shards.
         self._local_rank = self._ranks.index(self.process_group.rank())
-        self._shards = [[Piece(self._trained[shard[i]], *shard[i:i + _NUMBERS_OF_PIECE])
-                         for i in range(0, len(shard), _NUMBERS_OF_PIECE)] for shard in own.pieces()]
-        self._tensors: list[torch.Tensor] = own.own_pieces()
+        self._over_all_ranks = made_hook is not None
+        self._step_supports_amp_scaling = self._over_all_ranks  # So that GradScaler's step arrives at step().
+        self._read_shards()
         self._has_whole_state = False
         with self._agreeing("ShardedOptimizer"):
             self._inner = optimizer_class(self._groups_of_pieces(self._tensors), **defaults)
@@ -86,11 +104,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """A step of the optimizer for this rank's shard, then the exchange in the node. Parameters without a gradient are skipped:
         on all ranks or on none. `closure` is called once, before the step; its result is returned. If the step raises an error
-        on one rank, the other ranks of the node raise DistBackendError. Parameters are then partly the new ones, and the process
-        group cannot be used any more."""
+        on one rank, the other ranks that share its shards raise DistBackendError. Parameters are then partly the new ones, and
+        the process group cannot be used any more."""
         self._drop_whole_state()
+        result = None
+        if closure is not None and self._over_all_ranks:
+            raise ValueError("closure: must be None with a hook, whose shards may change with each backward pass")
+        if hasattr(self, "found_inf"):
+            raise ValueError("GradScaler cannot be used with hook=: gradients are averages in this rank's shard only, so ranks would "
+                             "decide differently")
+        self._follow_buckets()
         try:
-            result = None
             if closure is not None:
                 with torch.enable_grad():
                     result = closure()
@@ -101,6 +125,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
             raise
         self._own.exchange(None)
         return result
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """torch.nn.utils.clip_grad_norm_ of all gradients; with a hook a collective, between backward() and step(). Returns the
+        2-norm before, a float32 tensor []."""
+        if not self._over_all_ranks:
+            return torch.nn.utils.clip_grad_norm_(self._trained, max_norm)
+        self._follow_buckets()
+        own = [piece for piece in self._own_shard if piece.parameter.grad is not None]
+        square_sum = sum((self._gradient_of(piece).double().square().sum().item() for piece in own), 0.)
+        norm = math.sqrt(sum(map(float.fromhex, self._own.agree("clip_grad_norm_", {}, square_sum.hex()))))
+        factor = min(1., max_norm / (norm + 1e-6))  # As PyTorch's.
+        for piece in own:
+            piece.parameter.grad.mul_(factor)
+        return torch.tensor(norm, dtype=torch.float32)
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Rank `to` gets the state of whole parameters, which state_dict() returns there until the next step."""
@@ -132,6 +171,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for optimizer, groups, state in before:
                 optimizer.param_groups, optimizer.state = groups, state
             raise
+        if self._over_all_ranks:
+            self._own.forget_masters()  # They begin again with the values of the parameters.
         self._drop_whole_state()
 
     def add_param_group(self, param_group: ParamGroup) -> None:
@@ -147,7 +188,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @property
     def shards(self) -> int:
-        """Number of shards: ranks of this node."""
+        """Number of shards: ranks of this node or, with a hook, all ranks."""
         return len(self._shards)
 
     @property
@@ -166,6 +207,40 @@ class ShardedOptimizer(torch.optim.Optimizer):
     @property
     def _own_shard(self) -> list[Piece]:
         return self._shards[self._local_rank]
+
+    def _read_shards(self) -> None:
+        self._shards = [[Piece(self._trained[shard[i]], *shard[i:i + _NUMBERS_OF_PIECE])
+                         for i in range(0, len(shard), _NUMBERS_OF_PIECE)] for shard in self._own.pieces()]
+        self._tensors: list[torch.Tensor] = self._own.own_pieces()
+
+    def _follow_buckets(self) -> None:
+        """With a hook, the shards become those of the last averaged buckets, and their state goes with them. The first steps of a
+        training change the buckets."""
+        if not self._over_all_ranks:
+            return
+        if not self._own.follow():
+            return
+        shards, states = self._shards, self._own_states()
+        sent = SentStates(states)
+        received = [ReceivedStates(text) for text in self._own.agree("moving the optimizer's state", {}, sent.text())]
+        self._read_shards()
+        numbers = {piece.number for piece in self._own_shard}
+        whole: dict[int, State] = {}
+        for rank, of_rank in enumerate(received):
+            numels = [of_rank.words if each == rank else 0 for each in range(len(shards))]
+            is_own = rank == self._local_rank
+            words = torch.empty(0 if is_own else of_rank.words)
+            self._own.gather(sent.words() if is_own else [], numels, of_rank.words,
+                             [[words] if each == rank and not is_own else [] for each in range(len(shards))])
+            of_shard = states if is_own else of_rank.read(words)
+            for piece in shards[rank]:
+                if piece.number in numbers and piece.number in of_shard:
+                    join(whole.setdefault(piece.number, {}), of_shard[piece.number], piece)
+        for group, pieces in zip(self._inner.param_groups, self._groups_of_pieces(self._tensors)):
+            group["params"] = pieces["params"]
+        self._inner.state = collections.defaultdict(dict, {
+            tensor: cut(whole[piece.number], piece)
+            for piece, tensor in zip(self._own_shard, self._tensors) if piece.number in whole})
 
     @contextlib.contextmanager
     def _agreeing(self, call: str, text: Callable[[], str] = str) -> Any:
@@ -208,7 +283,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 if each.grad is not None and id(each) not in known:
                     raise ValueError(f"a parameter {list(each.shape)} of group {number} has a gradient, but required none when the "
                                      "parameters were sharded: make another ShardedOptimizer")
-        for piece, tensor in zip(self._own_shard, self._tensors):
+        for piece, tensor in zip(self._own_shard, [] if self._own.has_masters() else self._tensors):
             if tensor.data_ptr() != piece.parameter.data_ptr() + piece.begin * tensor.element_size():
                 raise ValueError(f"parameter {piece.number} has other memory than when it was sharded; change it in place")
 
@@ -267,6 +342,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         groups = self._groups_of_pieces(list(range(len(states))))
         self._inner.load_state_dict({"state": {number: state for number, state in enumerate(states) if state},
                                      "param_groups": groups})
+
+
+def _made(hook: CommHook, group: dist.ProcessGroup) -> Any:
+    """The hook in C++."""
+    if not isinstance(hook, CommHook):
+        raise TypeError(f"hook: must be a CommHook, but is a {type(hook).__name__}")
+    if hook.process_group != group:
+        raise ValueError("hook: averages over another process group")
+    return hook._own()
 
 
 def _check_kind(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> None:

@@ -19,7 +19,7 @@ using testing::RegisteredGroup;
 
 constexpr const char* kShardsScript = R"(
 def make(parameters: List[Tensor], groups: List[int], options: Dict[str, Any], group: str) -> ParameterShards:
-    return ParameterShards(parameters, groups, options, {"the optimizer": "SGD"}, group)
+    return ParameterShards(parameters, groups, options, {"the optimizer": "SGD"}, group, None)
 
 def step(shards: ParameterShards, value: float) -> None:
     for piece in shards.own_pieces():

@@ -4,6 +4,8 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/agree.h"
@@ -37,6 +39,7 @@ void check_request(const ShardRequest& request) {
 std::vector<NamedValue> compared_values(const ShardRequest& request) {
   const auto node_size = request.options.node_size();
   std::vector<NamedValue> values = request.values;
+  values.push_back({"the hook of the shards", request.hook ? request.hook->name : "none"});
   values.push_back({"whole_parameters", request.options.whole_parameters() ? "true" : "false"});
   values.push_back({"share_parameters", request.options.share_parameters() ? "true" : "false"});
   values.push_back({"node_size", node_size ? c10::str(*node_size) : "not set"});
@@ -70,6 +73,51 @@ std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr&
   TORCH_CHECK_VALUE(nodes->layout.has_levels(), "an optimizer cannot be sharded within nodes, because ",
                     nodes->why_flat.empty() ? "every node has one rank" : nodes->why_flat);
   return nodes;
+}
+
+// One level exchanges any shards. It is needed if the hook has other nodes. It is also needed for whole parameters,
+// because ranks without a segment own some of them.
+HookShards average_shards(const ProcessGroupPtr& group, const ShardingHook& hook, const ShardOptions& options) {
+  const bool is_flat = options.whole_parameters() || hook.wire.levels == Levels::kOne;
+  auto nodes = is_flat ? node::FoundNodes::flat(group->getSize())
+                       : with_network_errors(group->getRank(), "finding the ranks of each node",
+                                             [&] { return node::find_nodes(group, hook.wire.node_size); });
+  if (options.whole_parameters()) {
+    return {nodes, nodes->layout};
+  }
+  const auto rounding = differences_of(options) ? hooks::ShardRounding::kOnce : hooks::ShardRounding::kAsWhole;
+  const std::vector<int64_t> node_of_rank = hook.average_shards(rounding);
+  check_equal_on_all_ranks(group, {{"the nodes of the hook's shards", c10::str(node_of_rank)}});
+  TORCH_CHECK_VALUE(node_of_rank.empty() || std::ssize(node_of_rank) == group->getSize(), "hook ", hook.name,
+                    " averages shards of ", node_of_rank.size(), " ranks, but there are ", group->getSize());
+  node::NodeLayout layout = node_of_rank.empty() ? nodes->layout : node::NodeLayout(node_of_rank);
+  if (!(layout == nodes->layout)) {
+    nodes = node::FoundNodes::flat(group->getSize());
+  }
+  return {std::move(nodes), std::move(layout)};
+}
+
+std::optional<WireFormat> differences_of(const ShardOptions& options) {
+  const WireFormat format = options.parameter_format().value_or(kDefaultParameterFormat);
+  return format == WireFormat::kFp32 ? std::nullopt : std::optional(format);
+}
+
+void check_buckets(const std::vector<at::Tensor>& parameters, const std::vector<std::vector<at::Tensor>>& buckets,
+                   const ShardOptions& options) {
+  std::unordered_set<const at::TensorImpl*> left;
+  for (const std::vector<at::Tensor>& bucket : buckets) {
+    for (const at::Tensor& parameter : bucket) {
+      left.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    TORCH_CHECK_VALUE(left.erase(parameters[i].unsafeGetTensorImpl()) == 1, "parameter ", i,
+                      " of the optimizer, of sizes ", parameters[i].sizes(),
+                      ", is none of those whose gradients are averaged");
+  }
+  TORCH_CHECK_VALUE(left.empty() || options.whole_parameters(), "gradients of ", left.size(),
+                    " parameters are averaged that the optimizer does not have; an optimizer that is sharded over all "
+                    "ranks needs all of them");
 }
 
 std::vector<Shard> cut(const std::vector<at::Tensor>& parameters, int64_t count, const ShardOptions& options) {

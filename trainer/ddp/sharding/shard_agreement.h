@@ -8,22 +8,35 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include <narrowcast/comm_hook.h>
 #include <narrowcast/consensus.h>
+#include <narrowcast/hook_options.h>
 #include <narrowcast/process_group.h>
 #include <narrowcast/sharded_optimizer.h>
 #include "ops/comm/node/find_nodes.h"
+#include "ops/comm/node/node_layout.h"
 #include "trainer/ddp/sharding/shards.h"
 
 namespace narrowcast::sharding {
+
+// A hook over whose ranks an optimizer is sharded.
+struct ShardingHook {
+  std::string name;
+  hooks::WireOptions wire;  // Its options.
+  // CommHook::average_shards
+  std::function<std::vector<int64_t>(std::optional<hooks::ShardRounding>)> average_shards;
+};
 
 // A rank's arguments. All ranks must have the same, except the elements of the parameters.
 struct ShardRequest {
   ShardOptions options = {};
   std::vector<at::Tensor> parameters = {};
-  std::vector<size_t> groups = {};      // By parameter, the index of its group.
-  std::vector<NamedValue> values = {};  // Others, e.g. the kind of optimizer. Errors name them first.
+  std::vector<size_t> groups = {};                  // By parameter, the index of its group.
+  std::vector<NamedValue> values = {};              // Others, e.g. the kind of optimizer. Errors name them first.
+  std::optional<ShardingHook> hook = std::nullopt;  // ParameterShards are over its ranks, instead of within nodes.
 };
 
 // A collective: the request that `read` returns. Throws c10::ValueError on all ranks for a group of one rank, for an
@@ -34,6 +47,24 @@ ShardRequest agree_on_shards(const ProcessGroupPtr& group, const std::function<S
 // A collective: the nodes, with memory. Throws c10::ValueError on all ranks if no two ranks share memory.
 std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr& group,
                                                           std::optional<int64_t> node_size);
+
+struct HookShards {
+  std::shared_ptr<const node::FoundNodes> nodes;  // Of the exchange of shards.
+  node::NodeLayout layout;                        // From which the shards of buckets follow (cut_buckets).
+};
+
+// A collective: lets the hook average shards, unless parameters stay whole, which no hook averages. Throws
+// c10::ValueError on all ranks if the hook's options exclude shards, or if its nodes are wrong.
+HookShards average_shards(const ProcessGroupPtr& group, const ShardingHook& hook, const ShardOptions& options);
+
+// How differences of parameters are sent; empty if the parameters themselves are sent.
+std::optional<WireFormat> differences_of(const ShardOptions& options);
+
+// The optimizer must have the parameters whose gradients are averaged. A second optimizer would step others, of which a
+// rank has averages in its shard only. If the hook averages all elements, because parameters stay whole, the optimizer
+// may have some of them. Throws c10::ValueError.
+void check_buckets(const std::vector<at::Tensor>& parameters, const std::vector<std::vector<at::Tensor>>& buckets,
+                   const ShardOptions& options);
 
 // cut_pieces, or cut_whole for whole parameters.
 std::vector<Shard> cut(const std::vector<at::Tensor>& parameters, int64_t count, const ShardOptions& options);

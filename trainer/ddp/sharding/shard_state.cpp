@@ -70,9 +70,6 @@ at::Tensor take_master(const std::string& name, const at::Tensor& parameter, hoo
   return master;
 }
 
-// The memory of a whole tensor, 1-D.
-at::Tensor memory_of_whole(const at::Tensor& tensor) { return memory_of(tensor, {0, 0, tensor.numel()}); }
-
 }  // namespace
 
 const OptimizerKind& ShardedParts::kind() const {

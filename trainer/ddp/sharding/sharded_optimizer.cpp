@@ -10,8 +10,6 @@
 #include <utility>
 
 #include <narrowcast/consensus.h>
-#include <narrowcast/network_errors.h>
-#include "ops/comm/node/find_nodes.h"
 #include "trainer/ddp/optimization/gradients.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/sharding/node_exchange.h"
@@ -53,26 +51,6 @@ void check_options_over_all(const ShardOptions& options, const GradientReducer& 
                     reducer.hook_name(), " they do not");
 }
 
-// The optimizer must have the parameters whose gradients are averaged. A second optimizer would step others, of which a
-// rank has averages in its shard only. If the hook averages all elements, it may have some of them.
-void check_buckets(const std::vector<at::Tensor>& parameters, const GradientReducer& reducer,
-                   const ShardOptions& options) {
-  std::unordered_set<const at::TensorImpl*> left;
-  for (const std::vector<at::Tensor>& bucket : reducer.buckets()) {
-    for (const at::Tensor& parameter : bucket) {
-      left.insert(parameter.unsafeGetTensorImpl());
-    }
-  }
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    TORCH_CHECK_VALUE(left.erase(parameters[i].unsafeGetTensorImpl()) == 1, "parameter ", i,
-                      " of the optimizer, of sizes ", parameters[i].sizes(),
-                      ", is none of those whose gradients are averaged");
-  }
-  TORCH_CHECK_VALUE(left.empty() || options.whole_parameters(), "gradients of ", left.size(),
-                    " parameters are averaged that the optimizer does not have; an optimizer that is sharded over all "
-                    "ranks needs all of them");
-}
-
 // The parameters that get gradients, each once, in the order of the groups.
 ShardRequest request_of(const Optimizer& optimizer, const ShardOptions& options) {
   check_optimizer(optimizer, options);
@@ -91,30 +69,6 @@ ShardRequest request_of(const Optimizer& optimizer, const ShardOptions& options)
     }
   }
   return request;
-}
-
-// A collective: the nodes over which a hook with these options averages.
-std::shared_ptr<const node::FoundNodes> find_hook_nodes(const ProcessGroupPtr& group, const hooks::WireOptions& wire) {
-  return wire.levels == Levels::kOne ? node::FoundNodes::flat(group->getSize())
-                                     : with_network_errors(group->getRank(), "finding the ranks of each node",
-                                                           [&] { return node::find_nodes(group, wire.node_size); });
-}
-
-// In fp32 the parameters themselves are sent.
-std::optional<WireFormat> differences_of(const ShardOptions& options) {
-  const WireFormat format = options.parameter_format().value_or(kDefaultParameterFormat);
-  return format == WireFormat::kFp32 ? std::nullopt : std::optional(format);
-}
-
-// A collective: calls CommHook::average_shards. Returns the layout from which the shards of buckets follow.
-node::NodeLayout average_shards(GradientReducer& reducer, hooks::ShardRounding rounding,
-                                const node::NodeLayout& usual) {
-  const std::vector<int64_t> node_of_rank = reducer.average_shards(rounding);
-  const ProcessGroupPtr& group = reducer.process_group();
-  check_equal_on_all_ranks(group, {{"the nodes of the hook's shards", c10::str(node_of_rank)}});
-  TORCH_CHECK_VALUE(node_of_rank.empty() || std::ssize(node_of_rank) == group->getSize(), "hook ", reducer.hook_name(),
-                    " averages shards of ", node_of_rank.size(), " ranks, but there are ", group->getSize());
-  return node_of_rank.empty() ? usual : node::NodeLayout(node_of_rank);
 }
 
 }  // namespace
@@ -136,37 +90,30 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::within_nodes(Opt
   return std::make_unique<ShardedParts>(inner, std::move(request), std::move(place));
 }
 
-// One level exchanges any shards. It is needed if the hook has other nodes. It is also needed for whole parameters,
-// because ranks without a segment own some of them. No hook averages such shards, so all elements are averaged.
 std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::over_all(Optimizer& inner, GradientReducer& reducer,
                                                                          const ShardOptions& options) {
   const ProcessGroupPtr& group = reducer.process_group();
   ShardRequest request = agree_on_shards(group, [&] {
     check_options_over_all(options, reducer);
     ShardRequest own = request_of(inner, options);
-    check_buckets(own.parameters, reducer, options);
+    check_buckets(own.parameters, reducer.buckets(), options);
     return own;
   });
-  const std::optional<WireFormat> differences = differences_of(options);
-  auto nodes = find_hook_nodes(group, reducer.options().wire());
-  node::NodeLayout layout = nodes->layout;
   auto average_all_again = c10::make_scope_exit([&] { reducer.average_shards(std::nullopt); });
-  if (!options.whole_parameters()) {
-    const auto rounding = differences ? hooks::ShardRounding::kOnce : hooks::ShardRounding::kAsWhole;
-    layout = average_shards(reducer, rounding, nodes->layout);
-  }
-  if (options.whole_parameters() || !(layout == nodes->layout)) {
-    nodes = node::FoundNodes::flat(group->getSize());
-  }
-  auto exchange = std::make_unique<GroupExchange>(group, std::move(nodes));
+  HookShards shards = sharding::average_shards(
+      group,
+      {reducer.hook_name(), reducer.options().wire(),
+       [&](std::optional<hooks::ShardRounding> rounding) { return reducer.average_shards(rounding); }},
+      options);
+  auto exchange = std::make_unique<GroupExchange>(group, std::move(shards.nodes));
   GroupExchange* const over_all = exchange.get();
   ShardPlace place{.group = group,
                    .cuts_parameters = !options.whole_parameters(),
                    .exchange = std::move(exchange),
                    .over_all = over_all,
                    .reducer = &reducer,
-                   .layout = std::move(layout),
-                   .differences = differences};
+                   .layout = std::move(shards.layout),
+                   .differences = differences_of(options)};
   auto parts = std::make_unique<ShardedParts>(inner, std::move(request), std::move(place));
   average_all_again.release();
   return parts;

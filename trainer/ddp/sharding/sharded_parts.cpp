@@ -19,22 +19,8 @@ constexpr const char* kParameters = "exchanging the shards of the parameters";
 constexpr const char* kNorm = "adding up the norm of the gradients' shards";
 constexpr const char* kDifference = "comparing masters and parameters";
 
-std::unordered_map<const at::TensorImpl*, size_t> indices_of(const std::vector<at::Tensor>& parameters) {
-  std::unordered_map<const at::TensorImpl*, size_t> indices;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    indices.emplace(parameters[i].unsafeGetTensorImpl(), i);
-  }
-  return indices;
-}
-
 // NaN if one of them is NaN.
 double larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
-
-bool are_same(const std::vector<std::vector<at::Tensor>>& a, const std::vector<std::vector<at::Tensor>>& b) {
-  return std::ranges::equal(a, b, [](const auto& bucket, const auto& other) {
-    return std::ranges::equal(bucket, other, [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
-  });
-}
 
 }  // namespace
 
@@ -119,7 +105,7 @@ void ShardedParts::follow_buckets() {
     return;
   }
   const std::vector<std::vector<at::Tensor>> next = place_.reducer->buckets();
-  std::vector<std::vector<at::Tensor>> buckets = place_.reducer->averaged_buckets();
+  std::vector<std::vector<at::Tensor>> buckets = place_.reducer->buckets(/*of_last_average=*/true);
   if (buckets.empty()) {
     buckets = next;
   }

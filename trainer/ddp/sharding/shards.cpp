@@ -64,6 +64,20 @@ int64_t elements_of(const Shard& shard) {
   return elements;
 }
 
+std::unordered_map<const at::TensorImpl*, size_t> indices_of(const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const at::TensorImpl*, size_t> indices;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    indices.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  }
+  return indices;
+}
+
+bool are_same(const std::vector<std::vector<at::Tensor>>& a, const std::vector<std::vector<at::Tensor>>& b) {
+  return std::ranges::equal(a, b, [](const auto& bucket, const auto& other) {
+    return std::ranges::equal(bucket, other, [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
+  });
+}
+
 std::vector<Shard> cut_buckets(const std::vector<std::vector<at::Tensor>>& buckets,
                                const std::unordered_map<const at::TensorImpl*, size_t>& indices,
                                const node::NodeLayout& layout) {

@@ -36,6 +36,12 @@ std::vector<Shard> cut_whole(const std::vector<int64_t>& numels, int64_t count);
 
 int64_t elements_of(const Shard& shard);
 
+// The place of each parameter in its list.
+std::unordered_map<const at::TensorImpl*, size_t> indices_of(const std::vector<at::Tensor>& parameters);
+
+// Whether these are the same buckets: of the same parameters, in the same order.
+bool are_same(const std::vector<std::vector<at::Tensor>>& a, const std::vector<std::vector<at::Tensor>>& b);
+
 // The shards of buckets of parameters, one for each rank: the elements whose mean a rank gets of each bucket
 // (collectives::SentParts). Ranks that own no segment have empty shards. `indices`: the place in the list of each
 // parameter; a parameter that is not in it belongs to no shard.
@@ -45,6 +51,8 @@ std::vector<Shard> cut_buckets(const std::vector<std::vector<at::Tensor>>& bucke
 
 // The memory of a piece of `parameter`, which has no holes: [numel].
 at::Tensor memory_of(const at::Tensor& parameter, const Piece& piece);
+// The memory of a whole tensor, 1-D.
+inline at::Tensor memory_of_whole(const at::Tensor& tensor) { return memory_of(tensor, {0, 0, tensor.numel()}); }
 
 // The elements of some 1-D float32 CPU tensors, one after the other, with gaps that have no memory.
 class Elements {

@@ -149,10 +149,9 @@ class NARROWCAST_EXPORT GradientReducer {
   // The options that this object was made with, and the device of the gradients.
   const DdpOptions& options() const { return options_; }
   // The parameters in each bucket, in the order of their gradients there; buckets in the order in which they are sent.
-  std::vector<std::vector<at::Tensor>> buckets() const;
-  // The same for the last averaged pass, whose buckets a later forward pass may have rebuilt; empty before the first
-  // one, and without a hook.
-  std::vector<std::vector<at::Tensor>> averaged_buckets() const;
+  // With `of_last_average` they are those of the last averaged pass, which a later forward pass may have rebuilt; there
+  // are none before the first one, and without a hook.
+  std::vector<std::vector<at::Tensor>> buckets(bool of_last_average = false) const;
   // CommHook::average_shards of the hook; empty without one.
   std::vector<int64_t> average_shards(std::optional<hooks::ShardRounding> rounding);
   // Whether the last average_shards had a rounding. Gradients must then be made undefined between two averaged passes:
