@@ -177,17 +177,27 @@ class CommHookClass final : public ShardsAverager {
     TORCH_CHECK_VALUE(hook().keeps_replicas_equal(),
                       "an optimizer can be sharded over all ranks only if they get equal gradients, but with hook ",
                       name(), " they do not");
-    TORCH_CHECK_VALUE(!averages_shards_, "another optimizer is already sharded over all ranks with this hook");
-    return {name(), wire_, [this](std::optional<hooks::ShardRounding> rounding) {
-              averages_shards_ = rounding.has_value();
-              return hook_ ? hook_->average_shards(rounding) : std::vector<int64_t>();
-            }};
+    TORCH_CHECK_VALUE(use_.expired(), "another optimizer is already sharded over all ranks with this hook");
+    const auto use = std::make_shared<int>();
+    use_ = use;
+    const auto average_shards = [this](std::optional<hooks::ShardRounding> rounding) {
+      return hook_ ? hook_->average_shards(rounding) : std::vector<int64_t>();
+    };
+    return {name(), wire_, average_shards, use};
   }
 
   std::vector<std::vector<at::Tensor>> last_buckets() const override {
     const std::lock_guard<std::mutex> lock(mutex_);
     return last_buckets_;
   }
+
+  // Number of backward passes whose last bucket has come. The first pass of a static graph has no last bucket.
+  int64_t passes() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return passes_;
+  }
+
+  bool has_averaged() const { return !last_buckets().empty(); }
 
   // Destroys the hook, and its group's engine if no other hook uses it. Python must call it: the destructor of a
   // Python object holds the GIL, while the engine's thread may need it to release a tensor before it can be joined.
@@ -215,6 +225,7 @@ class CommHookClass final : public ShardsAverager {
                                                    last_buckets_[0][0].is_same(parameters[0]));
     if (begins) last_buckets_.clear();
     pass_has_ended_ = bucket.isLast();
+    if (pass_has_ended_) ++passes_;
     if (!parameters.empty()) last_buckets_.push_back(std::move(parameters));
     return bucket;
   }
@@ -226,11 +237,12 @@ class CommHookClass final : public ShardsAverager {
   const pid_t process_ = getpid();
   std::unique_ptr<hooks::CommHook> hook_;
   hooks::WireOptions wire_;
-  bool averages_shards_ = false;
+  std::weak_ptr<const void> use_;  // By an optimizer.
   std::shared_ptr<GroupWatch> watch_;
   mutable std::mutex mutex_;  // Of these:
   std::vector<std::vector<at::Tensor>> last_buckets_;
   bool pass_has_ended_ = false;
+  int64_t passes_ = 0;
 };
 
 // torch::class_ derives schemas from C++ types, and none of those is a Python object: this schema is made by hand.
@@ -281,6 +293,8 @@ TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
       .def("compression", &CommHookClass::compression)
       .def("predicted_seconds", &CommHookClass::predicted_seconds)
       .def("keeps_replicas_equal", &CommHookClass::keeps_replicas_equal)
+      .def("passes", &CommHookClass::passes)
+      .def("has_averaged", &CommHookClass::has_averaged)
       .def("rescale_state", &CommHookClass::rescale_state)
       .def("state", &CommHookClass::state)
       .def("load_state", &CommHookClass::load_state)

@@ -147,13 +147,12 @@ class ParameterShardsClass final : public torch::CustomClassHolder {
 
   bool has_masters() const { return shards().has_masters(); }
 
-  // ParameterShards::follow with the hook's last buckets. A collective.
+  // ParameterShards::follow with the hook's last buckets. A collective. Does nothing before the first averaged pass.
   bool follow() {
     return with_watch(own_.watch, [&] {
-      auto buckets = averager_of(own_.hook).last_buckets();
-      TORCH_CHECK_VALUE(!buckets.empty(),
-                        "no gradients were averaged yet: register the hook, and call backward() first");
-      return shards().follow(buckets);
+      ParameterShards& own = shards();
+      const auto buckets = averager_of(own_.hook).last_buckets();
+      return !buckets.empty() && own.follow(buckets);
     });
   }
   void forget_masters() { shards().forget_masters(); }

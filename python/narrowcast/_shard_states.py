@@ -74,6 +74,29 @@ def join(whole: State, state: State, piece: Piece) -> None:
             whole[name] = value.clone()
 
 
+def take_part(target: State, new: Piece, state: State, old: Piece) -> None:
+    """Copies what the states of two pieces of a parameter have in common. `target` is the new piece's."""
+    begin, end = max(old.begin, new.begin), min(old.begin + old.numel, new.begin + new.numel)
+    if begin >= end:
+        return
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            target[name] = copy.deepcopy(value)
+        elif value.shape != (old.parameter.shape if old.is_whole else (old.numel,)):
+            target[name] = value.clone()
+        else:
+            if name not in target:
+                target[name] = (torch.zeros_like(new.parameter, dtype=value.dtype) if new.is_whole
+                                else value.new_zeros(new.numel))
+            source = laid_out_as(old.parameter, value) if old.is_whole else value
+            _memory_of(target[name])[begin - new.begin:end - new.begin].copy_(_memory_of(source)[begin - old.begin:end - old.begin])
+
+
+def _memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor without holes."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
 class SentStates:
     """States of a rank's pieces on their way: the tensors, and a text that describes them."""
 

@@ -9,17 +9,12 @@ import torch.distributed as dist
 
 from narrowcast._closing import close_with
 from narrowcast._group import group_or_default
+from narrowcast._optimizers import ParamGroup, check_kind, compared, copy_options, options_of
 from narrowcast._options import passable, wrong
-from narrowcast._shard_states import Piece, ReceivedStates, SentStates, State, check_shapes, cut, join, laid_out_as
+from narrowcast._pass_watch import PassWatch
+from narrowcast._shard_states import Piece, ReceivedStates, SentStates, State, check_shapes, cut, join, laid_out_as, take_part
 from narrowcast.comm_hook import CommHook
 
-ParamGroup = dict[str, Any]
-
-# Optimizers that compute each element from that element of the gradient and the state. Not classes derived from them, which
-# may compute something else.
-_ELEMENTWISE = (torch.optim.ASGD, torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW,
-                torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.SGD)
-_NOT_OPTIONS = ("params", "param_names")  # The other entries of a parameter group are options.
 _NUMBERS_OF_PIECE = 3  # In C++: the parameter, the beginning and the number of elements.
 
 
@@ -42,7 +37,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     process_group: the ranks; by default the default group, or the hook's. Without a hook, at least two must share a node.
     hook: of the DistributedDataParallel that has the parameters, made already. params must be all whose gradients it averages.
     parameter_format: with a hook, how differences are sent: a wire format, by default "int8_b128". "fp32" sends the parameters
-        themselves, which gives the bits of a training without shards.
+        themselves, which gives the bits of a training without shards (except with hooks in a variable format, clip_grad_norm_
+        and PyTorch's fused SGD).
     whole_parameters: whether a parameter is stepped by one rank as a whole. Optimizers that are not elementwise need it: all but
         PyTorch's ASGD, Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop, Rprop and SGD. LBFGS is refused.
     node_size: every so many consecutive ranks are a node. By default the ranks find their nodes.
@@ -72,9 +68,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         values: dict[str, str] = {}
         try:
             whole = optimizer_class(params, **defaults)
-            _check_kind(whole, whole_parameters)
+            check_kind(whole, whole_parameters)
             made_hook = None if hook is None else _made(hook, self.process_group)
-            groups, values = whole.param_groups, _compared(whole)
+            groups, values = whole.param_groups, compared(whole)
             super().__init__([dict(group) for group in groups], whole.defaults)
             del whole  # It may have made a state.
         except Exception as error:
@@ -93,16 +89,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._whole_parameters = whole_parameters
         self._ranks: list[int] = own.ranks()  # That share the shards.
         self._local_rank = self._ranks.index(self.process_group.rank())
+        self._made_hook = made_hook
         self._over_all_ranks = made_hook is not None
         self._step_supports_amp_scaling = self._over_all_ranks  # So that GradScaler's step arrives at step().
         self._read_shards()
+        self._strides = [each.stride() for each in self._trained]
+        self._versions: Optional[list[int]] = None  # With masters, those that the last step left.
+        self._passes = PassWatch(made_hook, self._trained[-1]) if self._over_all_ranks else None
         self._has_whole_state = False
         with self._agreeing("ShardedOptimizer"):
             self._inner = optimizer_class(self._groups_of_pieces(self._tensors), **defaults)
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """A step of the optimizer for this rank's shard, then the exchange in the node. Parameters without a gradient are skipped:
+        """A step of the optimizer for this rank's shard, then the exchange of parameters. Parameters without a gradient are skipped:
         on all ranks or on none. `closure` is called once, before the step; its result is returned. If the step raises an error
         on one rank, the other ranks that share its shards raise DistBackendError. Parameters are then partly the new ones, and
         the process group cannot be used any more."""
@@ -110,7 +110,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         result = None
         if closure is not None and self._over_all_ranks:
             raise ValueError("closure: must be None with a hook, whose shards may change with each backward pass")
-        if hasattr(self, "found_inf"):
+        if hasattr(self, "found_inf"):  # GradScaler would remove both only after a step.
+            del self.found_inf, self.grad_scale
             raise ValueError("GradScaler cannot be used with hook=: gradients are averages in this rank's shard only, so ranks would "
                              "decide differently")
         self._follow_buckets()
@@ -118,12 +119,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     result = closure()
+            if self._over_all_ranks:
+                self._check_passes()
             self._step_pieces()
         except BaseException as error:  # The other ranks then fail instead of waiting.
             with contextlib.suppress(Exception):
                 self._own.exchange(f"{type(error).__name__}: {error}")
             raise
         self._own.exchange(None)
+        if self._own.has_masters():
+            self._versions = [each._version for each in self._trained]
         return result
 
     @torch.no_grad()
@@ -133,13 +138,24 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if not self._over_all_ranks:
             return torch.nn.utils.clip_grad_norm_(self._trained, max_norm)
         self._follow_buckets()
-        own = [piece for piece in self._own_shard if piece.parameter.grad is not None]
-        square_sum = sum((self._gradient_of(piece).double().square().sum().item() for piece in own), 0.)
-        norm = math.sqrt(sum(map(float.fromhex, self._own.agree("clip_grad_norm_", {}, square_sum.hex()))))
-        factor = min(1., max_norm / (norm + 1e-6))  # As PyTorch's.
-        for piece in own:
-            piece.parameter.grad.mul_(factor)
+        square_sum = 0.
+        with self._agreeing("clip_grad_norm_", lambda: square_sum.hex()) as texts:
+            self._check_passes()
+            own = [piece for piece in self._own_shard if piece.parameter.grad is not None]
+            norms = [torch.linalg.vector_norm(self._gradient_of(piece), dtype=torch.double).item() for piece in own]
+            square_sum += sum(norm**2 for norm in norms)
+        norm = math.sqrt(sum(map(float.fromhex, texts)))
+        factor = max_norm / (norm + 1e-6)
+        for piece in own:  # As PyTorch does, also with NaN.
+            piece.parameter.grad.mul_(1. if factor > 1 else factor)
         return torch.tensor(norm, dtype=torch.float32)
+
+    def take_parameters(self) -> None:
+        """Masters begin again with the values of the parameters, before the next step. All ranks must call it after they have changed
+        parameters in place, or through their `data`, and not by load_state_dict. Without masters it does nothing."""
+        if self._over_all_ranks:
+            self._own.forget_masters()
+            self._versions = None
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Rank `to` gets the state of whole parameters, which state_dict() returns there until the next step."""
@@ -171,8 +187,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for optimizer, groups, state in before:
                 optimizer.param_groups, optimizer.state = groups, state
             raise
-        if self._over_all_ranks:
-            self._own.forget_masters()  # They begin again with the values of the parameters.
+        self.take_parameters()
         self._drop_whole_state()
 
     def add_param_group(self, param_group: ParamGroup) -> None:
@@ -183,7 +198,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def close(self) -> None:
-        """Ends it. Not needed: one that is collected is closed."""
+        """Ends it. Without a hook it is not needed: one that is collected is closed. With a hook all ranks must call it between the
+        same steps if the hook averages again: it averages all elements then."""
+        if self._passes is not None:
+            self._passes.close()
         self._finalizer()
 
     @property
@@ -220,13 +238,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return
         if not self._own.follow():
             return
-        shards, states = self._shards, self._own_states()
-        sent = SentStates(states)
-        received = [ReceivedStates(text) for text in self._own.agree("moving the optimizer's state", {}, sent.text())]
+        shards, states, sent = self._shards, self._own_states(), None
+        with self._agreeing("moving the optimizer's state", lambda: sent.text()) as texts:
+            sent = SentStates(states)
         self._read_shards()
-        numbers = {piece.number for piece in self._own_shard}
-        whole: dict[int, State] = {}
-        for rank, of_rank in enumerate(received):
+        new = {piece.number: piece for piece in self._own_shard}
+        parts: dict[int, State] = {number: {} for number in new}
+        for rank, of_rank in enumerate(map(ReceivedStates, texts)):
             numels = [of_rank.words if each == rank else 0 for each in range(len(shards))]
             is_own = rank == self._local_rank
             words = torch.empty(0 if is_own else of_rank.words)
@@ -234,13 +252,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
                              [[words] if each == rank and not is_own else [] for each in range(len(shards))])
             of_shard = states if is_own else of_rank.read(words)
             for piece in shards[rank]:
-                if piece.number in numbers and piece.number in of_shard:
-                    join(whole.setdefault(piece.number, {}), of_shard[piece.number], piece)
+                if piece.number in new and piece.number in of_shard:
+                    take_part(parts[piece.number], new[piece.number], of_shard[piece.number], piece)
         for group, pieces in zip(self._inner.param_groups, self._groups_of_pieces(self._tensors)):
             group["params"] = pieces["params"]
         self._inner.state = collections.defaultdict(dict, {
-            tensor: cut(whole[piece.number], piece)
-            for piece, tensor in zip(self._own_shard, self._tensors) if piece.number in whole})
+            tensor: parts[piece.number] for piece, tensor in zip(self._own_shard, self._tensors) if parts[piece.number]})
+
+    def _check_passes(self) -> None:
+        if not self._made_hook.has_averaged():
+            raise ValueError("no gradients were averaged yet: register the hook, and call backward() first")
+        self._passes.check()
 
     @contextlib.contextmanager
     def _agreeing(self, call: str, text: Callable[[], str] = str) -> Any:
@@ -259,14 +281,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _groups_of_pieces(self, contents: list[Any]) -> list[ParamGroup]:
         """The groups with this content for each piece of this rank."""
-        groups = [{**_options_of(group), "params": []} for group in self.param_groups]
+        groups = [{**options_of(group), "params": []} for group in self.param_groups]
         for piece, content in zip(self._own_shard, contents):
             groups[self._groups[piece.number]]["params"].append(content)
         return groups
 
     def _step_pieces(self) -> None:
         self._check_parameters()
-        _copy_options(self.param_groups, self._inner.param_groups)  # Schedulers change them.
+        copy_options(self.param_groups, self._inner.param_groups)  # Schedulers change them.
         for piece, tensor in zip(self._own_shard, self._tensors):
             tensor.grad = self._gradient_of(piece)
         try:
@@ -274,7 +296,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         finally:
             for tensor in self._tensors:
                 tensor.grad = None
-        _copy_options(self._inner.param_groups, self.param_groups)
+        copy_options(self._inner.param_groups, self.param_groups)
 
     def _check_parameters(self) -> None:
         known = {id(each) for each in self._trained}
@@ -283,6 +305,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 if each.grad is not None and id(each) not in known:
                     raise ValueError(f"a parameter {list(each.shape)} of group {number} has a gradient, but required none when the "
                                      "parameters were sharded: make another ShardedOptimizer")
+        for number, (each, strides) in enumerate(zip(self._trained, self._strides)):
+            if each.stride() != strides:
+                raise ValueError(f"parameter {number} has other strides than when it was sharded: {each.stride()}, not {strides}")
+        for number, (each, version) in enumerate(zip(self._trained, self._versions or [])):
+            if each._version != version:
+                raise ValueError(f"parameter {number} was changed since the last step, which its master does not know: call "
+                                 "take_parameters() on all ranks after such a change")
         for piece, tensor in zip(self._own_shard, [] if self._own.has_masters() else self._tensors):
             if tensor.data_ptr() != piece.parameter.data_ptr() + piece.begin * tensor.element_size():
                 raise ValueError(f"parameter {piece.number} has other memory than when it was sharded; change it in place")
@@ -351,42 +380,3 @@ def _made(hook: CommHook, group: dist.ProcessGroup) -> Any:
     if hook.process_group != group:
         raise ValueError("hook: averages over another process group")
     return hook._own()
-
-
-def _check_kind(optimizer: torch.optim.Optimizer, whole_parameters: bool) -> None:
-    name = type(optimizer).__name__
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError(f"{name} computes with all parameters at once, so it cannot be sharded")
-    if type(optimizer) not in _ELEMENTWISE and not whole_parameters:
-        known = ", ".join(each.__name__ for each in _ELEMENTWISE)
-        raise ValueError(f"{name} is none of PyTorch's {known}, so its steps may need whole parameters: pass "
-                         "whole_parameters=True")
-
-
-def _options_of(group: ParamGroup) -> ParamGroup:
-    return {name: value for name, value in group.items() if name not in _NOT_OPTIONS}
-
-
-def _copy_options(source: list[ParamGroup], target: list[ParamGroup]) -> None:
-    for given, taken in zip(source, target):
-        taken.update(_options_of(given))
-
-
-def _compared(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """What must be the same on all ranks."""
-    kind = type(optimizer)
-    values = {"the optimizer": f"{kind.__module__}.{kind.__qualname__}",
-              "the number of parameter groups": str(len(optimizer.param_groups))}
-    for number, group in enumerate(optimizer.param_groups):
-        for name, value in _options_of(group).items():
-            values[f"{name} of parameter group {number}"] = _text_of(value)
-    return values
-
-
-def _text_of(value: Any) -> str:
-    """Equal values have equal texts on all ranks."""
-    if isinstance(value, torch.Tensor):
-        return f"tensor {value.tolist()}"
-    if isinstance(value, (tuple, list)):
-        return str([_text_of(each) for each in value])
-    return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__

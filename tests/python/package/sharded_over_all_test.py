@@ -159,6 +159,55 @@ class OnEachRank(RankTestCase):
         training.step(1)
         self.assert_same(flat(training.ddp), torch.full_like(flat(training.ddp), 7))
 
+    def changed_parameters(self):
+        """A change that the masters do not know is an error; take_parameters() makes it known."""
+        training = Training(Network(), "int8", {}, optim.SGD, parameter_format=None, lr=LR)
+        training.step(0)
+        training.optimizer.take_parameters()
+        with torch.no_grad():
+            for each in training.ddp.parameters():
+                each.clamp_(-.01, .01)
+        for group in training.optimizer.param_groups:
+            group["lr"] = 0.
+        before = flat(training.ddp)
+        training.step(1)
+        self.assert_same(flat(training.ddp), before)
+        with torch.no_grad():
+            training.ddp.module.layers[0].bias.fill_(7)
+        with self.assertRaisesRegex(ValueError, "parameter [0-5] was changed since the last step, .* call take_parameters"):
+            training.step(2)
+
+    def averaged_twice(self):
+        """Also in the next step, unless gradients are cleared."""
+        training = Training(Network(), "int8", {}, optim.SGD, lr=LR)
+        training.step(0)
+        for clears in False, True:
+            training.optimizer.zero_grad()
+            loss_of(training.ddp, 1).backward()
+            if clears:
+                training.optimizer.zero_grad()
+            loss_of(training.ddp, 2).backward()
+            if clears:
+                training.optimizer.step()
+            else:
+                with self.assertRaisesRegex(ValueError, "on rank 0: gradients were averaged twice since they were None"):
+                    training.optimizer.clip_grad_norm_(1.)
+
+    def clipping_of_nan(self):
+        training = Training(Network(), "fp32", {"node_size": 1}, optim.SGD, lr=LR)
+        (loss_of(training.ddp, 0) * torch.nan).backward()
+        self.assertTrue(training.optimizer.clip_grad_norm_(1.).isnan())
+        training.optimizer.step()
+        self.assertTrue(flat(training.ddp).isnan().all())
+
+    def other_strides(self):
+        model = Layers()
+        training = Training(model, "int8", {}, optim.SGD, parameter_format=None, lr=LR)
+        training.step(0)
+        training.ddp.module.image.to(memory_format=torch.contiguous_format)
+        with self.assertRaisesRegex(ValueError, "parameter [0-9] has other strides than when it was sharded"):
+            training.step(1)
+
     def refusals(self):
         """Errors are the same on all ranks, and name the value."""
         ddp = wrapped(Network())
@@ -184,13 +233,20 @@ class OnEachRank(RankTestCase):
         optimizer = narrowcast.ShardedOptimizer(ddp.parameters(), optim.AdamW, hook=hook)
         check(ValueError, "another optimizer is already sharded over all ranks with this hook", hook=hook)
         with self.assertRaisesRegex(ValueError, "no gradients were averaged yet"):
-            optimizer.step()
+            optimizer.clip_grad_norm_(1.)
         with self.assertRaisesRegex(ValueError, "closure: must be None with a hook"):
             optimizer.step(lambda: None)
         scaler = torch.amp.GradScaler("cpu")
         scaler.scale(loss_of(ddp, 0)).backward()
         with self.assertRaisesRegex(ValueError, "GradScaler cannot be used with hook="):
             scaler.step(optimizer)
+        optimizer.step()
+        optimizer.close()
+        with self.assertRaisesRegex(ValueError, "the optimizer is closed"):
+            optimizer.step()
+        whole = narrowcast.ShardedOptimizer(ddp.parameters(), optim.AdamW, hook=hook, whole_parameters=True)
+        check(ValueError, "another optimizer is already sharded over all ranks with this hook", hook=hook)
+        del whole
 
     def other_parameters(self):
         ddp = wrapped(Network())
@@ -227,8 +283,8 @@ class ShardedOverAllRanks(unittest.TestCase):
         self.assertEqual(run_on_ranks(world_size, OnEachRank(*checks)), [0] * world_size)
 
     def test_two_ranks(self):
-        self.run_checks(2, "bits", "differences", "clipping", "accumulation", "states", "masters_after_loading", "refusals", "end",
-                        "other_parameters")
+        self.run_checks(2, "bits", "differences", "clipping", "accumulation", "states", "masters_after_loading", "averaged_twice",
+                        "clipping_of_nan", "refusals", "end", "other_parameters")
 
     def test_four_ranks(self):
         self.run_checks(4, "bits", "differences", "states")
@@ -238,6 +294,8 @@ class ShardedOverAllRanks(unittest.TestCase):
 
     def test_a_step_that_fails(self):
         self.run_checks(3, "step_that_fails")
+        for check in "changed_parameters", "other_strides":
+            self.run_checks(2, check)
 
 
 def load_tests(loader, _tests, _pattern):

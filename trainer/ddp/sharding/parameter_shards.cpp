@@ -86,7 +86,7 @@ void ParameterShards::use(std::vector<Shard> shards, int64_t largest) {
 
 // The hook averages all elements again.
 ParameterShards::~ParameterShards() {
-  if (hook_) {
+  if (layout_) {
     hook_->average_shards(std::nullopt);
   }
 }

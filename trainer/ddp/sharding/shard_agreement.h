@@ -28,6 +28,7 @@ struct ShardingHook {
   hooks::WireOptions wire;  // Its options.
   // CommHook::average_shards
   std::function<std::vector<int64_t>(std::optional<hooks::ShardRounding>)> average_shards;
+  std::shared_ptr<const void> use = nullptr;  // Lives as long as the hook is used, if its owner wants to know it.
 };
 
 // A rank's arguments. All ranks must have the same, except the elements of the parameters.

@@ -43,7 +43,7 @@ ShardedParts::ShardedParts(torch::optim::Optimizer& inner, ShardRequest request,
 
 // The hook averages all elements again.
 ShardedParts::~ShardedParts() {
-  if (place_.reducer != nullptr) {
+  if (place_.reducer != nullptr && place_.cuts_parameters) {
     place_.reducer->average_shards(std::nullopt);
   }
 }
