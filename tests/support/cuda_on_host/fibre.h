@@ -1,8 +1,6 @@
 // A function that can stop in its middle and continue later, on the thread that resumes it.
 #pragma once
 
-#include <ucontext.h>
-
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -38,8 +36,9 @@ class Fibre {
   std::function<void()> body_;
   std::exception_ptr error_;
   bool ended_ = true;
-  ucontext_t context_ = {};
-  ucontext_t resumer_ = {};
+  // The stacks of the two sides, where they stopped.
+  void* stopped_ = nullptr;
+  void* resumer_ = nullptr;
   // The handles of the sanitizers for the two sides.
   void* fibre_name_ = nullptr;
   void* resumer_name_ = nullptr;

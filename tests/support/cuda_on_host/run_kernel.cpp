@@ -3,6 +3,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/cuda_on_host/barrier.h"
@@ -19,20 +20,35 @@ struct Thread {
   std::vector<PendingCopy> pending_copies = {};
 };
 
+// Threads of earlier launches. Their stacks are mapped already.
+std::vector<std::unique_ptr<Thread>> spare_threads;
+
 class Block {
  public:
   explicit Block(int64_t threads) : barrier(threads) {
     for (int64_t i = 0; i < threads; ++i) {
-      threads_.push_back(std::make_unique<Thread>());
+      if (spare_threads.empty()) spare_threads.push_back(std::make_unique<Thread>());
+      threads_.push_back(std::move(spare_threads.back()));
+      spare_threads.pop_back();
       if (i % kWarpSize == 0) warps.emplace_back(kWarpSize);
     }
   }
+
+  // A thread that has not ended leaves objects on its stack, and sanitizers would not allow others there.
+  ~Block() {
+    for (auto& thread : threads_) {
+      if (thread->fibre.ended()) spare_threads.push_back(std::move(thread));
+    }
+  }
+
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
 
   void run(Turns turns, const std::function<void()>& kernel) {
     for (auto& thread : threads_) {
       thread->waits_at = nullptr;
       thread->pending_copies.clear();
-      thread->fibre.start(kernel);
+      thread->fibre.start([&kernel] { kernel(); });  // Small: needs no memory of its own.
     }
     while (take_turns(turns)) {
     }
