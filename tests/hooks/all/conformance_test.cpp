@@ -11,6 +11,7 @@
 #include <narrowcast/hooks.h>
 #include "tests/hooks/all/bucket.h"
 #include "tests/hooks/all/hook_cases.h"
+#include "tests/support/in_turn.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::hooks {
@@ -179,11 +180,41 @@ TEST_P(BucketInFlight, IsAveragedBeforeTheNextBucketOfItsNumber) {
 INSTANTIATE_TEST_SUITE_P(Hooks, BucketInFlight, ::testing::ValuesIn(hook_cases()),
                          [](const auto& info) { return info.param.label(); });
 
-INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
-                         ::testing::Combine(::testing::ValuesIn(hook_cases()), ::testing::Values(1, 2, 3, 4, 5, 8)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).label() + "_world" + std::to_string(std::get<1>(info.param));
-                         });
+// How ranks share the work and chunks share memory depends on the kind of codec and the number of levels, not on the
+// format.
+const std::set<std::string> kKinds{"allreduce",
+                                   "bf16_compress",
+                                   "quantize_per_tensor",
+                                   "quantize_per_channel",
+                                   "int8",
+                                   "var5",
+                                   "int8_in_one_node",
+                                   "int8_nodes_of_2",
+                                   "var5_nodes_of_2",
+                                   "power_sgd",
+                                   "batched_power_sgd"};
+
+std::vector<HookCase> one_case_per_kind_of_codec() {
+  std::vector<HookCase> cases = hook_cases();
+  std::erase_if(cases, [](const HookCase& hook_case) { return !kKinds.contains(hook_case.label()); });
+  TORCH_INTERNAL_ASSERT(cases.size() == kKinds.size());
+  return cases;
+}
+
+// One case of a kind of codec in each world, and every other one in one of them.
+std::vector<HookAndWorld> hooks_and_worlds() {
+  std::vector<HookCase> others = hook_cases();
+  std::erase_if(others, [](const HookCase& hook_case) { return kKinds.contains(hook_case.label()); });
+  std::vector<HookAndWorld> all = test::in_turn(others, std::vector<int64_t>{3, 5, 2, 4, 8});
+  for (const HookCase& hook_case : one_case_per_kind_of_codec()) {
+    for (const int64_t world_size : {1, 2, 3, 4, 5, 8}) all.emplace_back(hook_case, world_size);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance, ::testing::ValuesIn(hooks_and_worlds()), [](const auto& info) {
+  return std::get<0>(info.param).label() + "_world" + std::to_string(std::get<1>(info.param));
+});
 
 class LargeBuckets : public ::testing::TestWithParam<HookCase> {};
 
@@ -192,25 +223,6 @@ TEST_P(LargeBuckets, DoNotMeetInMemory) {
   constexpr int64_t kWorldSize = 3;
   at::manual_seed(1);
   check_steps(GetParam(), {make_step({2'100'000, 7, 3'200'000}, kWorldSize, at::kFloat)}, kWorldSize);
-}
-
-// Sharing of memory between chunks depends on the kind of codec and the number of levels, not on the format.
-std::vector<HookCase> one_case_per_kind_of_codec() {
-  static const std::set<std::string> kKinds{"allreduce",
-                                            "bf16_compress",
-                                            "quantize_per_tensor",
-                                            "quantize_per_channel",
-                                            "int8",
-                                            "var5",
-                                            "int8_in_one_node",
-                                            "int8_nodes_of_2",
-                                            "var5_nodes_of_2",
-                                            "power_sgd",
-                                            "batched_power_sgd"};
-  std::vector<HookCase> cases = hook_cases();
-  std::erase_if(cases, [](const HookCase& hook_case) { return !kKinds.contains(hook_case.label()); });
-  TORCH_INTERNAL_ASSERT(cases.size() == kKinds.size());
-  return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, LargeBuckets, ::testing::ValuesIn(one_case_per_kind_of_codec()),

@@ -142,8 +142,11 @@ TEST_P(PowerSgdLevels, ForgetAStepThatIsNotFinite) {
   }
 }
 
+// One, two, three and four nodes, whole ones and a last one with fewer ranks.
 INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdLevels,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8), ::testing::Values(1, 2, 3)),
+                         ::testing::Values(std::tuple(1, 1), std::tuple(2, 1), std::tuple(2, 2), std::tuple(3, 2),
+                                           std::tuple(3, 3), std::tuple(4, 1), std::tuple(4, 2), std::tuple(5, 2),
+                                           std::tuple(5, 3), std::tuple(8, 2)),
                          [](const auto& info) {
                            return "world" + std::to_string(std::get<0>(info.param)) + "_nodes_of" +
                                   std::to_string(std::get<1>(info.param));

@@ -81,7 +81,9 @@ TEST_P(AutoHookOver, AveragesWhicheverHookItTakes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, AutoHookOver,
-                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8), ::testing::Values(1, 2, 4)));
+                         ::testing::Values(std::tuple(1, 1), std::tuple(2, 1), std::tuple(2, 2), std::tuple(3, 1),
+                                           std::tuple(3, 2), std::tuple(4, 2), std::tuple(5, 1), std::tuple(5, 4),
+                                           std::tuple(8, 4)));
 
 TEST(AutoHook, GivesEachBucketToTheHookForItsSize) {
   const AutoMeasures measures{.cost = [](const std::string& name) {

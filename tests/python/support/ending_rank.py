@@ -1,6 +1,7 @@
 """Ranks that end as a case of exits_test requires. `ending_rank.py CASE` is a rank of a launcher. Without CASE the program
 forks ranks, as fork_ranks explains."""
 import datetime
+import gc
 import os
 import signal
 import sys
@@ -211,6 +212,7 @@ def fork_ranks():
     torch and has one thread. Once all ranks have ended or stopped, kills the stopped ones. Prints how each rank ended. Returns
     in the ranks, with the case and the store; a rank then ends as any other Python program."""
     import torch._dynamo  # Each DistributedDataParallel needs it.
+    gc.freeze()  # At its end a rank then leaves the memory of the modules alone. Copies would take it most of its time.
     for line in sys.stdin:
         case, world_size, store = line.split()
         ranks, stopped = {}, set()

@@ -51,7 +51,7 @@ def _run(run_rank, world_size, meeting, case):
     # Importing these modules takes each process 4 s of processor time. Ranks are forks of a server that has imported them
     # and has no other thread. The test itself may have threads of torch, and its children would wait for them forever.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "narrowcast"])
+    context.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "narrowcast", "support.frozen"])
     ranks = [context.Process(target=run_rank, args=(rank, world_size, meeting, case)) for rank in range(world_size)]
     for process in ranks:
         process.start()

@@ -11,6 +11,7 @@
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/hooks.h>
+#include "tests/support/in_turn.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/all/ddp_fixtures.h"
 
@@ -158,12 +159,10 @@ TEST_P(DdpEveryHookTest, ReplicasAreTheSameBitsAfterFiftySteps) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Hooks, DdpEveryHookTest,
-                         ::testing::Combine(::testing::ValuesIn(hooks::comm_hook_names()),
-                                            ::testing::Values(1, 2, 3, 4)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_world_" + std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Hooks, DdpEveryHookTest,
+    ::testing::ValuesIn(test::in_turn(hooks::comm_hook_names(), std::vector<int64_t>{3, 2, 4, 1}, 2)),
+    [](const auto& info) { return std::get<0>(info.param) + "_world_" + std::to_string(std::get<1>(info.param)); });
 
 // PowerSGD through the Reducer. Buckets are rebuilt after the first step, backward passes without an exchange come
 // between others, and parameters may be unused, by detection or by a static graph.

@@ -15,6 +15,7 @@
 
 #include <narrowcast/ddp.h>
 #include "tests/support/error_message.h"
+#include "tests/support/in_turn.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/all/ddp_fixtures.h"
 
@@ -141,7 +142,7 @@ TEST_P(Misuse, ParametersThatAreConvertedOnOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, Misuse,
-                         ::testing::Combine(::testing::ValuesIn(hooks_to_misuse()), ::testing::Values(2, 3, 4)),
+                         ::testing::ValuesIn(test::in_turn(hooks_to_misuse(), std::vector<int64_t>{2, 3, 4})),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
                          });

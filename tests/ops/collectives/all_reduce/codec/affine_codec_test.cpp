@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/collectives/all_reduce/stream/stream_all_reduce.h"
+#include "tests/support/in_turn.h"
 #include "tests/support/ranks.h"
 #include "tests/support/upstream_quantization.h"
 
@@ -58,13 +59,25 @@ TEST_P(AffineCodec, HasTheBitsOfPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Hooks, AffineCodec,
-                         ::testing::Combine(::testing::ValuesIn(kCodecCases), ::testing::Values(1, 2, 3, 4),
-                                            ::testing::Values(1, 7, 511, 512, 513, 1024, 5003)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) + "_" +
-                                  std::to_string(std::get<2>(info.param));
-                         });
+// Each codec with each size, in one of the worlds. PyTorch takes seconds for thousands of channels of one element.
+std::vector<std::tuple<CodecCase, int64_t, int64_t>> codecs_worlds_and_sizes() {
+  std::vector<std::tuple<CodecCase, int64_t>> codecs_and_sizes;
+  for (const CodecCase& codec : kCodecCases) {
+    for (const int64_t numel : {1, 7, 511, 512, 513, 1024, 5003}) {
+      if (codec.channel_size != 1 || numel <= 513) codecs_and_sizes.emplace_back(codec, numel);
+    }
+  }
+  std::vector<std::tuple<CodecCase, int64_t, int64_t>> all;
+  for (const auto& [codec_and_size, world_size] : test::in_turn(codecs_and_sizes, std::vector<int64_t>{3, 2, 4, 1})) {
+    all.emplace_back(std::get<0>(codec_and_size), world_size, std::get<1>(codec_and_size));
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, AffineCodec, ::testing::ValuesIn(codecs_worlds_and_sizes()), [](const auto& info) {
+  return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param)) + "_" +
+         std::to_string(std::get<2>(info.param));
+});
 
 TEST(AffineCodecOfNothing, AnEmptyBucketSendsNothing) {
   run_ranks(2, [](int64_t, const Group& group) {
