@@ -2,8 +2,6 @@
 import copy
 import pathlib
 import re
-import subprocess
-import sys
 from unittest import mock
 
 import torch
@@ -12,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from support.exact import ExactTestCase
+from support.ranks import run_script_on_ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUCKET = .02  # MiB: several buckets, once they are rebuilt.
@@ -140,9 +139,7 @@ def tolerance(own, wire_format):
 
 def learns(test, program, *flags):
     """Checks that the loss of an example's training falls on two ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(program),
-               f"--data={ROOT / 'README.md'}", "--steps=60", *flags]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    output = run_script_on_ranks(test, 2, program, f"--data={ROOT / 'README.md'}", "--steps=60", *flags)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
     test.assertGreater(losses[0], 5, output)  # For uniform bytes it is log 256 = 5.5.
     test.assertLess(losses[-1], 3, output)

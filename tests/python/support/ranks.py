@@ -1,6 +1,8 @@
 """Tests with several processes that are the ranks of one process group."""
+import contextlib
 import multiprocessing
 import os
+import runpy
 import socket
 import sys
 import tempfile
@@ -45,6 +47,29 @@ def run_on_free_ranks(world_size, case):
         any_port.bind(("127.0.0.1", 0))
         port = any_port.getsockname()[1]
     return _run(_run_free_rank, world_size, port, case)
+
+
+class _Script(unittest.TestCase):
+    """The program of one rank: a script. Its output goes to a file."""
+
+    def __init__(self, script, arguments, output):
+        super().__init__()
+        self.script, self.arguments, self.output = script, arguments, output
+
+    def runTest(self):
+        sys.argv = [str(self.script), *map(str, self.arguments)]
+        with open(f"{self.output}-{os.environ['RANK']}", "w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+            runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def run_script_on_ranks(test, world_size, script, *arguments):
+    """Runs a training script on ranks that have imported torch: a launcher and its ranks would import it once each. Fails
+    `test` if a rank does. Returns the output of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = os.path.join(folder, "output")
+        test.assertEqual(run_on_free_ranks(world_size, _Script(script, arguments, output)), [0] * world_size)
+        with open(f"{output}-0", encoding="utf-8") as file:
+            return file.read()
 
 
 def _run(run_rank, world_size, meeting, case):

@@ -43,63 +43,73 @@ void run_operator(const at::Tensor& shard, const at::Tensor& input, const std::s
   handle.call(shard, input, format, op, group);
 }
 
+struct ReduceScatterCase {
+  PlainReduceScatter plain;
+  std::vector<at::Tensor> inputs;  // By rank.
+};
+
 class QuantizedReduceScatter : public ::testing::TestWithParam<int64_t> {
  protected:
   const int64_t world_ = GetParam();
 
-  // In C++ and by the operator.
-  void expect_shards(const PlainReduceScatter& plain, const std::vector<at::Tensor>& inputs) const {
+  // In C++ and by the operator. One group for all cases: joining it takes longer than most of them.
+  void expect_shards(const std::vector<ReduceScatterCase>& cases) const {
     run_ranks(world_, [&](int64_t rank, const Group& group) {
       const RegisteredGroup registered(group);
-      const at::Tensor& input = inputs[rank];
-      const at::Tensor expected = plain.shard_of(rank, inputs);
-      const at::Tensor shard = at::full_like(expected, 99);
-      quantized_reduce_scatter_(shard, input, plain.format, plain.reduction, group);
-      EXPECT_TRUE(same_bits(shard, expected));
-      shard.fill_(99);
-      run_operator(shard, input, std::string(to_string(plain.format)), std::string(to_string(plain.reduction)),
-                   registered.name());
-      EXPECT_TRUE(same_bits(shard, expected));
+      for (const auto& [plain, inputs] : cases) {
+        SCOPED_TRACE(::testing::Message() << plain.format << " " << plain.reduction << " of " << inputs[0].scalar_type()
+                                          << " " << inputs[0].sizes() << " to " << plain.dtype);
+        const at::Tensor& input = inputs[rank];
+        const at::Tensor expected = plain.shard_of(rank, inputs);
+        const at::Tensor shard = at::full_like(expected, 99);
+        quantized_reduce_scatter_(shard, input, plain.format, plain.reduction, group);
+        EXPECT_TRUE(same_bits(shard, expected));
+        shard.fill_(99);
+        run_operator(shard, input, std::string(to_string(plain.format)), std::string(to_string(plain.reduction)),
+                     registered.name());
+        EXPECT_TRUE(same_bits(shard, expected));
+      }
     });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, QuantizedReduceScatter, ::testing::Values(1, 2, 3, 4, 5, 8));
 
 TEST_P(QuantizedReduceScatter, HasTheBitsOfTensorOperationsInEveryFormat) {
+  std::vector<ReduceScatterCase> cases;
   for (const WireFormat format : kWireFormats) {
     for (const Reduction reduction : test::kReductions) {
-      SCOPED_TRACE(::testing::Message() << format << " " << reduction);
-      expect_shards({format, reduction}, reduce_scatter_inputs(world_, 1501));
+      cases.push_back({{format, reduction}, reduce_scatter_inputs(world_, 1501)});
     }
   }
+  expect_shards(cases);
 }
 
 TEST_P(QuantizedReduceScatter, TakesShardsOfAnySize) {
+  std::vector<ReduceScatterCase> cases;
   for (const int64_t numel : {0, 1, 31, 128, 1024, 4097}) {
-    SCOPED_TRACE(numel);
-    expect_shards({WireFormat::kInt6B32}, reduce_scatter_inputs(world_, numel));
-    expect_shards({WireFormat::kVar4}, reduce_scatter_inputs(world_, numel));
+    cases.push_back({{WireFormat::kInt6B32}, reduce_scatter_inputs(world_, numel)});
+    cases.push_back({{WireFormat::kVar4}, reduce_scatter_inputs(world_, numel)});
   }
+  expect_shards(cases);
 }
 
 // Messages of two chunks; those of a variable format cannot be split.
 TEST_P(QuantizedReduceScatter, SendsLargeShardsInChunks) {
   if (world_ > 3) return;
-  for (const WireFormat format : {WireFormat::kInt8B128, WireFormat::kVar6}) {
-    SCOPED_TRACE(format);
-    expect_shards({format}, reduce_scatter_inputs(world_, 700'001));
-  }
+  expect_shards({{{WireFormat::kInt8B128}, reduce_scatter_inputs(world_, 700'001)},
+                 {{WireFormat::kVar6}, reduce_scatter_inputs(world_, 700'001)}});
 }
 
 TEST_P(QuantizedReduceScatter, TakesAnyDtypes) {
+  std::vector<ReduceScatterCase> cases;
   for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     for (const auto of_shard : {dtype, at::kFloat, at::kHalf}) {
-      SCOPED_TRACE(::testing::Message() << dtype << " to " << of_shard);
       for (const WireFormat format : {WireFormat::kInt8B128, WireFormat::kVar5}) {
-        expect_shards({format, Reduction::kSum, of_shard}, reduce_scatter_inputs(world_, 777, dtype));
+        cases.push_back({{format, Reduction::kSum, of_shard}, reduce_scatter_inputs(world_, 777, dtype)});
       }
     }
   }
+  expect_shards(cases);
 }
 
 TEST_P(QuantizedReduceScatter, TakesAnyStrides) {
@@ -139,15 +149,16 @@ TEST_P(QuantizedReduceScatter, MayReplaceATransposedPartOfTheInput) {
 }
 
 TEST_P(QuantizedReduceScatter, KeepsNanAndInf) {
+  std::vector<ReduceScatterCase> cases;
   for (const WireFormat format : kWireFormats) {
     for (const float value : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
-      SCOPED_TRACE(::testing::Message() << format << " " << value);
-      auto inputs = reduce_scatter_inputs(world_, 1000);
+      cases.push_back({{format}, reduce_scatter_inputs(world_, 1000)});
+      const auto& [plain, inputs] = cases.back();
       inputs.back()[0][700] = value;
-      expect_shards({format}, inputs);
-      EXPECT_FALSE(PlainReduceScatter{format}.shard_of(0, inputs)[700].isfinite().item<bool>());
+      EXPECT_FALSE(plain.shard_of(0, inputs)[700].isfinite().item<bool>()) << format << " " << value;
     }
   }
+  expect_shards(cases);
 }
 
 // Calls of a group that is used again after errors.
