@@ -96,6 +96,10 @@ GivenHook given_hook(const std::string& name, int64_t node_size) {
   if (name == "auto") {
     result.given = {{"link_gbit", kSlowGbit}, {"link_us", int64_t{50}}, {"auto_bits", int64_t{8}}};
     result.in_cpp.wire = {.link_gbit = kSlowGbit, .link_us = 50, .auto_bits = 8};
+    if (node_size == 0) {  // Within one node it would choose by measured times, which can differ between the two.
+      result.given.emplace("levels", std::string("one"));
+      result.in_cpp.wire.levels = hooks::Levels::kOne;
+    }
   }
   if (hooks::power_sgd_rank_of(name)) {
     result.given.emplace("power_sgd_start", int64_t{2});
