@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +17,7 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
 #include "ops/common/text.h"
+#include "trainer/base/files/json.h"
 #include "trainer/base/files/safetensors_header.h"
 
 namespace narrowcast::recovery {
@@ -26,27 +30,82 @@ constexpr const char* kCommon = "common.";  // before the names of RankState::co
 constexpr const char* kOwn = "own.";        // and of RankState::own
 constexpr const char* kValues = "values";   // RankState::values in an inventory
 
-std::vector<int64_t> points_of_ranks(const ProcessGroupPtr& group, int64_t own) {
-  std::vector<int64_t> points;
-  for (const std::string& text : all_gather_text(group, std::to_string(own))) {
-    int64_t point = kNothing;
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), point);
-    NARROWCAST_CHECK_INPUT(end.ec == std::errc() && point >= kNothing, "rank ", points.size(), " announced '", text,
-                           "' as the point of its training");
-    points.push_back(point);
+// What a rank tells of its state.
+struct Announcement {
+  int64_t point = kNothing;  // of its state, if it has one that can be used
+  pieces::Holding held;
+  std::string why_unusable;
+
+  bool is_lost() const { return point == kNothing && why_unusable.empty(); }
+};
+
+std::string text_of(const std::optional<RankState>& own) {
+  if (!own) {
+    return "{}";
   }
-  return points;
+  if (!own->why_unusable.empty()) {
+    return nlohmann::json({{"why_unusable", own->why_unusable}}).dump();
+  }
+  return nlohmann::json({{"point", own->point}, {"held", pieces::to_json(own->held)}}).dump();
+}
+
+std::vector<Announcement> announcements_of_ranks(const ProcessGroupPtr& group, const std::optional<RankState>& own) {
+  std::vector<Announcement> all;
+  for (const std::string& text : all_gather_text(group, text_of(own))) {
+    const std::string source = c10::str(kStep, ": the state of rank ", all.size());
+    Announcement& announcement = all.emplace_back();
+    try {
+      const nlohmann::json read = files::parse_json(text, source);
+      announcement.point = read.value("point", kNothing);
+      announcement.why_unusable = read.value("why_unusable", "");
+      if (read.contains("held")) announcement.held = pieces::read_holding(read["held"], source);
+    } catch (const nlohmann::json::exception& error) {
+      NARROWCAST_CHECK_INPUT(false, source, ": ", files::problem_with(error));
+    }
+    NARROWCAST_CHECK_INPUT(announcement.point >= kNothing, source, ": its point is ", announcement.point);
+  }
+  return all;
 }
 
 template <class Matches>
-std::vector<int64_t> ranks_that(const std::vector<int64_t>& points, const Matches& matches) {
+std::vector<int64_t> ranks_that(const std::vector<Announcement>& announcements, const Matches& matches) {
   std::vector<int64_t> ranks;
-  for (size_t rank = 0; rank < points.size(); ++rank) {
-    if (matches(points[rank])) {
+  for (size_t rank = 0; rank < announcements.size(); ++rank) {
+    if (matches(announcements[rank])) {
       ranks.push_back(static_cast<int64_t>(rank));
     }
   }
   return ranks;
+}
+
+// The elements that no rank at that point holds.
+std::optional<pieces::Range> gap_at(const std::vector<Announcement>& announcements, int64_t point) {
+  std::vector<const pieces::Holding*> holdings;
+  for (const Announcement& announcement : announcements) {
+    if (announcement.point == point) holdings.push_back(&announcement.held);
+  }
+  return pieces::first_gap(holdings);
+}
+
+// The furthest point at which the ranks hold everything, else kNothing and why.
+int64_t common_point(const std::vector<Announcement>& announcements, std::string& why_nothing) {
+  std::set<int64_t, std::greater<>> points;
+  for (const Announcement& announcement : announcements) {
+    if (announcement.point != kNothing) points.insert(announcement.point);
+  }
+  for (const int64_t point : points) {
+    const std::optional<pieces::Range> gap = gap_at(announcements, point);
+    if (!gap) {
+      return point;
+    }
+    if (why_nothing.empty()) {
+      why_nothing = c10::str("no rank that is left holds the optimizer's state of ", printable(pieces::describe(*gap)));
+    }
+  }
+  for (const Announcement& announcement : announcements) {
+    if (why_nothing.empty()) why_nothing = printable(announcement.why_unusable);
+  }
+  return kNothing;
 }
 
 // Tensors of the sources, by name, and from which source each comes.
@@ -185,25 +244,28 @@ TensorMap move_tensors(const ProcessGroupPtr& group, const Inventory& inventory,
 
 }  // namespace
 
-std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optional<RankState> own) {
-  const std::vector<int64_t> points = points_of_ranks(group, own.has_value() ? own->point : kNothing);
-  const int64_t furthest = *std::ranges::max_element(points);
+std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optional<RankState> own,
+                                        std::string* why_nothing) {
+  const std::vector<Announcement> ranks = announcements_of_ranks(group, own);
+  std::string why;
+  const int64_t furthest = common_point(ranks, why);
   if (furthest == kNothing) {
+    if (why_nothing != nullptr) *why_nothing = why;
     return std::nullopt;
   }
-  const Roles roles = {.sources = ranks_that(points, [&](int64_t point) { return point == furthest; }),
-                       .needy = ranks_that(points, [&](int64_t point) { return point != furthest; })};
+  const Roles roles = {.sources = ranks_that(ranks, [&](const auto& rank) { return rank.point == furthest; }),
+                       .needy = ranks_that(ranks, [&](const auto& rank) { return rank.point != furthest; })};
   const int64_t first = roles.sources[0];
   const std::string text =
       all_gather_text(group, group->getRank() == first ? to_text(*own) : "").at(static_cast<size_t>(first));
   const Inventory inventory = read_inventory(text, roles.sources.size());
   const TensorMap tensors = move_tensors(group, inventory, roles, own);
-  const bool is_received = points[static_cast<size_t>(group->getRank())] != furthest;
+  const bool is_received = ranks[static_cast<size_t>(group->getRank())].point != furthest;
   SharedState shared = {.state = {.point = furthest, .values = inventory.values},
                         .is_received = is_received,
                         .sources = std::ssize(roles.sources),
                         .first_source = first,
-                        .lost_ranks = ranks_that(points, [](int64_t point) { return point == kNothing; })};
+                        .lost_ranks = ranks_that(ranks, [](const auto& rank) { return rank.is_lost(); })};
   shared.state.common = is_received ? hooks::part_of(tensors, kCommon) : std::move(own->common);
   shared.state.own = is_received ? hooks::part_of(tensors, kOwn) : std::move(own->own);
   return shared;

@@ -247,6 +247,61 @@ void ShardedParts::load_state(const hooks::HookState& saved, const std::vector<h
   }
 }
 
+std::vector<pieces::Range> ShardedParts::own_ranges(const std::vector<hooks::NamedParameter>& named) const {
+  TORCH_INTERNAL_ASSERT(!has_masters() && place_.cuts_parameters);
+  const std::vector<std::string> names = names_in(named);
+  std::vector<pieces::Range> ranges;
+  for (const Piece& piece : own_shard()) {
+    ranges.push_back({names[piece.parameter], piece.begin, piece.begin + piece.numel});
+  }
+  return ranges;
+}
+
+pieces::HeldPieces ShardedParts::held_pieces(const std::vector<hooks::NamedParameter>& named) const {
+  const OptimizerKind& optimizer_kind = kind();
+  const std::vector<std::string> names = names_in(named);
+  pieces::HeldPieces held;
+  for (size_t i = 0; i < parameters_.size(); ++i) held.numels[names[i]] = parameters_[i].numel();
+  for (const pieces::Range& range : own_ranges(named)) {
+    pieces::Piece piece = {.range = range};
+    if (const std::optional<ParameterState> state = own_state(optimizer_kind, held.pieces.size())) {
+      piece.step = state->step;
+      for (size_t tensor = 0; tensor < state->tensors.size(); ++tensor) {
+        if (state->tensors[tensor].defined()) piece.tensors[optimizer_kind.tensors[tensor]] = state->tensors[tensor];
+      }
+    }
+    held.pieces.push_back(std::move(piece));
+  }
+  return held;
+}
+
+void ShardedParts::take_pieces(const std::vector<pieces::Piece>& pieces) {
+  TORCH_INTERNAL_ASSERT(pieces.size() == own_.size());
+  const OptimizerKind& optimizer_kind = kind();
+  std::vector<ParameterState> states;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto& options = inner_.param_groups()[groups_[own_shard()[i].parameter]].options();
+    hooks::HookState left = pieces[i].tensors;
+    const bool any = !left.empty() || pieces[i].step.has_value();
+    ParameterState& state = states.emplace_back(ParameterState{.step = pieces[i].step});
+    for (size_t tensor = 0; tensor < optimizer_kind.tensors.size(); ++tensor) {
+      const auto found = left.extract(optimizer_kind.tensors[tensor]);
+      state.tensors.push_back(found ? found.mapped() : at::Tensor());
+      NARROWCAST_CHECK_INPUT(found || !any || !optimizer_kind.needs(options, tensor), "the optimizer's '",
+                             optimizer_kind.tensors[tensor], "' of ", pieces::describe(pieces[i].range),
+                             " is missing");
+    }
+    NARROWCAST_CHECK_INPUT(left.empty(), "the optimizer's '", left.begin()->first, "' of ",
+                           pieces::describe(pieces[i].range), " is unknown");
+    NARROWCAST_CHECK_INPUT(!any || state.step.has_value() == optimizer_kind.counts_steps, "the optimizer's 'step' of ",
+                           pieces::describe(pieces[i].range), " is missing or unknown");
+  }
+  has_state_ = true;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!pieces[i].tensors.empty() || states[i].step) set_own_state(optimizer_kind, i, states[i]);
+  }
+}
+
 // Gives up one tensor of the state of each own piece.
 void ShardedParts::forget(const OptimizerKind& kind, size_t tensor) {
   for (size_t i = 0; i < own_.size(); ++i) {

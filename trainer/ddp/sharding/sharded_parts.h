@@ -12,6 +12,7 @@
 
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/sharded_optimizer.h>
+#include "trainer/ddp/pieces/pieces.h"
 #include "trainer/ddp/sharding/group_exchange.h"
 #include "trainer/ddp/sharding/node_exchange.h"
 #include "trainer/ddp/sharding/optimizer_kinds.h"
@@ -55,6 +56,14 @@ class ShardedParts {
   std::vector<at::Tensor> own_gradients();
   hooks::HookState state(const std::vector<hooks::NamedParameter>& named);
   void load_state(const hooks::HookState& saved, const std::vector<hooks::NamedParameter>& named);
+  // The state of this rank's shard, in the optimizer's own tensors, under the first names in `named`. Not a collective.
+  // Only without masters, and if parameters are cut.
+  pieces::HeldPieces held_pieces(const std::vector<hooks::NamedParameter>& named) const;
+  // The same without tensors.
+  std::vector<pieces::Range> own_ranges(const std::vector<hooks::NamedParameter>& named) const;
+  // Before the first step: the shard gets this state, a piece for each range of own_ranges. The tensors become the
+  // optimizer's. Not a collective. Throws CorruptInputError naming a tensor that is missing or unknown.
+  void take_pieces(const std::vector<pieces::Piece>& pieces);
   double largest_difference();
   bool has_masters() const { return place_.differences.has_value(); }
   int64_t payload_bytes_sent() const { return payload_bytes_sent_; }

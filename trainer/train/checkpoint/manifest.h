@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
+#include "trainer/ddp/pieces/pieces.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {
@@ -29,6 +31,9 @@ struct Restored {
   TensorMap replica;
   hooks::FormerRanks former;  // Content::rank of each rank that wrote
   std::string path;           // of the checkpoint, for messages
+  // In a recovery in place: the pieces of the optimizer's state that this rank holds. Other ranks hold the others, and
+  // `replica` has none of that state. Empty if `replica` has it.
+  std::optional<std::vector<pieces::Piece>> pieces = {};
 };
 
 // The files' names, and the largest size of a manifest in bytes. Each rank needs about 150 bytes in it.

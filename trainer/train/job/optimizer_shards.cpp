@@ -10,7 +10,6 @@
 #include <narrowcast/sharded_optimizer.h>
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/comm/node/find_nodes.h"
-#include "trainer/train/job/restarts.h"
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::job {
@@ -57,9 +56,6 @@ void check_shared_parameters(const TrainJob& job, const WorkerEnv& env) {
   TORCH_CHECK_VALUE(keeps_replicas_equal(job),
                     "share_parameters: needs a hook after which all ranks take the same step, but the hook is ",
                     job.ddp.hook());
-  TORCH_CHECK_VALUE(!recovers_in_place(job, env),
-                    "share_parameters: a lost rank may leave the parameters half written, so ranks cannot recover in "
-                    "place: start them with narrowcast-run --recovery=restart");
 }
 
 void check_optimizer_shards(const TrainJob& job, int64_t world_size) {
@@ -84,10 +80,12 @@ OptimizerShards optimizer_shards_of(const AgreedJob& agreed) {
   const OptimizerShards shards = agreed.job.training.optimizer_shards;
   const bool shares_parameters = agreed.job.training.share_parameters;
   if (shards == OptimizerShards::kAuto && !shares_parameters) {
-    const bool is_possible = agreed.inputs.device.is_cpu() && agreed.group->getSize() > 1 &&
-                             agreed.recovery == nullptr && keeps_replicas_equal(agreed.job) &&
-                             nodes_of(agreed)->layout.has_levels();
-    return is_possible ? OptimizerShards::kNode : OptimizerShards::kOff;
+    if (!agreed.inputs.device.is_cpu() || agreed.group->getSize() == 1 || !keeps_replicas_equal(agreed.job)) {
+      return OptimizerShards::kOff;
+    }
+    const node::NodeLayout layout = nodes_of(agreed)->layout;
+    const bool survives_losses = agreed.recovery == nullptr || layout.nodes() > 1;
+    return layout.has_levels() && survives_losses ? OptimizerShards::kNode : OptimizerShards::kOff;
   }
   if (shards == OptimizerShards::kNode || shares_parameters) {
     const auto nodes = nodes_of(agreed);

@@ -11,7 +11,7 @@
 namespace narrowcast::job {
 
 // Throws c10::ValueError if the job asks for shared parameters that it cannot have: without shards within nodes, with
-// one rank, with a hook whose ranks take different steps, with recovery in place, and in a verification.
+// one rank, with a hook whose ranks take different steps, and in a verification.
 void check_shared_parameters(const TrainJob& job, const WorkerEnv& env);
 
 // The checks that a rank can make alone. Throws c10::ValueError if the job asks for shards that it cannot have: with
@@ -21,8 +21,8 @@ void check_optimizer_shards(const TrainJob& job, int64_t world_size);
 // The same for the device on which the job computes: on a GPU.
 void check_optimizer_shards_on(const TrainJob& job, at::Device device);
 
-// A collective: how the job shards its optimizer; never kAuto. "auto" does not shard if ranks recover in place: a lost
-// rank's shard would be lost, and with it the steps since the newest checkpoint. Throws c10::ValueError, on all ranks,
+// A collective: how the job shards its optimizer; never kAuto. If ranks recover in place, "auto" shards only with several
+// nodes. On one node a lost rank's shard would be lost, and with it the steps since the newest checkpoint. Throws c10::ValueError, on all ranks,
 // if the job asks for shards within nodes, or shared parameters, where no two ranks share a node.
 training::OptimizerShards optimizer_shards_of(const AgreedJob& agreed);
 

@@ -151,13 +151,18 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
     if (const std::string run = run_of(agreed.context.env); !run.empty()) {
       start["run_id"] = run;
     }
+    if (agreed.recovery != nullptr && !agreed.recovery->why_nothing.empty()) {
+      start["lost"] = agreed.recovery->why_nothing;
+    }
     metrics->on_start(start);
   }
   if (has_recovered(agreed)) {
     metrics->on_recovery(recovery_report(agreed, checkpoints));
   } else if (checkpoints.restored.has_value()) {
-    metrics->on_resume(
-        {.step = checkpoints.restored->step, .path = checkpoints.restored->path, .changes = checkpoints.changes});
+    metrics->on_resume({.step = checkpoints.restored->step,
+                        .path = checkpoints.restored->path,
+                        .changes = checkpoints.changes,
+                        .lost = agreed.recovery != nullptr ? agreed.recovery->why_nothing : ""});
   }
   return metrics;
 }

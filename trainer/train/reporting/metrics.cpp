@@ -196,6 +196,9 @@ void Metrics::on_resume(const ResumeReport& report) {
   if (!report.changes.empty()) {
     line["changes"] = report.changes;
   }
+  if (!report.lost.empty()) {
+    line["lost"] = report.lost;
+  }
   file_.append(line);
 }
 

@@ -103,6 +103,7 @@ struct ResumeReport {
   int64_t step = 0;     // optimizer steps done
   std::string path;     // of the checkpoint
   std::string changes;  // changes since it was written; empty: no changes
+  std::string lost = {};  // why ranks that lived on did not go on from their memory; empty: they are all new
 };
 
 // A recovery in place: processes of lost ranks were replaced, and the training goes on.

@@ -5,15 +5,15 @@
 namespace narrowcast::training {
 
 bool LastPoint::can_be_told() const {
-  return left_ != nullptr && steps_.outer() == nullptr && steps_.sharded() == nullptr &&
+  return left_ != nullptr && steps_.outer() == nullptr && steps_.shards() != OptimizerShards::kAll &&
          steps_.model().keeps_replicas_equal() && steps_.model().buckets_are_settled();
 }
 
 void LastPoint::remember(const Counters& counters, Reports reports) {
   if (!can_be_told()) {
     point_.reset();
-    if (left_ != nullptr && steps_.sharded() != nullptr) {
-      left_->reset();  // An earlier state, from before the optimizer was sharded, would be older than checkpoints.
+    if (left_ != nullptr && steps_.shards() == OptimizerShards::kAll) {
+      *left_ = SurvivingState{.why_unusable = "the optimizer is sharded over all ranks"};
     }
     return;
   }
@@ -33,6 +33,10 @@ void LastPoint::leave(Moment moment) {
   if (!point_.has_value()) {
     return;
   }
+  if (moment == Moment::kInStep && steps_.is_torn()) {
+    *left_ = SurvivingState{.why_unusable = "the ranks that are left were in a step of their shards"};
+    return;
+  }
   SurvivingState state = {
       .content = {}, .is_reported = point_->is_reported, .world_size = steps_.model().process_group()->getSize()};
   if (moment == Moment::kInStep) {
@@ -40,7 +44,8 @@ void LastPoint::leave(Moment moment) {
   }
   Counters counters = point_->counters;
   counters.window_loss = point_->window_loss.item<double>();
-  state.content = save_training(steps_.parts(), counters, point_->reducer);
+  state.content = save_without_shards(steps_.parts(), counters, point_->reducer);
+  state.optimizer = held_pieces(steps_.parts());
   for (auto& [name, tensor] : state.content.replica)
     tensor = tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   *left_ = std::move(state);

@@ -17,9 +17,14 @@ enum class Reports { kDue, kDone };
 // When a training ends or fails: in OptimizerSteps::take_next, or otherwise.
 enum class Moment { kInStep, kBetweenSteps };
 
-// Copies little after each step, and can tell this rank's state after a step that failed: no exchange changes
-// parameters and optimizer, and OptimizerSteps saves the buffers before each step. The copies are counters and the
-// hook's state, which is as large as the gradients if the hook keeps residuals.
+// Copies little after each step, and can tell this rank's state after a step that failed: no exchange of gradients
+// changes parameters and optimizer, and OptimizerSteps saves the buffers before each step. The copies are counters and
+// the hook's state, which is as large as the gradients if the hook keeps residuals.
+//
+// With shards within nodes, ranks step their shards in place. A rank does so only once all ranks of its node have the
+// step's averages, and then these end the step also if another node loses a rank (engine::Job::stays_in_node). So
+// whole nodes have whole states. If a rank of the node itself is lost meanwhile, the others' state is torn: they get
+// another node's.
 class LastPoint {
  public:
   // `steps` must outlive this object. `left` gets the state; null: nothing is remembered.
@@ -32,8 +37,9 @@ class LastPoint {
   // Whether the state at the last point can be told.
   bool is_known() const { return point_.has_value(); }
 
-  // Writes the state at the last point, when the training has ended or an exchange has failed. Writes nothing if the
-  // state cannot be told: before the buckets are settled, with an outer or a sharded optimizer, or if replicas differ.
+  // Writes the state at the last point, when the training has ended or an exchange has failed. If the step was torn,
+  // writes why there is no state. Writes nothing if the state cannot be told: before the buckets are settled, with an
+  // outer optimizer, or if replicas differ. With shards over all ranks, `remember` has written why there is no state.
   void leave(Moment moment);
 
  private:

@@ -42,6 +42,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       exchange_clock_(parameters_.at(0).is_cpu() ? std::make_unique<ExchangeClock>(parameters_) : nullptr),
       ddp_(setup.model, setup.group, setup.ddp),
       optimizer_(make_optimizer(*setup.model, options.optimizer)),
+      shards_(setup.shards),
       recovers_(setup.checkpoints.surviving != nullptr) {
   if (setup.shards == OptimizerShards::kNode) {
     sharded_.emplace(*optimizer_, setup.group,
@@ -170,10 +171,12 @@ bool OptimizerSteps::gradients_can_be_used() {
 }
 
 // The norm shows it. Clipping needs the norm as well, so a step waits for a GPU only once. On the CPU, a step without
-// clipping needs no norm. With shards over all ranks, a rank knows the averages of its shard only.
+// clipping needs no norm. With shards over all ranks, a rank knows the averages of its shard only. Ranks that recover
+// need the norm in any case: a rank steps its shard only if all ranks of its node have come that far (last_point.h).
 bool OptimizerSteps::can_be_used_unscaled() {
   if (sharded_) {
-    norm_ = options_.skip_nonfinite_steps || options_.clip_grad_norm > 0 ? sharded_->gradient_norm() : 0;
+    const bool is_needed = options_.skip_nonfinite_steps || options_.clip_grad_norm > 0 || recovers_;
+    norm_ = is_needed ? sharded_->gradient_norm() : 0;
     return !options_.skip_nonfinite_steps || std::isfinite(norm_);
   }
   if (options_.clip_grad_norm == 0 && parameters_[0].is_cpu()) {
@@ -201,7 +204,9 @@ void OptimizerSteps::update(Counters& counters) {
   if (outer_) {
     outer_->step();
   } else if (sharded_) {
+    is_torn_ = true;
     sharded_->step();
+    is_torn_ = false;
   } else {
     optimizer_->step();
   }

@@ -58,6 +58,10 @@ class OptimizerSteps {
   OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
   // Null without a sharded optimizer.
   ShardedOptimizer* sharded() { return sharded_ ? &*sharded_ : nullptr; }
+  OptimizerShards shards() const { return shards_; }
+  // Whether take_next has thrown while the ranks stepped their shards: parameters and optimizer may be partly those of
+  // the next step.
+  bool is_torn() const { return is_torn_; }
   // A collective: ShardedOptimizer::largest_difference; empty without masters.
   std::optional<double> parameter_difference();
   // Bytes sent by this rank, including the outer optimizer's and those of a sharded optimizer's parameters.
@@ -84,7 +88,7 @@ class OptimizerSteps {
   void set_window_loss(double sum) { window_loss_.fill_(sum); }
   at::Tensor copy_of_window_loss() const { return window_loss_.clone(); }
 
-  // After take_next has thrown, which leaves parameters and the optimizer as they were: makes the buffers what they
+  // After take_next has thrown, which leaves parameters and the optimizer as they were unless is_torn(): makes the buffers what they
   // were before the step. Requires setup.checkpoints.surviving or options.skip_nonfinite_steps.
   void restore_buffers() { before_->restore(); }
 
@@ -117,6 +121,8 @@ class OptimizerSteps {
   std::optional<ShardedOptimizer> sharded_;  // after ddp_, which makes the parameters equal
   std::optional<OuterOptimizer> outer_;      // after ddp_, which makes the parameters equal
   std::optional<GradScaler> scaler_;         // with Precision::kFp16
+  const OptimizerShards shards_;
+  bool is_torn_ = false;
   const bool recovers_;                      // in place, so a step that fails must leave everything as it was
   std::optional<SavedBuffers> before_;       // buffers from before the step; empty if they are never restored
 };

@@ -25,10 +25,14 @@ int64_t point_of(const SurvivingState& state) { return 2 * state.content.step + 
 
 // Counters of times, and all of Content::rank, differ between ranks.
 recovery::RankState rank_state(const SurvivingState& state) {
+  if (!state.why_unusable.empty()) {
+    return {.why_unusable = state.why_unusable};
+  }
   recovery::RankState result = {.point = point_of(state),
                                 .values = json({{"step", state.content.step},
                                                 {"is_reported", state.is_reported},
                                                 {"world_size", state.world_size},
+                                                {"is_sharded", state.optimizer.has_value()},
                                                 {"training", state.content.training}})
                                               .dump()};
   for (const auto& [name, tensor] : state.content.replica) {
@@ -39,6 +43,9 @@ recovery::RankState rank_state(const SurvivingState& state) {
     }
   }
   for (const auto& [name, tensor] : state.content.rank) result.own[kRank + name] = tensor;
+  if (state.optimizer) {
+    result.held = state.optimizer->holding();
+  }
   return result;
 }
 
@@ -50,6 +57,7 @@ void read_values(const std::string& text, RecoveredState& recovered) {
     recovered.is_reported = values.at("is_reported").get<bool>();
     recovered.former_ranks = values.at("world_size").get<int64_t>();
     recovered.restored.training = values.at("training");
+    if (values.at("is_sharded").get<bool>()) recovered.restored.pieces.emplace();
   } catch (const json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, kName, ": the first source's values: ", files::problem_with(error));
   }
@@ -57,12 +65,13 @@ void read_values(const std::string& text, RecoveredState& recovered) {
 
 }  // namespace
 
-std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::optional<SurvivingState> own) {
+std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::optional<SurvivingState> own,
+                                           std::string* why_nothing) {
   std::optional<recovery::RankState> held;
   if (own.has_value()) {
     held = rank_state(*own);
   }
-  std::optional<recovery::SharedState> shared = recovery::share_states(group, std::move(held));
+  std::optional<recovery::SharedState> shared = recovery::share_states(group, std::move(held), why_nothing);
   if (!shared.has_value()) {
     return std::nullopt;
   }
@@ -78,6 +87,7 @@ std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::op
     recovered.restored.former.first = std::move(of_rank);
   } else {
     recovered.restored.former.states = {std::move(of_rank)};
+    if (recovered.restored.pieces) *recovered.restored.pieces = std::move(own->optimizer.value().pieces);
   }
   if (recovered.former_ranks != group->getSize()) {
     for (checkpoint::TensorMap& state : recovered.restored.former.states) {

@@ -116,6 +116,10 @@ class TrainingRun {
     const std::string failure =
         first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
+    if (restored.pieces) {
+      load_pieces(restored, steps_.parts());
+      restored.pieces->clear();
+    }
     steps_.set_window_loss(counters_.window_loss);
     if (options_.early_stop == 0) {  // They would not be kept up to date.
       counters_.best_validation_loss.reset();

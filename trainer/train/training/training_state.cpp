@@ -4,15 +4,19 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <ATen/ops/empty_like.h>
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
+#include "trainer/ddp/sharding/sharded_parts.h"
+#include "trainer/ddp/sharding/shards.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/optimization/optimizer.h"
 
@@ -168,12 +172,6 @@ std::vector<hooks::NamedParameter> named_parameters(const torch::nn::Module& mod
   return named;
 }
 
-TensorMap state_of_optimizer(const TrainingParts& parts) {
-  const torch::nn::Module& module = *parts.model.module();
-  return parts.sharded != nullptr ? parts.sharded->state(named_parameters(module))
-                                  : optimizer_state(parts.optimizer, module);
-}
-
 void load_state_of_optimizer(const TrainingParts& parts, const TensorMap& state) {
   const torch::nn::Module& module = *parts.model.module();
   if (parts.sharded != nullptr) {
@@ -181,6 +179,33 @@ void load_state_of_optimizer(const TrainingParts& parts, const TensorMap& state)
   } else {
     load_optimizer_state(parts.optimizer, module, state);
   }
+}
+
+// The parameters that the optimizer steps, under their first names.
+std::vector<hooks::NamedParameter> trained_parameters_of(const torch::nn::Module& module) {
+  std::vector<hooks::NamedParameter> trained;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const hooks::NamedParameter& parameter : named_parameters(module)) {
+    if (parameter.tensor.requires_grad() && seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) {
+      trained.push_back(parameter);
+    }
+  }
+  return trained;
+}
+
+// The state of whole parameters, as optimizer_state returns it. `pieces`: one for each of the parameters.
+TensorMap whole_state(const std::vector<pieces::Piece>& pieces, const std::vector<hooks::NamedParameter>& parameters) {
+  const at::NoGradGuard no_grad;
+  TensorMap state;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::string prefix = parameters[i].name + ".";
+    if (pieces[i].step) state[prefix + "step"] = hooks::int_tensor(*pieces[i].step);
+    for (const auto& [name, elements] : pieces[i].tensors) {
+      at::Tensor& whole = state[prefix + name] = at::empty_like(parameters[i].tensor.detach());
+      sharding::memory_of(whole, {0, 0, whole.numel()}).copy_(elements);
+    }
+  }
+  return state;
 }
 
 bool are_lists_of_names(const json& lists) {
@@ -216,7 +241,9 @@ Counters load_parts(const Restored& all, const TrainingParts& parts) {
   const torch::nn::Module& module = *parts.model.module();
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
-  load_state_of_optimizer(parts, replica_part(restored, kOptimizer));  // Shards follow the buckets.
+  if (!restored.pieces) {
+    load_state_of_optimizer(parts, replica_part(restored, kOptimizer));  // Shards follow the buckets.
+  }
   const TensorMap& own = restored.former.own();
   if (parts.sharded != nullptr && own.contains(kParameterBytes)) {
     *parts.parameter_bytes = number_of<int64_t>(own, kParameterBytes);
@@ -272,10 +299,15 @@ Counters load_counters(const Restored& restored, int64_t world_size) {
 }
 
 Content save_training(const TrainingParts& parts, const Counters& counters) {
-  return save_training(parts, counters, parts.model.state());
+  Content content = save_without_shards(parts, counters, parts.model.state());
+  if (parts.sharded != nullptr) {
+    const torch::nn::Module& module = *parts.model.module();
+    add_prefixed(content.replica, kOptimizer, parts.sharded->state(named_parameters(module)));
+  }
+  return content;
 }
 
-Content save_training(const TrainingParts& parts, const Counters& counters, const ReducerState& reducer) {
+Content save_without_shards(const TrainingParts& parts, const Counters& counters, const ReducerState& reducer) {
   Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};
   content.training = {
       {"data", data_position(parts, counters.step)}, {"buckets", reducer.buckets}, {"reductions", reducer.reductions}};
@@ -284,7 +316,9 @@ Content save_training(const TrainingParts& parts, const Counters& counters, cons
   }
   const torch::nn::Module& module = *parts.model.module();
   add_prefixed(content.replica, kModel, files::state_of(module));
-  add_prefixed(content.replica, kOptimizer, state_of_optimizer(parts));
+  if (parts.sharded == nullptr) {
+    add_prefixed(content.replica, kOptimizer, optimizer_state(parts.optimizer, module));
+  }
   if (parts.scaler != nullptr) {
     add_prefixed(content.replica, kScaler, parts.scaler->state());
   }
@@ -319,6 +353,29 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts) {
     add_prefixed(state, kScaler, parts.scaler->state());
   }
   return state;
+}
+
+void load_pieces(const Restored& restored, const TrainingParts& parts) {
+  const ProcessGroupPtr& group = parts.model.process_group();
+  const torch::nn::Module& module = *parts.model.module();
+  if (parts.sharded != nullptr) {
+    sharding::ShardedParts& shards = parts.sharded->parts();
+    shards.take_pieces(pieces::move_pieces(group, *restored.pieces, shards.own_ranges(named_parameters(module))));
+    return;
+  }
+  const std::vector<hooks::NamedParameter> trained = trained_parameters_of(module);
+  std::vector<pieces::Range> wanted;
+  for (const hooks::NamedParameter& parameter : trained) {
+    wanted.push_back({parameter.name, 0, parameter.tensor.numel()});
+  }
+  const std::vector<pieces::Piece> whole = pieces::move_pieces(group, *restored.pieces, wanted);
+  load_optimizer_state(parts.optimizer, module, whole_state(whole, trained));
+}
+
+std::optional<pieces::HeldPieces> held_pieces(const TrainingParts& parts) {
+  return parts.sharded == nullptr
+             ? std::nullopt
+             : std::optional(parts.sharded->parts().held_pieces(named_parameters(*parts.model.module())));
 }
 
 Counters load_training(const Restored& restored, const TrainingParts& parts) {

@@ -12,6 +12,7 @@
 #include <narrowcast/model.h>
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/sharded_optimizer.h>
+#include "trainer/ddp/pieces/pieces.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 
@@ -79,8 +80,9 @@ bool is_counter(const std::string& name);
 //
 // The tensors are the training's own, not copies.
 checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);
-// The same with an earlier parts.model.state().
-checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters, const ReducerState& reducer);
+// The same with an earlier parts.model.state(), and without the state of a sharded optimizer. Not a collective.
+checkpoint::Content save_without_shards(const TrainingParts& parts, const Counters& counters,
+                                        const ReducerState& reducer);
 
 // The part of that state that must have the same bits on all ranks between steps, if the hook keeps replicas equal: the
 // parameters, and the state of optimizer and scaler. A sharded optimizer's state is left out: no two ranks of a node
@@ -95,6 +97,15 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 //     scaler and counters of former rank 0.
 //
 // Throws CorruptInputError naming the checkpoint and the part that is missing or does not fit.
+//
+// Leaves out the optimizer's state if `restored` has pieces of it. Then load_pieces follows.
 Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
+
+// A collective: gives each rank the optimizer's state from the restored.pieces of all ranks, its shard or, if the
+// optimizer is not sharded any more, all of it. Throws c10::DistBackendError if a peer fails, and CorruptInputError.
+void load_pieces(const checkpoint::Restored& restored, const TrainingParts& parts);
+
+// This rank's shard of the optimizer's state; empty without shards. Not a collective.
+std::optional<pieces::HeldPieces> held_pieces(const TrainingParts& parts);
 
 }  // namespace narrowcast::training

@@ -170,6 +170,9 @@ class ShardedOptimizer {
   // Number of shards, some of which may be empty: of ranks of this rank's node, or of the group.
   int64_t shards() const;
 
+  // The implementation, for the recovery of lost ranks.
+  sharding::ShardedParts& parts() { return *parts_; }
+
  private:
   std::unique_ptr<sharding::ShardedParts> parts_;
 };
