@@ -140,9 +140,7 @@ int Transport::tag(int64_t channel) const {
 }
 
 // The caller of both holds mutex_.
-bool Transport::is_given_up() const {
-  return !given_up_.empty() && std::chrono::steady_clock::now() >= given_up_at_;
-}
+bool Transport::is_given_up() const { return !given_up_.empty() && std::chrono::steady_clock::now() >= given_up_at_; }
 
 void Transport::throw_if_given_up() const { TORCH_CHECK_WITH(DistBackendError, !is_given_up(), given_up_); }
 

@@ -156,8 +156,7 @@ std::vector<Piece> allocated(const std::vector<Announcement>& ranks, const std::
       piece.step = header.step == kNoStep ? std::nullopt : std::optional(header.step);
       const bool is_same = part.from_rank == own && header.range == piece.range;
       for (const std::string& name : header.tensors) {
-        piece.tensors[name] =
-            is_same ? held[part.held].tensors.at(name) : at::empty({piece.range.numel()}, at::kFloat);
+        piece.tensors[name] = is_same ? held[part.held].tensors.at(name) : at::empty({piece.range.numel()}, at::kFloat);
       }
     }
   }

@@ -288,8 +288,7 @@ void ShardedParts::take_pieces(const std::vector<pieces::Piece>& pieces) {
       const auto found = left.extract(optimizer_kind.tensors[tensor]);
       state.tensors.push_back(found ? found.mapped() : at::Tensor());
       NARROWCAST_CHECK_INPUT(found || !any || !optimizer_kind.needs(options, tensor), "the optimizer's '",
-                             optimizer_kind.tensors[tensor], "' of ", pieces::describe(pieces[i].range),
-                             " is missing");
+                             optimizer_kind.tensors[tensor], "' of ", pieces::describe(pieces[i].range), " is missing");
     }
     NARROWCAST_CHECK_INPUT(left.empty(), "the optimizer's '", left.begin()->first, "' of ",
                            pieces::describe(pieces[i].range), " is unknown");

@@ -21,9 +21,10 @@ void check_optimizer_shards(const TrainJob& job, int64_t world_size);
 // The same for the device on which the job computes: on a GPU.
 void check_optimizer_shards_on(const TrainJob& job, at::Device device);
 
-// A collective: how the job shards its optimizer; never kAuto. If ranks recover in place, "auto" shards only with several
-// nodes. On one node a lost rank's shard would be lost, and with it the steps since the newest checkpoint. Throws c10::ValueError, on all ranks,
-// if the job asks for shards within nodes, or shared parameters, where no two ranks share a node.
+// A collective: how the job shards its optimizer; never kAuto. If ranks recover in place, "auto" shards only with
+// several nodes. On one node a lost rank's shard would be lost, and with it the steps since the newest checkpoint.
+// Throws c10::ValueError, on all ranks, if the job asks for shards within nodes, or shared parameters, where no two
+// ranks share a node.
 training::OptimizerShards optimizer_shards_of(const AgreedJob& agreed);
 
 // A collective: adds to the plan of a training how many ranks share the optimizer, if they do: those of rank 0's node,

@@ -76,8 +76,8 @@ struct InPlaceRecovery {
   std::optional<std::chrono::steady_clock::time_point> interrupted_at = {};  // recovery::Attempt
   std::string why_nothing = {};              // share_states found no state in the ranks' memory, because of this
   std::function<void()> forget = {};         // makes model and data anew: nobody has the state of the last training
-  std::function<bool()> has_newcomers = {};         // has_newcomers (change_watch.h) of the present group
-  bool regroups = false;                            // the training has stopped to take newcomers in
+  std::function<bool()> has_newcomers = {};  // has_newcomers (change_watch.h) of the present group
+  bool regroups = false;                     // the training has stopped to take newcomers in
   std::unique_ptr<CaughtSignals> caught = nullptr;  // the signals for preemption, which must not be forgotten meanwhile
 };
 

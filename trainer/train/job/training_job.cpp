@@ -151,9 +151,6 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
     if (const std::string run = run_of(agreed.context.env); !run.empty()) {
       start["run_id"] = run;
     }
-    if (agreed.recovery != nullptr && !agreed.recovery->why_nothing.empty()) {
-      start["lost"] = agreed.recovery->why_nothing;
-    }
     metrics->on_start(start);
   }
   if (has_recovered(agreed)) {

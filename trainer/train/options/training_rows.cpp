@@ -137,13 +137,12 @@ std::vector<Option> step_rows(TrainingOptions& training) {
       {.flag = "shard_optimizer",
        .variable = variable(training.optimizer_shards, training::parse_optimizer_shards),
        .help = "Shares the optimizer's state and work: off, node (among the ranks of a node), all, or auto (node where "
-               "possible, without recovery in place).",
+               "possible; on one node not with recovery in place).",
        .in_plan = InPlan::kValue},
       {.flag = "share_parameters",
        .variable = variable(training.share_parameters),
        .help =
-           "Keeps the parameters once per node, in memory that its ranks share. Needs --shard_optimizer=node or auto, "
-           "and restarts instead of recovery in place.",
+           "Keeps the parameters once per node, in memory that its ranks share. Needs --shard_optimizer=node or auto.",
        .in_plan = InPlan::kValue},
       {.flag = "parameter_format",
        .variable = variable(training.parameter_format, parse_wire_format),

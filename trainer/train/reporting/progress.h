@@ -100,9 +100,9 @@ struct HookReport {
 
 // The checkpoint from which a training resumes.
 struct ResumeReport {
-  int64_t step = 0;     // optimizer steps done
-  std::string path;     // of the checkpoint
-  std::string changes;  // changes since it was written; empty: no changes
+  int64_t step = 0;       // optimizer steps done
+  std::string path;       // of the checkpoint
+  std::string changes;    // changes since it was written; empty: no changes
   std::string lost = {};  // why ranks that lived on did not go on from their memory; empty: they are all new
 };
 

@@ -88,8 +88,8 @@ class OptimizerSteps {
   void set_window_loss(double sum) { window_loss_.fill_(sum); }
   at::Tensor copy_of_window_loss() const { return window_loss_.clone(); }
 
-  // After take_next has thrown, which leaves parameters and the optimizer as they were unless is_torn(): makes the buffers what they
-  // were before the step. Requires setup.checkpoints.surviving or options.skip_nonfinite_steps.
+  // After take_next has thrown, which leaves parameters and the optimizer as they were unless is_torn(): makes the
+  // buffers what they were before the step. Requires setup.checkpoints.surviving or options.skip_nonfinite_steps.
   void restore_buffers() { before_->restore(); }
 
  private:
@@ -123,8 +123,8 @@ class OptimizerSteps {
   std::optional<GradScaler> scaler_;         // with Precision::kFp16
   const OptimizerShards shards_;
   bool is_torn_ = false;
-  const bool recovers_;                      // in place, so a step that fails must leave everything as it was
-  std::optional<SavedBuffers> before_;       // buffers from before the step; empty if they are never restored
+  const bool recovers_;                 // in place, so a step that fails must leave everything as it was
+  std::optional<SavedBuffers> before_;  // buffers from before the step; empty if they are never restored
 };
 
 }  // namespace narrowcast::training

@@ -1,10 +1,10 @@
 // Recovery in place: a training goes on after a rank was lost, without a checkpoint.
 //
 // All replicas are equal, so each survivor holds what was lost. If the ranks of a node share the optimizer's state, a
-// node holds all of it, so that the survivors of other nodes hold what was lost. While a training runs, each rank can tell its state at
-// the last point at which it was between steps. When a rank is lost, the training throws on all others, and leaves that
-// state behind. A new process takes the lost rank's place, and all ranks form a new group. There they find the furthest
-// point, and whoever is behind it gets the state from those who are not:
+// node holds all of it, so that the survivors of other nodes hold what was lost. While a training runs, each rank can
+// tell its state at the last point at which it was between steps. When a rank is lost, the training throws on all
+// others, and leaves that state behind. A new process takes the lost rank's place, and all ranks form a new group.
+// There they find the furthest point, and whoever is behind it gets the state from those who are not:
 //
 //   rank 0   step 41 done, fails in step 42    ──────────────────────────> goes on with step 42
 //   rank 1   killed in step 42; a new process  ── gets the state of 41 ──> goes on with step 42

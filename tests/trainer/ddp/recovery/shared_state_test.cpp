@@ -97,6 +97,57 @@ TEST(ShareStates, ARankThatIsBehindReceivesButIsNotLost) {
   }
 }
 
+// A state of which each rank of a node of two holds a half.
+RankState half_at(int64_t point, int64_t rank, std::optional<int64_t> half = {}) {
+  RankState state = state_at(point, rank);
+  state.held = {
+      .numels = {{"moment", 10}},
+      .ranges = {half.value_or(rank % 2) == 0 ? pieces::Range{"moment", 0, 6} : pieces::Range{"moment", 6, 10}}};
+  return state;
+}
+
+// Ranks of nodes of two. What happens if some are lost, some did one step more, and some were in a step.
+TEST(ShareStates, TheFurthestPointAtWhichRanksHoldEverythingCounts) {
+  const auto torn = [] { return RankState{.why_unusable = "torn"}; };
+  struct Case {
+    States states;
+    std::optional<int64_t> point;
+    std::vector<int64_t> lost;
+    std::string why;
+  };
+  const Case cases[] = {
+      {{half_at(4, 0), std::nullopt, half_at(4, 2), half_at(4, 3)}, 4, {1}, ""},
+      {{half_at(4, 0), std::nullopt, half_at(5, 2), half_at(5, 3)}, 5, {1}, ""},
+      {{torn(), std::nullopt, half_at(5, 2), half_at(5, 3)}, 5, {1}, ""},
+      {{half_at(5, 0), std::nullopt, half_at(4, 2), half_at(4, 3)}, 4, {1}, ""},
+      {{half_at(5, 0), std::nullopt, half_at(4, 2), half_at(4, 3), half_at(5, 4, 1)}, 5, {1}, ""},
+      {{std::nullopt, half_at(4, 1), half_at(4, 2), std::nullopt}, 4, {0, 3}, ""},
+      {{std::nullopt, half_at(4, 1), std::nullopt, half_at(4, 3)},
+       {},
+       {},
+       "no rank that is left holds the optimizer's "
+       "state of moment[0, 6)"},
+      {{half_at(4, 0), std::nullopt}, {}, {}, "no rank that is left holds the optimizer's state of moment[6, 10)"},
+      {{torn(), std::nullopt, torn(), std::nullopt}, {}, {}, "torn"},
+      {{std::nullopt, std::nullopt}, {}, {}, ""},
+  };
+  for (const Case& value : cases) {
+    const auto world_size = static_cast<int64_t>(value.states.size());
+    run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+      std::string why;
+      const auto shared = share_states(group, value.states[rank], &why);
+      EXPECT_EQ(why, value.why);
+      ASSERT_EQ(shared.has_value(), value.point.has_value());
+      if (!shared) return;
+      EXPECT_EQ(shared->lost_ranks, value.lost);
+      EXPECT_EQ(shared->state.point, *value.point);
+      const auto& own = value.states[rank];
+      EXPECT_EQ(shared->is_received, !own || !own->why_unusable.empty() || own->point != *value.point);
+      expect_state(shared->state, *value.point, shared->is_received ? shared->first_source : rank);
+    });
+  }
+}
+
 // Large tensors come from all sources: a source that lacks one which only the second source sends fails.
 TEST(ShareStates, ASourceWhoseTensorDiffersIsAnErrorThatNamesIt) {
   RankState other = state_at(4, 1);
