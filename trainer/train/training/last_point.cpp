@@ -14,6 +14,8 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
     point_.reset();
     if (left_ != nullptr && steps_.shards() == OptimizerShards::kAll) {
       *left_ = SurvivingState{.why_unusable = "the optimizer is sharded over all ranks"};
+    } else if (left_ != nullptr && steps_.sharded() != nullptr) {
+      left_->reset();  // The optimizer may step the tensors of an earlier state.
     }
     return;
   }
