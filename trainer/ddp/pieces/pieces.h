@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
+#include <narrowcast/process_group.h>
 
 namespace narrowcast::pieces {
 
