@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <filesystem>
 #include <ostream>
 #include <string>
 
@@ -52,7 +53,11 @@ TEST_P(NarrowcastRunShardsTest, TheModelHasTheBitsOfATrainingThatLostNoRank) {
   const ProgramEnd undisturbed = run_to_end(training("undisturbed"), {{"OMP_NUM_THREADS", "1"}});
   ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed.errors;
   RunningProgram launcher(training("disturbed"), {{"OMP_NUM_THREADS", "1"}});
-  launcher.wait_for_errors("  loss ", 9);
+  launcher.wait_for_output("rank 3 pid ");
+  const std::string metrics = folder / "disturbed/metrics.jsonl";
+  wait_until([&] {
+    return std::filesystem::exists(metrics) && count_of("\"event\":\"step\"", files::read_file(metrics)) > 12;
+  });
   const std::vector<pid_t> pids = pids_after("rank 3 pid ", launcher.output());
   ASSERT_EQ(pids.size(), 1U);
   ASSERT_EQ(::kill(pids[0], SIGKILL), 0);
@@ -65,8 +70,7 @@ TEST_P(NarrowcastRunShardsTest, TheModelHasTheBitsOfATrainingThatLostNoRank) {
   } else {
     EXPECT_THAT(ended.errors, ContainsRegex("cannot recover from the ranks' memory: " + GetParam().lost +
                                             "; goes back to the newest checkpoint\n.*resumes from "));
-    EXPECT_THAT(files::read_file(folder / "disturbed/metrics.jsonl"),
-                ContainsRegex("\"event\":\"resume\",\"lost\":\"" + GetParam().lost));
+    EXPECT_THAT(files::read_file(metrics), ContainsRegex("\"event\":\"resume\",\"lost\":\"" + GetParam().lost));
   }
   EXPECT_TRUE(model("disturbed") == model("undisturbed"));
 }

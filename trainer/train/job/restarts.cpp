@@ -1,5 +1,6 @@
 #include "trainer/train/job/restarts.h"
 
+#include <ostream>
 #include <string>
 
 #include "trainer/base/network/places.h"
@@ -29,6 +30,27 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
 
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env) {
   return env.recovers_in_place && !rendezvous::is_alone(env) && !job.verification.has_value();
+}
+
+void recover_from_memory(const AgreedJob& begun) {
+  InPlaceRecovery& recovery = *begun.recovery;
+  recovery.why_nothing.clear();
+  recovery.recovered = training::share_states(begun.group, recovery.surviving, &recovery.why_nothing);
+  if (recovery.recovered.has_value()) {
+    return;
+  }
+  if (recovery.interrupted_at.has_value()) {
+    recovery.surviving.reset();
+    recovery.make_inputs();  // The training has changed the model.
+  }
+  if (begun.context.env.rank == 0 && !recovery.why_nothing.empty()) {
+    begun.context.progress << "cannot recover from the ranks' memory: " << recovery.why_nothing
+                           << "; goes back to the newest checkpoint" << std::endl;
+  }
+}
+
+std::string why_memory_is_lost(const AgreedJob& agreed) {
+  return agreed.recovery != nullptr ? agreed.recovery->why_nothing : "";
 }
 
 bool has_recovered(const AgreedJob& agreed) {

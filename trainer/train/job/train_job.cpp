@@ -274,30 +274,12 @@ JobInputs make_inputs_on(const TrainJob& job, at::Device device) {
   return inputs;
 }
 
-// A collective: finds the state from which the training goes on in the memory of the ranks. If there is none, this
-// process begins as a new one.
-void recover(const AgreedJob& begun) {
-  InPlaceRecovery& recovery = *begun.recovery;
-  recovery.why_nothing.clear();
-  recovery.recovered = training::share_states(begun.group, recovery.surviving, &recovery.why_nothing);
-  if (recovery.recovered.has_value()) {
-    return;
-  }
-  if (recovery.interrupted_at.has_value()) {
-    recovery.forget();
-  }
-  if (begun.context.env.rank == 0 && !recovery.why_nothing.empty()) {
-    begun.context.progress << "cannot recover from the ranks' memory: " << recovery.why_nothing
-                           << "; goes back to the newest checkpoint" << std::endl;
-  }
-}
-
 // The work of the job's ranks in their group. `begun.plan` is this rank's own plan.
 int run_in_group(const AgreedJob& begun) {
   prove_to_peers(begun.group, process_environment());
   check_equal_on_all_ranks(begun.group, options::compared_values(begun.plan));
   if (begun.recovery != nullptr) {
-    recover(begun);
+    recover_from_memory(begun);
   }
   nlohmann::json plan = begun.plan;
   add_nodes(plan, begun.job, begun.inputs, begun.group);
@@ -317,10 +299,7 @@ int run_in_group(const AgreedJob& begun) {
 int run_through_losses(const TrainJob& job, JobInputs& inputs, const ProcessGroupOptions& group,
                        const JobContext& context) {
   InPlaceRecovery recovery;
-  recovery.forget = [&] {
-    recovery.surviving.reset();
-    inputs = make_inputs_on(job, inputs.device);  // The training has changed the model.
-  };
+  recovery.make_inputs = [&] { inputs = make_inputs_on(job, inputs.device); };
   int code = program::kSuccess;
   const auto attempt = [&](recovery::Attempt& attempt) {
     recovery.interrupted_at = attempt.interrupted_at;
@@ -340,11 +319,7 @@ int run_through_losses(const TrainJob& job, JobInputs& inputs, const ProcessGrou
   };
   recovery::work_until_nothing_is_lost(
       context.env, {.attempt = attempt,
-                    .step =
-                        [&] {
-                          const auto& surviving = recovery.surviving;
-                          return surviving && surviving->why_unusable.empty() ? surviving->content.step : -1;
-                        },
+                    .step = [&] { return recovery.step(); },
                     .gives_up = [&] { return recovery.caught != nullptr && recovery.caught->first() != 0; }});
   return code;
 }

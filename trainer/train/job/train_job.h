@@ -75,10 +75,13 @@ struct InPlaceRecovery {
   std::optional<training::RecoveredState> recovered = {};  // from which the training goes on; empty at its start
   std::optional<std::chrono::steady_clock::time_point> interrupted_at = {};  // recovery::Attempt
   std::string why_nothing = {};              // share_states found no state in the ranks' memory, because of this
-  std::function<void()> forget = {};         // makes model and data anew: nobody has the state of the last training
+  std::function<void()> make_inputs = {};    // makes model and data anew: nobody has the state of the last training
   std::function<bool()> has_newcomers = {};  // has_newcomers (change_watch.h) of the present group
   bool regroups = false;                     // the training has stopped to take newcomers in
   std::unique_ptr<CaughtSignals> caught = nullptr;  // the signals for preemption, which must not be forgotten meanwhile
+
+  // The last step whose state this rank has; -1: none.
+  int64_t step() const { return surviving && surviving->why_unusable.empty() ? surviving->content.step : -1; }
 };
 
 // A job that all ranks have agreed on.

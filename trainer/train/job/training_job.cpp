@@ -156,10 +156,8 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
   if (has_recovered(agreed)) {
     metrics->on_recovery(recovery_report(agreed, checkpoints));
   } else if (checkpoints.restored.has_value()) {
-    metrics->on_resume({.step = checkpoints.restored->step,
-                        .path = checkpoints.restored->path,
-                        .changes = checkpoints.changes,
-                        .lost = agreed.recovery != nullptr ? agreed.recovery->why_nothing : ""});
+    const checkpoint::Restored& from = *checkpoints.restored;
+    metrics->on_resume({from.step, from.path, checkpoints.changes, why_memory_is_lost(agreed)});
   }
   return metrics;
 }

@@ -136,8 +136,8 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .planned = [&training] { return training.skip_nonfinite_steps ? json(training.max_skipped_steps) : json(); }},
       {.flag = "shard_optimizer",
        .variable = variable(training.optimizer_shards, training::parse_optimizer_shards),
-       .help = "Shares the optimizer's state and work: off, node (among the ranks of a node), all, or auto (node where "
-               "possible; on one node not with recovery in place).",
+       .help = "Shares the optimizer's state and work: off, node (among a node's ranks), all, or auto (node where "
+               "possible; with recovery in place on several nodes).",
        .in_plan = InPlan::kValue},
       {.flag = "share_parameters",
        .variable = variable(training.share_parameters),

@@ -116,10 +116,7 @@ class TrainingRun {
     const std::string failure =
         first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
-    if (restored.pieces) {
-      load_pieces(restored, steps_.parts());
-      restored.pieces->clear();
-    }
+    load_pieces(restored, steps_.parts());
     steps_.set_window_loss(counters_.window_loss);
     if (options_.early_stop == 0) {  // They would not be kept up to date.
       counters_.best_validation_loss.reset();
@@ -127,6 +124,7 @@ class TrainingRun {
     }
     restored.replica.clear();
     restored.former = {};
+    restored.pieces.reset();
   }
 
   // Equal on all ranks, which have the same bits of validation losses.

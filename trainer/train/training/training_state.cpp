@@ -356,6 +356,9 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts) {
 }
 
 void load_pieces(const Restored& restored, const TrainingParts& parts) {
+  if (!restored.pieces) {
+    return;
+  }
   const ProcessGroupPtr& group = parts.model.process_group();
   const torch::nn::Module& module = *parts.model.module();
   if (parts.sharded != nullptr) {

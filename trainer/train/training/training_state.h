@@ -101,8 +101,9 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 // Leaves out the optimizer's state if `restored` has pieces of it. Then load_pieces follows.
 Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
 
-// A collective: gives each rank the optimizer's state from the restored.pieces of all ranks, its shard or, if the
-// optimizer is not sharded any more, all of it. Throws c10::DistBackendError if a peer fails, and CorruptInputError.
+// A collective if there are restored.pieces: gives each rank the optimizer's state from the pieces of all ranks, its
+// shard or, if the optimizer is not sharded any more, all of it. Throws c10::DistBackendError if a peer fails, and
+// CorruptInputError.
 void load_pieces(const checkpoint::Restored& restored, const TrainingParts& parts);
 
 // This rank's shard of the optimizer's state; empty without shards. Not a collective.

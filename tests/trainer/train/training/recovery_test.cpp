@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/support/breakable_group.h"
 #include "tests/support/ranks.h"
+#include "tests/trainer/train/training/interrupted_runs.h"
 #include "tests/trainer/train/training/resume_runs.h"
 #include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/training/training_state.h"
@@ -156,35 +156,6 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShareStatesTest, ::testing::Values(1, 3));
 using resuming::kSteps;
 using resuming::ResumeCase;
 
-// Throws in one training pass, as a lost peer makes a pass throw. It throws instead of the forward pass, or in the
-// backward pass before the last gradient, when other buckets have been exchanged.
-class FailingModel : public models::Model {
- public:
-  struct Failure {
-    int64_t pass = 0;  // 0: none
-    bool is_in_backward = false;
-  };
-  FailingModel(std::shared_ptr<models::Model> model, const Failure& failure)
-      : model_(register_module("model", std::move(model))), failure_(failure) {
-    model_->parameters().front().register_hook([this](const at::Tensor& gradient) {
-      TORCH_CHECK_WITH(DistBackendError, !failure_.is_in_backward || passes_ != failure_.pass,
-                       "rank 0: rank 1 is lost");
-      return gradient;
-    });
-  }
-  at::Tensor forward(const models::Batch& batch) override {
-    const bool fails = is_training() && ++passes_ == failure_.pass;
-    TORCH_CHECK_WITH(DistBackendError, !fails || failure_.is_in_backward, "rank 0: rank 1 is lost");
-    return model_->forward(batch);
-  }
-  models::ModelOptions options() const override { return model_->options(); }
-
- private:
-  std::shared_ptr<models::Model> model_;
-  const Failure failure_;
-  int64_t passes_ = 0;
-};
-
 // A training of which all ranks are interrupted, and rank `lost` is then replaced by a new process.
 struct Interruption {
   FailingModel::Failure failure = {};  // of all ranks
@@ -192,16 +163,6 @@ struct Interruption {
   int64_t last_good_look = 0;          // The collectives of the next step are aborted, as on a GPU. 0: none
   std::optional<int64_t> lost;         // null: no rank
 };
-
-using Models = std::vector<std::shared_ptr<models::Model>>;
-
-Models new_models(int64_t world_size, const ResumeCase& value, const FailingModel::Failure& failure) {
-  Models models;
-  for (const auto& model : resuming::models_of(world_size, value, 1)) {
-    models.push_back(std::make_shared<FailingModel>(model, failure));
-  }
-  return models;
-}
 
 // Returns the models after kSteps.
 Models train_through(int64_t world_size, const ResumeCase& value, const Interruption& interruption) {
@@ -237,16 +198,6 @@ Models train_through(int64_t world_size, const ResumeCase& value, const Interrup
   EXPECT_EQ(std::ranges::count_if(states, [](const auto& state) { return state.has_value(); }),
             world_size - (interruption.lost ? 1 : 0));
   run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) { run(rank, group, false); });
-  return models;
-}
-
-Models train_undisturbed(int64_t world_size, const ResumeCase& value) {
-  const TrainingOptions options = resuming::options_of(value);
-  const data::TextDataset dataset = testing::small_text();
-  Models models = new_models(world_size, value, {});
-  run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
-    train({.model = models[rank], .dataset = dataset, .group = group, .ddp = value.ddp}, options);
-  });
   return models;
 }
 
@@ -300,114 +251,6 @@ void expect_nearly_equal(const models::Model& model, const models::Model& expect
   for (size_t i = 0; i < parameters.size(); ++i) {
     EXPECT_TRUE(at::allclose(parameters[i], expected.parameters()[i], 1e-4, 1e-5)) << "parameter " << i;
   }
-}
-
-// Nodes by their size; the last one may have fewer ranks. Some ranks are lost in step 4.
-struct ShardedLoss {
-  int64_t world_size;
-  int64_t node_size;
-  std::vector<int64_t> lost;
-  int64_t world_size_after;  // less: the last ranks are gone for good
-  OptimizerShards shards_after = OptimizerShards::kNode;
-  bool shares_parameters = false;
-};
-
-void PrintTo(const ShardedLoss& loss, std::ostream* out) {
-  *out << loss.world_size << " in nodes of " << loss.node_size << ", then " << loss.world_size_after << " without "
-       << ::testing::PrintToString(loss.lost) << (loss.shares_parameters ? ", shared" : "");
-}
-
-class ShardedRecoveryTest : public ::testing::TestWithParam<ShardedLoss> {};
-
-// Returns whether the state was found in the ranks' memory.
-bool train_through(const ShardedLoss& loss, const ResumeCase& value, Models& models) {
-  TrainingOptions options = resuming::options_of(value);
-  const data::TextDataset dataset = testing::small_text();
-  std::vector<std::optional<SurvivingState>> states(models.size());
-  run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
-    EXPECT_THROW(train({.model = models[rank],
-                        .dataset = dataset,
-                        .group = group,
-                        .ddp = value.ddp,
-                        .shards = OptimizerShards::kNode,
-                        .checkpoints = {.surviving = &states[rank]}},
-                       options),
-                 c10::DistBackendError);
-  });
-  for (const int64_t rank : loss.lost) {
-    states[rank].reset();
-    models[rank] = new_models(loss.world_size, value, {})[rank];
-  }
-  std::vector<int> is_found(models.size(), 0);
-  run_ranks(loss.world_size_after, [&](int64_t rank, const ProcessGroupPtr& group) {
-    std::string why;
-    std::optional<RecoveredState> recovered = share_states(group, states[rank], &why);
-    EXPECT_EQ(recovered.has_value(), why.empty());
-    if (!recovered) return;
-    is_found[rank] = 1;
-    EXPECT_EQ(recovered->restored.step, 3);
-    const bool has_optimizer = std::ranges::any_of(
-        recovered->restored.replica, [](const auto& entry) { return entry.first.starts_with("optimizer."); });
-    EXPECT_FALSE(has_optimizer) << "the whole state";
-    train({.model = models[rank],
-           .dataset = dataset,
-           .group = group,
-           .ddp = value.ddp,
-           .shards = loss.shards_after,
-           .checkpoints = {.restored = &recovered->restored, .surviving = &states[rank]}},
-          options);
-  });
-  return is_found[0] == 1;
-}
-
-ResumeCase sharded_case(const ShardedLoss& loss, OptimizerKind kind) {
-  return {"sharded",
-          resuming::small_buckets().hook("int8").wire({.node_size = loss.node_size, .link_gbit = 1, .link_us = 100}),
-          kind,
-          1,
-          16,
-          Precision::kFp32,
-          std::nullopt,
-          OptimizerShards::kNode,
-          std::nullopt,
-          loss.shares_parameters};
-}
-
-TEST_P(ShardedRecoveryTest, TheShardsComeFromOtherNodes) {
-  const ShardedLoss& loss = GetParam();
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-    const ResumeCase value = sharded_case(loss, kind);
-    Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = true});
-    ASSERT_TRUE(train_through(loss, value, models));
-    ResumeCase unsharded = value;
-    unsharded.shards = OptimizerShards::kOff;
-    unsharded.shares_parameters = false;
-    const Models whole = train_undisturbed(loss.world_size, unsharded);
-    for (int64_t rank = 0; rank < loss.world_size_after; ++rank) {
-      if (loss.world_size_after == loss.world_size) {
-        EXPECT_TRUE(resuming::equal_bits(*models[rank], *whole[rank])) << "rank " << rank;
-      }
-      EXPECT_TRUE(resuming::equal_bits(*models[rank], *models[0])) << "rank " << rank;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Nodes, ShardedRecoveryTest,
-                         ::testing::Values(ShardedLoss{4, 2, {3}, 4}, ShardedLoss{4, 2, {0, 1}, 4},
-                                           ShardedLoss{4, 2, {0, 3}, 4}, ShardedLoss{4, 3, {0}, 4},
-                                           ShardedLoss{4, 3, {0, 1, 2}, 4}, ShardedLoss{4, 3, {3}, 4},
-                                           ShardedLoss{3, 2, {1}, 3}, ShardedLoss{3, 2, {2}, 3},
-                                           ShardedLoss{6, 2, {1, 3}, 6}, ShardedLoss{4, 2, {}, 2},
-                                           ShardedLoss{6, 2, {}, 4}, ShardedLoss{4, 2, {}, 3},
-                                           ShardedLoss{4, 2, {2}, 4, OptimizerShards::kOff},
-                                           ShardedLoss{4, 2, {0}, 4, OptimizerShards::kNode, true},
-                                           ShardedLoss{4, 2, {2, 3}, 4, OptimizerShards::kNode, true}));
-
-TEST(ShardedRecovery, OnOneNodeTheShardOfALostRankIsLost) {
-  const ShardedLoss loss{2, 2, {1}, 2};
-  const ResumeCase value = sharded_case(loss, OptimizerKind::kAdamW);
-  Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = true});
-  EXPECT_FALSE(train_through(loss, value, models));
 }
 
 class WorldChangeTest : public ::testing::TestWithParam<std::pair<int64_t, int64_t>> {};
