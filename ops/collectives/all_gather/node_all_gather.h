@@ -44,8 +44,6 @@ class NARROWCAST_EXPORT NodeAllGatherJob final : public engine::Job {
 
   std::string name() const override { return options_.name; }
   bool is_ready() override;
-  // The ranks of a whole node end the same exchanges, also if another node loses a rank meanwhile.
-  bool stays_in_node() const override { return true; }
   void start(engine::Transport& transport) override;
   void advance(engine::Transport& transport) override;
   // Returns an undefined tensor.

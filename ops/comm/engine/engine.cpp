@@ -91,7 +91,6 @@ class Worker {
   std::deque<std::shared_ptr<InFlight>> in_flight_;
   bool stopping_ = false;
   std::string broken_off_;  // Why; empty if it is not.
-  std::chrono::steady_clock::time_point broken_off_at_;
   const std::shared_ptr<std::atomic<int64_t>> started_;
   // Used by the thread only.
   std::string first_failure_;
@@ -202,17 +201,13 @@ void Worker::stop() {
 
 void Worker::break_off(const std::string& why) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (broken_off_.empty()) {
-    broken_off_ = why;
-    broken_off_at_ = std::chrono::steady_clock::now();
-  }
+  if (broken_off_.empty()) broken_off_ = why;
   for (const auto& exchange : in_flight_) give_up_if_over(*exchange);
 }
 
 void Worker::give_up_if_over(InFlight& exchange) const {
   if (!broken_off_.empty()) {
-    const bool may_still_end = exchange.job->stays_in_node() && !stopping_;
-    exchange.transport.give_up(broken_off_, broken_off_at_ + (may_still_end ? kGrace : std::chrono::seconds(0)));
+    exchange.transport.give_up(broken_off_);
   } else if (stopping_) {
     exchange.transport.give_up(c10::str("rank ", backend_->getRank(), ": ", exchange.name,
                                         " was cancelled, because its process group was destroyed on this rank"));

@@ -10,7 +10,6 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,10 +62,6 @@ class Job {
   // anything until this one has succeeded.
   virtual bool lets_next_start() const { return true; }
 
-  // Returns whether the exchange needs no rank of another node. If so, it may still end after its engine was broken off
-  // because of another node's rank: it then fails only after kGrace.
-  virtual bool stays_in_node() const { return false; }
-
   // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
 };
@@ -75,9 +70,6 @@ class Worker;
 
 // Maximum number of jobs in flight.
 inline constexpr size_t kMaxInFlight = 2;
-
-// For so long after Engine::break_off, exchanges within a node may still end.
-inline constexpr std::chrono::seconds kGrace{3};
 
 // Runs jobs first in, first out, with at most two in flight. Job k + 1 starts (encodes and sends) when it has been
 // submitted and job k waits for the network. If two jobs in flight have two hops each, both send their second hop
@@ -116,7 +108,7 @@ class NARROWCAST_EXPORT Engine {
   c10::intrusive_ptr<c10::ivalue::Future> submit(std::shared_ptr<Job> job);
 
   // Makes the exchanges in flight and all later ones fail with the c10::DistBackendError `why`, which is not empty. The
-  // first reason counts. Exchanges that stay in a node fail after kGrace. Thread-safe.
+  // first reason counts. Thread-safe.
   void break_off(const std::string& why);
 
  private:

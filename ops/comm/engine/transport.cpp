@@ -119,11 +119,9 @@ void Transport::interrupt_wait() {
   if (awaiting_ != nullptr) awaiting_->wake();
 }
 
-void Transport::give_up(const std::string& why, std::chrono::steady_clock::time_point at) {
+void Transport::give_up(const std::string& why) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  given_up_at_ = given_up_.empty() ? at : std::min(at, given_up_at_);
   if (given_up_.empty()) given_up_ = why;
-  if (!is_given_up()) return;
   if (waiting_) waiting_->abort();
   if (awaiting_ != nullptr) awaiting_->wake();
 }
@@ -139,10 +137,7 @@ int Transport::tag(int64_t channel) const {
   return static_cast<int>(kFirstTag + options_.sequence % kExchanges * kChannels + channel);
 }
 
-// The caller of both holds mutex_.
-bool Transport::is_given_up() const { return !given_up_.empty() && std::chrono::steady_clock::now() >= given_up_at_; }
-
-void Transport::throw_if_given_up() const { TORCH_CHECK_WITH(DistBackendError, !is_given_up(), given_up_); }
+void Transport::throw_if_given_up() const { TORCH_CHECK_WITH(DistBackendError, given_up_.empty(), given_up_); }
 
 void Transport::add(std::vector<Pending>& works, Pending pending,
                     const std::function<c10::intrusive_ptr<Work>()>& post) {
@@ -199,7 +194,7 @@ void Transport::set_awaiting(const Awaited* awaited) {
 
 bool Transport::was_interrupted() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_given_up()) awaiting_ = nullptr;
+  if (!given_up_.empty()) awaiting_ = nullptr;
   throw_if_given_up();
   return std::exchange(interrupted_, false);
 }

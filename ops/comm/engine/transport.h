@@ -97,9 +97,8 @@ class Transport {
   void interrupt_wait();
 
   // Makes the wait in progress, if any, and all later calls throw the c10::DistBackendError `why`, which is not empty.
-  // The first reason counts. Any thread may call it. With a time in the future, only waits for events fail, from then
-  // on; an earlier time of a later call counts.
-  void give_up(const std::string& why, std::chrono::steady_clock::time_point at = {});
+  // The first reason counts. Any thread may call it.
+  void give_up(const std::string& why);
 
  private:
   struct Pending {
@@ -109,7 +108,6 @@ class Transport {
   };
   void check(const Message& message) const;
   int tag(int64_t channel) const;
-  bool is_given_up() const;
   void throw_if_given_up() const;
   // Registers the work that `post` returns, so that give_up finds it.
   void add(std::vector<Pending>& works, Pending pending, const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
@@ -128,7 +126,6 @@ class Transport {
   const Awaited* awaiting_ = nullptr;       // Null: not waiting for anything else.
   bool interrupted_ = false;                // Since the last call of before_waiting.
   std::string given_up_;                    // Why; empty if it is not.
-  std::chrono::steady_clock::time_point given_up_at_;
 };
 
 }  // namespace narrowcast::engine

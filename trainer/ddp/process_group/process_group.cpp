@@ -16,6 +16,7 @@
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/groups/group.h"
+#include "ops/comm/node/find_nodes.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
 #include "trainer/base/network/places.h"
@@ -252,7 +253,10 @@ void shutdown_process_group(const std::string& group_name) {
   }
 }
 
+// While this rank waits for a new group, ranks of its node must find that it has left the former one: they may wait for
+// it in the node's memory.
 ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  node::free_ended_groups();
   while (group_ == nullptr) {
     const JoinedGroup joined = join_process_group(env, options);
     auto unregister = c10::make_scope_exit([&] { c10d::unregister_process_group(options.group_name); });

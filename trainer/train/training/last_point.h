@@ -22,9 +22,8 @@ enum class Moment { kInStep, kBetweenSteps };
 // the hook's state, which is as large as the gradients if the hook keeps residuals.
 //
 // With shards within nodes, ranks step their shards in place. A rank does so only once all ranks of its node have the
-// step's averages, and then these end the step also if another node loses a rank (engine::Job::stays_in_node). So
-// whole nodes have whole states. If a rank of the node itself is lost meanwhile, the others' state is torn: they get
-// another node's.
+// step's averages. From then on they need no rank of another node to end the step. So whole nodes have whole states. If
+// a rank of the node itself is lost meanwhile, the others' state is torn: they get another node's.
 class LastPoint {
  public:
   // `steps` must outlive this object. `left` gets the state; null: nothing is remembered.

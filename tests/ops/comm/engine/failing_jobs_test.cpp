@@ -91,39 +91,6 @@ TEST(EngineFaults, BreakingOffFailsWhatIsUnfinishedAndWhatComesLater) {
   });
 }
 
-// Rank 0 is told of a loss on another node, while rank 1 has not begun the exchange of their node.
-TEST(EngineFaults, ExchangesThatStayInANodeEndAfterTheEngineWasBrokenOff) {
-  class InNode final : public Job {
-   public:
-    explicit InNode(Observer observer = {}) : job_(0, 1000, std::move(observer)) {}
-    std::string name() const override { return job_.name(); }
-    bool stays_in_node() const override { return true; }
-    void start(Transport& transport) override { job_.start(transport); }
-    void advance(Transport& transport) override { job_.advance(transport); }
-    at::Tensor finish(Transport& transport) override { return job_.finish(transport); }
-
-   private:
-    TwoHops job_;
-  };
-  run_ranks(2, [](int64_t rank, const Group& group) {
-    const auto engine = Engine::for_group(group);
-    if (rank == 1) {
-      wait_for_ranks(group);
-      for (int i = 0; i < 2; ++i) engine->submit(std::make_shared<InNode>())->waitAndThrow();
-      return wait_for_ranks(group);
-    }
-    std::promise<void> started;
-    const auto first = engine->submit(std::make_shared<InNode>(Observer{.on_advance = [&] { started.set_value(); }}));
-    started.get_future().wait();
-    engine->break_off("rank 2 is lost");
-    wait_for_ranks(group);
-    EXPECT_EQ(error_of(first), "nothing was thrown");
-    EXPECT_EQ(error_of(engine->submit(std::make_shared<InNode>())), "nothing was thrown");
-    EXPECT_EQ(error_of(engine->submit(std::make_shared<TwoHops>(2, 1000))), "rank 2 is lost");
-    wait_for_ranks(group);
-  });
-}
-
 TEST(EngineFaults, BreakingOffAnIdleEngineFailsItsNextExchange) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto engine = Engine::for_group(group);
