@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "ops/comm/engine/engine.h"
+#include "ops/comm/node/leave_nodes.h"
 #include "ops/comm/node/shared_memory.h"
 #include "ops/common/error_message.h"
 #include "ops/common/file_descriptor.h"
@@ -256,7 +258,14 @@ class FindJob final : public engine::Job {
 };
 
 using Group = c10d::ProcessGroup;
-using KeptNodes = PerGroup<KeptByKey<int64_t, FoundNodes>>;  // By node size; 0 if none is given.
+
+// The nodes of one group, by node size; 0 if none is given.
+struct NodesOfGroup {
+  KeptByKey<int64_t, FoundNodes> by_size;
+  std::mutex mutex;
+  std::vector<std::weak_ptr<NodeMemory>> memories;  // of all of them
+};
+using KeptNodes = PerGroup<NodesOfGroup>;
 
 KeptNodes& kept_nodes() {
   static KeptNodes nodes;
@@ -273,17 +282,29 @@ std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<Group>& gr
     return FoundNodes::flat(world_size);
   }
   const auto kept = kept_nodes().of(group);
-  if (auto known = kept->find(node_size.value_or(0))) {
+  if (auto known = kept->by_size.find(node_size.value_or(0))) {
     return known;
   }
   const auto job = std::make_shared<FindJob>(group->getRank(), world_size, node_size);
   engine::Engine::for_group(group)->submit(job)->waitAndThrow();
   auto found = std::make_shared<const FoundNodes>(job->found());
-  kept->keep(node_size.value_or(0), found);
+  kept->by_size.keep(node_size.value_or(0), found);
+  const std::lock_guard<std::mutex> lock(kept->mutex);
+  kept->memories.push_back(found->memory);
   return found;
 }
 
 void free_ended_groups() { kept_nodes().free_ended(); }
+
+void leave_nodes(const c10::intrusive_ptr<Group>& group) {
+  const auto kept = kept_nodes().of(group);
+  const std::lock_guard<std::mutex> lock(kept->mutex);
+  for (const std::weak_ptr<NodeMemory>& memory : kept->memories) {
+    if (const auto found = memory.lock()) {
+      found->give_up();
+    }
+  }
+}
 
 void check_levels(Levels levels, const FoundNodes& found) {
   TORCH_CHECK_VALUE(levels != Levels::kTwo || found.layout.has_levels(), "levels: two is impossible, because ",

@@ -32,14 +32,13 @@ struct FoundNodes {
   }
 };
 
+// Frees the memory of nodes of groups that have ended. So does the next search for nodes.
+void free_ended_groups();
+
 }  // namespace narrowcast::node
 
 namespace narrowcast {
 namespace NARROWCAST_EXPORT node {
-
-// Frees the memory of nodes of groups that have ended, and closes the connections in it. So does the next search for
-// nodes.
-void free_ended_groups();
 
 // A collective; needs a backend for CPU tensors. Ranks are on one node if they run as the same user in the same network
 // namespace, and therefore share its NICs, and if they can share memory. With `node_size`, every `node_size`

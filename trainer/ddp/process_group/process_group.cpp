@@ -16,7 +16,7 @@
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/groups/group.h"
-#include "ops/comm/node/find_nodes.h"
+#include "ops/comm/node/leave_nodes.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
 #include "trainer/base/network/places.h"
@@ -253,10 +253,7 @@ void shutdown_process_group(const std::string& group_name) {
   }
 }
 
-// While this rank waits for a new group, ranks of its node must find that it has left the former one: they may wait for
-// it in the node's memory.
 ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options) {
-  node::free_ended_groups();
   while (group_ == nullptr) {
     const JoinedGroup joined = join_process_group(env, options);
     auto unregister = c10::make_scope_exit([&] { c10d::unregister_process_group(options.group_name); });
@@ -282,13 +279,15 @@ bool has_newcomers(const ProcessGroupScope& scope) {
   return scope.changes_ != nullptr && scope.changes_->has_newcomers();
 }
 
-// A rank that has failed cannot wait for collectives that the others will never join. Collectives of NCCL are broken
-// off on this rank and, because this rank is gone, on all others.
+// A rank that has failed cannot wait for collectives that the others will never join. Ranks of its node may wait for it
+// in the node's memory, which lives on while this process waits for a new group. Collectives of NCCL are broken off on
+// this rank and, because this rank is gone, on all others.
 ProcessGroupScope::~ProcessGroupScope() {
   changes_.reset();
   watch_.reset();
   try {
     if (std::uncaught_exceptions() > 0) {
+      node::leave_nodes(group_);
       collectives::break_off(group_, "this rank has failed");  // Unless it was done for a lost rank.
       c10d::unregister_process_group(group_->getGroupName());
     } else {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/comm/node/leave_nodes.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -67,6 +68,24 @@ TEST(NodeAllGather, EachRankTakesWhatTheOthersOfItsNodeGive) {
       }
     });
   }
+}
+
+// The rank has failed between two exchanges. Its process lives on, and so does its view of the node's memory.
+TEST(NodeAllGather, ARankThatHasLeftFailsTheOthersOfItsNode) {
+  testing::run_ranks(3, [](int64_t rank, const GroupPtr& group) {
+    const auto nodes = node::find_nodes(group, 3);
+    if (rank == 1) {
+      node::leave_nodes(group);
+    } else {
+      const auto job = std::make_shared<NodeAllGatherJob>(options_of(nodes));
+      job->set_call(
+          {.give = [](std::byte* /*to*/) {}, .take = [](int64_t /*local_rank*/, const std::byte* /*from*/) {}});
+      const std::string error = testing::error_message<c10::DistBackendError>(
+          [&] { engine::Engine::for_group(group)->submit(job)->waitAndThrow(); });
+      EXPECT_THAT(error, HasSubstr("rank 1 of this node cancelled an exchange"));
+    }
+    testing::wait_for_ranks(group);
+  });
 }
 
 TEST(NodeAllGather, ARankThatCannotGiveFailsOnAllOfItsNode) {
