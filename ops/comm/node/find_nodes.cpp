@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "ops/comm/engine/engine.h"
-#include "ops/comm/node/leave_nodes.h"
 #include "ops/comm/node/shared_memory.h"
 #include "ops/common/error_message.h"
 #include "ops/common/file_descriptor.h"

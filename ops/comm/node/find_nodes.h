@@ -51,6 +51,11 @@ namespace NARROWCAST_EXPORT node {
 std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                              std::optional<int64_t> node_size = std::nullopt);
 
+// Call it when this rank leaves the group after a failure: ranks of its node that wait for it in the node's memory
+// fail, also while this process lives on. Does not wait for them. Does nothing if the group's nodes were never
+// searched.
+void leave_nodes(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
 // Throws c10::ValueError with the reason if an average over these nodes must have two levels, and can have only one.
 void check_levels(Levels levels, const FoundNodes& found);
 

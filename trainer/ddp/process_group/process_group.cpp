@@ -16,7 +16,7 @@
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/groups/group.h"
-#include "ops/comm/node/leave_nodes.h"
+#include "ops/comm/node/find_nodes.h"
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/network/answering_store.h"
 #include "trainer/base/network/places.h"

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "ops/comm/node/leave_nodes.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
