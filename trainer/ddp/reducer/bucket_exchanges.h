@@ -45,9 +45,11 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
   // the number of the first one; the hook gets them with their correct numbers.
   void reduce_delayed(c10d::Reducer& reducer);
 
-  // Whether the hook gets the buckets of a backward pass only when the last one is ready. Then nothing is sent while
-  // gradients are computed.
-  void hold_until_last(bool holds) { holds_until_last_ = holds; }
+  // From now on the hook gets the buckets of a backward pass only when the last one is ready. Then nothing is sent
+  // while gradients are computed.
+  void hold_until_last() { holds_until_last_ = true; }
+  // It gets each bucket at once again.
+  void stop_holding() { holds_until_last_ = false; }
 
   // The parameters in each bucket of the last backward pass, in the order in which the hook got them; empty before one.
   std::vector<std::vector<at::Tensor>> last_buckets();

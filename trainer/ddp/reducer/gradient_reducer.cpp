@@ -48,9 +48,7 @@ DdpOptions checked_options(DdpOptions options, const ModuleState& state, const P
 
 int64_t gradient_bytes(const std::vector<NamedTensor>& trainable) {
   int64_t bytes = 0;
-  for (const NamedTensor& parameter : trainable) {
-    bytes += static_cast<int64_t>(parameter.tensor.nbytes());
-  }
+  for (const NamedTensor& parameter : trainable) bytes += static_cast<int64_t>(parameter.tensor.nbytes());
   return bytes;
 }
 
@@ -213,7 +211,7 @@ void GradientReducer::choose_buckets() {
 
 void GradientReducer::stop_choosing() {
   chooser_.reset();
-  if (exchanges_ != nullptr) exchanges_->hold_until_last(false);
+  if (exchanges_ != nullptr) exchanges_->stop_holding();
 }
 
 // The Reducer notices here that it still waits for gradients, and reports it in terms of PyTorch's Python interface.
@@ -234,9 +232,7 @@ bool GradientReducer::rebuild_reducer() {
 // The parameters that the last backward pass should have reached.
 std::string GradientReducer::unused_parameters() const {
   std::vector<std::string> names;
-  for (const size_t index : backward_->unreached()) {
-    names.push_back(trainable_[index].name);
-  }
+  for (const size_t index : backward_->unreached()) names.push_back(trainable_[index].name);
   return names.empty() ? "some parameters" : c10::str("parameters ", describe_names(names));
 }
 
@@ -348,7 +344,7 @@ void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) 
 void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit) {
   const BucketExchanges::Options exchange{group_->getRank(), limit, passes_->bucket_check()};
   auto exchanges = std::make_shared<BucketExchanges>(hook, exchange);
-  exchanges->hold_until_last(chooser_ != nullptr);  // It measures backward passes.
+  if (chooser_ != nullptr) exchanges->hold_until_last();  // It measures backward passes.
   exchanges->register_with(*reducer_);
   exchanges_ = std::move(exchanges);
   hook_ = std::move(hook);
@@ -369,9 +365,7 @@ std::string GradientReducer::hook_name() const {
 }
 
 void GradientReducer::rescale_hook_state(double factor) {
-  if (hook_ != nullptr) {
-    hook_->rescale_state(factor);
-  }
+  if (hook_ != nullptr) hook_->rescale_state(factor);
 }
 
 int64_t GradientReducer::payload_bytes_sent() const {

@@ -22,9 +22,9 @@ void GradientReducer::check_shards() const {
                     "call step() and zero_grad() before the next backward pass, and accumulate in no_sync()");
 }
 
-std::vector<std::vector<at::Tensor>> GradientReducer::buckets(bool of_last_average) const {
-  if (!of_last_average) return bucket_parameters(*reducer_);
-  return exchanges_ == nullptr ? std::vector<std::vector<at::Tensor>>() : exchanges_->last_buckets();
+std::vector<std::vector<at::Tensor>> GradientReducer::buckets() const {
+  auto last = exchanges_ == nullptr ? std::vector<std::vector<at::Tensor>>() : exchanges_->last_buckets();
+  return last.empty() ? bucket_parameters(*reducer_) : last;
 }
 
 }  // namespace narrowcast

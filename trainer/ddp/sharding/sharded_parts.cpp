@@ -104,16 +104,11 @@ void ShardedParts::follow_buckets() {
   if (!follows_buckets_) {
     return;
   }
-  const std::vector<std::vector<at::Tensor>> next = place_.reducer->buckets();
-  std::vector<std::vector<at::Tensor>> buckets = place_.reducer->buckets(/*of_last_average=*/true);
-  if (buckets.empty()) {
-    buckets = next;
-  }
+  std::vector<std::vector<at::Tensor>> buckets = place_.reducer->buckets();
   if (!are_same(buckets, buckets_)) {
     buckets_ = std::move(buckets);
     move_to(cut(place_.exchange->count()));
   }
-  follows_buckets_ = !place_.reducer->buckets_are_settled() || !are_same(buckets_, next);
 }
 
 // A rank that fails alone takes part in the exchange, so that the others fail instead of waiting.

@@ -120,8 +120,8 @@ class ShardedParts {
   const std::unordered_map<const at::TensorImpl*, size_t> indices_;  // The parameters' places in their list.
   const ShardPlace place_;
   std::unique_ptr<SharedParameters> shared_;  // Null if each rank has its own copy of the parameters.
-  bool follows_buckets_;                      // Until the buckets are settled.
-  bool has_state_ = false;                    // Since the first step, or since a state was loaded.
+  const bool follows_buckets_;
+  bool has_state_ = false;  // Since the first step, or since a state was loaded.
   int64_t payload_bytes_sent_ = 0;
   std::vector<std::vector<at::Tensor>> buckets_;  // Those that shards_ follow.
   std::vector<Shard> shards_;

@@ -209,7 +209,7 @@ void held_pass(const ProcessGroupPtr& group, MixedNet& net, std::shared_ptr<hook
   for (const auto& named : net->named_parameters()) parameters.push_back({named.key(), named.value()});
   const auto reducer = make_reducer(parameters, group, DdpOptions(), {{4, 5}, {2, 3}, {0, 1}});
   const auto exchanges = std::make_shared<BucketExchanges>(std::move(hook), BucketExchanges::Options());
-  exchanges->hold_until_last(true);
+  exchanges->hold_until_last();
   exchanges->register_with(*reducer);
   const Sample sample = sample_of(0, 0);
   reducer->prepare_for_forward();

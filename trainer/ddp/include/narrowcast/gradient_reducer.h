@@ -149,9 +149,9 @@ class NARROWCAST_EXPORT GradientReducer {
   // The options that this object was made with, and the device of the gradients.
   const DdpOptions& options() const { return options_; }
   // The parameters in each bucket, in the order of their gradients there; buckets in the order in which they are sent.
-  // With `of_last_average` they are those of the last averaged pass, which a later forward pass may have rebuilt; there
-  // are none before the first one, and without a hook.
-  std::vector<std::vector<at::Tensor>> buckets(bool of_last_average = false) const;
+  // They are those of the last averaged pass, which a later forward pass may have rebuilt. Before the first one, and
+  // without a hook, they are those of the next pass.
+  std::vector<std::vector<at::Tensor>> buckets() const;
   // CommHook::average_shards of the hook; empty without one.
   std::vector<int64_t> average_shards(std::optional<hooks::ShardRounding> rounding);
   // Whether the last average_shards had a rounding. Gradients must then be made undefined between two averaged passes:
