@@ -23,7 +23,7 @@ constexpr int kTag = 0x7069;
 constexpr size_t kInFlight = 64;  // transfers that ranks begin before they wait for them
 constexpr int64_t kNoStep = -1;
 
-// What a rank announces: the pieces that it holds, without their elements, and the ranges that it wants.
+// A rank announces the pieces that it holds, without their elements, and the ranges that it wants.
 struct Announcement {
   struct Header {
     Range range;

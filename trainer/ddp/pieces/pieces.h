@@ -28,7 +28,7 @@ struct Range {
 // "NAME[begin, end)", for people.
 std::string describe(const Range& range);
 
-// What one rank holds.
+// The ranges that one rank holds.
 struct Holding {
   std::map<std::string, int64_t> numels = {};  // of all tensors, also of those of which it holds nothing
   std::vector<Range> ranges = {};

@@ -30,7 +30,7 @@ constexpr const char* kCommon = "common.";  // before the names of RankState::co
 constexpr const char* kOwn = "own.";        // and of RankState::own
 constexpr const char* kValues = "values";   // RankState::values in an inventory
 
-// What a rank tells of its state.
+// A rank tells this of its state.
 struct Announcement {
   int64_t point = kNothing;  // of its state, if it has one that can be used
   pieces::Holding held;

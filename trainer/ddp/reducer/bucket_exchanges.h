@@ -87,7 +87,7 @@ class BucketExchanges : public std::enable_shared_from_this<BucketExchanges> {
   size_t delayed_buckets_ = 0;  // Number of buckets that reduce_delayed passes; 0 outside it.
   size_t next_delayed_ = 0;
   bool holds_until_last_ = false;
-  std::vector<Held> held_;  // Of a pass that holds buckets.
+  std::vector<Held> held_;  // The buckets of a pass that holds them.
   std::mutex mutex_;        // A DistributedDataParallel may be destroyed while a backward pass runs on another thread.
   std::vector<Exchange> exchanges_;
   std::vector<std::vector<at::Tensor>> last_buckets_;

@@ -33,7 +33,8 @@ class GroupExchange final : public ShardExchange {
                                                const std::vector<int64_t>& own) override;
 
   // Each rank sends, in `format`, its `minuend` minus the elements of its shard. All ranks decode these differences,
-  // and add them to the elements of the shards. So does the rank that sent them: all ranks then have the same elements.
+  // and add them to the elements of the shards. The rank that sent them adds them too: all ranks then have the same
+  // elements.
   void add_differences(const std::string& name, WireFormat format, const Elements& minuend,
                        const std::vector<Elements>& shards, const std::exception_ptr& failure);
 

@@ -13,7 +13,7 @@ using torch::optim::OptimizerParamState;
 using torch::optim::RMSpropParamState;
 using torch::optim::SGDParamState;
 
-// Of Adam and AdamW.
+// The state is that of Adam or AdamW.
 template <class State>
 ParameterState read_adam(const OptimizerParamState& state) {
   const auto& adam = static_cast<const State&>(state);

@@ -85,7 +85,7 @@ class NARROWCAST_EXPORT ParameterShards {
   GroupExchange* over_all_ = nullptr;       // exchange_
   std::optional<node::NodeLayout> layout_;  // From which the shards of buckets follow; empty if parameters stay whole.
   std::optional<WireFormat> differences_;
-  std::vector<std::vector<at::Tensor>> buckets_;  // Those that shards_ follow.
+  std::vector<std::vector<at::Tensor>> buckets_;  // shards_ follow these.
   std::vector<at::Tensor> masters_;
   bool has_taken_masters_ = false;
 };

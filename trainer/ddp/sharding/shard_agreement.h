@@ -50,7 +50,7 @@ std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr&
                                                           std::optional<int64_t> node_size);
 
 struct HookShards {
-  std::shared_ptr<const node::FoundNodes> nodes;  // Of the exchange of shards.
+  std::shared_ptr<const node::FoundNodes> nodes;  // The exchange of shards has these.
   node::NodeLayout layout;                        // From which the shards of buckets follow (cut_buckets).
 };
 

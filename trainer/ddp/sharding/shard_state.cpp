@@ -18,7 +18,7 @@
 namespace narrowcast::sharding {
 namespace {
 
-constexpr int64_t kHeaderNumbers = 2;  // Of a PieceHeader.
+constexpr int64_t kHeaderNumbers = 2;  // The size of a PieceHeader.
 constexpr const char* kGathering = "gathering the optimizer's state";
 constexpr const char* kMaster = ".master";
 

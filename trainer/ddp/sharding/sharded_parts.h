@@ -123,7 +123,7 @@ class ShardedParts {
   const bool follows_buckets_;
   bool has_state_ = false;  // Since the first step, or since a state was loaded.
   int64_t payload_bytes_sent_ = 0;
-  std::vector<std::vector<at::Tensor>> buckets_;  // Those that shards_ follow.
+  std::vector<std::vector<at::Tensor>> buckets_;  // shards_ follow these.
   std::vector<Shard> shards_;
   // This rank's pieces, as the optimizer steps them: parts of parameters, or masters.
   std::vector<at::Tensor> own_;

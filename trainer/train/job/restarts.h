@@ -22,14 +22,14 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
 // Whether this process recovers in place: its launcher does its part, and the job is a training on several ranks.
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env);
 
-// A collective of a job that recovers in place: finds the state from which the training goes on in the memory of the
+// A collective of a job that recovers in place: finds the state from which the training continues in the memory of the
 // ranks. If nobody has one, this process begins as a new one, and rank 0 prints why.
 void recover_from_memory(const AgreedJob& begun);
 
-// Why ranks that lived on could not go on from their memory. Empty if they could, or if all ranks are new.
+// Why ranks that lived on could not continue from their memory. Empty if they could, or if all ranks are new.
 std::string why_memory_is_lost(const AgreedJob& agreed);
 
-// Whether the training goes on from the memory of the ranks.
+// Whether the training continues from the memory of the ranks.
 bool has_recovered(const AgreedJob& agreed);
 
 }  // namespace narrowcast::job

@@ -295,7 +295,7 @@ int run_in_group(const AgreedJob& begun) {
   return begun.job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
 }
 
-// Trains in a group of all ranks, and goes on each time another rank was lost.
+// Trains in a group of all ranks, and continues each time another rank was lost.
 int run_through_losses(const TrainJob& job, JobInputs& inputs, const ProcessGroupOptions& group,
                        const JobContext& context) {
   InPlaceRecovery recovery;

@@ -87,7 +87,7 @@ void check_replaceable_after_creation(const OutputOptions& output, const std::st
   }
 }
 
-// The last step whose reports are complete, in a training that goes on.
+// The last step whose reports are complete, in a training that continues.
 int64_t last_reported_step(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const bool is_reported = !has_recovered(agreed) || agreed.recovery->recovered->is_reported;
   return checkpoints.restored->step - (is_reported ? 0 : 1);

@@ -103,10 +103,10 @@ struct ResumeReport {
   int64_t step = 0;       // optimizer steps done
   std::string path;       // of the checkpoint
   std::string changes;    // changes since it was written; empty: no changes
-  std::string lost = {};  // why ranks that lived on did not go on from their memory; empty: they are all new
+  std::string lost = {};  // why ranks that lived on did not continue from their memory; empty: they are all new
 };
 
-// A recovery in place: processes of lost ranks were replaced, and the training goes on.
+// A recovery in place: processes of lost ranks were replaced, and the training continues.
 struct RecoveryReport {
   int64_t ranks = 1;                     // from now on
   int64_t former_ranks = 1;              // before

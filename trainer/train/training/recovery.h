@@ -1,4 +1,4 @@
-// Recovery in place: a training goes on after a rank was lost, without a checkpoint.
+// Recovery in place: a training continues after a rank was lost, without a checkpoint.
 //
 // All replicas are equal, so each survivor holds what was lost. If the ranks of a node share the optimizer's state, a
 // node holds all of it, so that the survivors of other nodes hold what was lost. While a training runs, each rank can
@@ -6,9 +6,9 @@
 // others, and leaves that state behind. A new process takes the lost rank's place, and all ranks form a new group.
 // There they find the furthest point, and whoever is behind it gets the state from those who are not:
 //
-//   rank 0   step 41 done, fails in step 42    ──────────────────────────> goes on with step 42
-//   rank 1   killed in step 42; a new process  ── gets the state of 41 ──> goes on with step 42
-//   rank 2   step 41 done, fails in step 42    ──────────────────────────> goes on with step 42
+//   rank 0   step 41 done, fails in step 42    ──────────────────────────> continues with step 42
+//   rank 1   killed in step 42; a new process  ── gets the state of 41 ──> continues with step 42
+//   rank 2   step 41 done, fails in step 42    ──────────────────────────> continues with step 42
 //
 // Ranks end a step at different times, so some may have done one step more than others.
 #pragma once
@@ -36,7 +36,7 @@ struct SurvivingState {
   std::string why_unusable = {};  // If it is not empty, this rank lives on without a state, because of this.
 };
 
-// The state from which a rank of the new group goes on.
+// The state from which a rank of the new group continues.
 struct RecoveredState {
   checkpoint::Restored restored;
   bool is_reported = true;          // as in SurvivingState
