@@ -20,8 +20,11 @@ constexpr const char* kName = "recovery of lost ranks";
 constexpr const char* kReplica = "replica.";  // before the names of Content::replica in RankState::own
 constexpr const char* kRank = "rank.";        // and of Content::rank
 
-// Numbers the points in their order.
-int64_t point_of(const SurvivingState& state) { return 2 * state.content.step + (state.is_reported ? 1 : 0); }
+// Numbers the points in their order. At the same step, a state with a whole optimizer is further than one with a shard:
+// after a change between both, only one kind is then a source of the others.
+int64_t point_of(const SurvivingState& state) {
+  return 4 * state.content.step + (state.is_reported ? 2 : 0) + (state.optimizer.has_value() ? 0 : 1);
+}
 
 // Counters of times, and all of Content::rank, differ between ranks.
 recovery::RankState rank_state(const SurvivingState& state) {
