@@ -10,7 +10,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/ranks.h"
-#include "tests/support/sanitized.h"
 #include "tests/trainer/ddp/sharding/sharded_fixtures.h"
 
 namespace narrowcast::testing {
@@ -114,7 +113,7 @@ BytesPerParameter measure(const ProcessGroupPtr& group, const ShardOptions& opti
 // is shared. An exchange of parameters stages two parts of 1 MiB per rank, which the node's memory keeps. The rest of
 // the process may change by 3 MiB.
 TEST(SharedRanksDeathTest, HoldEachParameterOncePerNode) {
-  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's allocator keeps freed memory";
+  if (keeps_freed_memory()) GTEST_SKIP() << "AddressSanitizer keeps freed memory";
   constexpr double kStaged = 2. / kTensors;
   constexpr double kOtherMemory = 3. / kTensors;
   for (const int64_t ranks : {2, 4}) {
