@@ -74,7 +74,7 @@ Fibre::~Fibre() {
 void Fibre::start(std::function<void()> body) {
   body_ = std::move(body);
   ended_ = false;
-  // What narrowcast_switch_stack pops: six registers, and the address where it continues. A function's stack begins 8
+  // narrowcast_switch_stack pops six registers, and the address where it continues. A function's stack begins 8
   // bytes off a multiple of 16, at the address to which it returns, which enter() never does.
   constexpr size_t kRegisters = 6;
   const auto end = reinterpret_cast<uintptr_t>(stack_.get() + kStackBytes) / 16 * 16;

@@ -51,7 +51,7 @@ std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr&
 
 struct HookShards {
   std::shared_ptr<const node::FoundNodes> nodes;  // The exchange of shards has these.
-  node::NodeLayout layout;                        // From which the shards of buckets follow (cut_buckets).
+  node::NodeLayout layout;                        // The shards of buckets follow from it (cut_buckets).
 };
 
 // A collective: lets the hook average shards, unless parameters stay whole, which no hook averages. Throws

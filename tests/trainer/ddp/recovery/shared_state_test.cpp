@@ -106,7 +106,7 @@ RankState half_at(int64_t point, int64_t rank, std::optional<int64_t> half = {})
   return state;
 }
 
-// Ranks of nodes of two. What happens if some are lost, some did one step more, and some were in a step.
+// Ranks of nodes of two. Some are lost, some did one step more, and some were in a step.
 TEST(ShareStates, TheFurthestPointAtWhichRanksHoldEverythingCounts) {
   const auto torn = [] { return RankState{.why_unusable = "torn"}; };
   struct Case {

@@ -130,7 +130,7 @@ std::string name_of_failed(const ::testing::TestParamInfo<std::tuple<FailedCase,
   return failed.hook + (failed.in_one_level ? "_in_one_level" : "") + "_world_" + std::to_string(world_size);
 }
 
-// What an exception leaves behind depends on the hook's kind, and every kind has several hooks.
+// The kind of the hook decides what an exception leaves behind, and every kind has several hooks.
 INSTANTIATE_TEST_SUITE_P(Hooks, FailedBackwardTest,
                          ::testing::ValuesIn(test::in_turn(failed_cases(), std::vector<int64_t>{2, 3})),
                          name_of_failed);

@@ -163,7 +163,7 @@ TEST_P(ChangingPathHookTest, GradientsAreThoseOfZerosForUnusedParameters) {
   }
 }
 
-// Which parameters are used is agreed upon before any hook runs.
+// Ranks agree on the used parameters before any hook runs.
 INSTANTIATE_TEST_SUITE_P(Hooks, ChangingPathHookTest,
                          ::testing::ValuesIn(test::in_turn(unused_hook_cases(), std::vector<int64_t>{2, 4, 1})),
                          [](const auto& info) {

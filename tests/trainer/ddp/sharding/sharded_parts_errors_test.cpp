@@ -1,4 +1,4 @@
-// What an optimizer that is sharded over all ranks refuses, how it fails, and how it ends.
+// Refusals, failures and the end of an optimizer that is sharded over all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
