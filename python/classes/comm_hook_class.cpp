@@ -29,6 +29,7 @@
 #include "hooks/table/hook_table.h"
 #include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
+#include "python/classes/object_guard.h"
 #include "python/classes/shards_averager.h"
 #include "python/classes/silence.h"
 #include "trainer/ddp/process_group/group_watch.h"
@@ -140,12 +141,14 @@ class CommHookClass final : public ShardsAverager {
   }
 
   // The same for Python's DistributedDataParallel, which takes only a future of a Python object. `result` is that
-  // object: the bucket's buffer. Nothing of Python runs when the exchange ends.
-  c10::IValue run_for_reducer(const at::Tensor& buffer, c10::IValue result, const BucketPlace& place,
+  // object: the bucket's buffer. Nothing of Python runs when the exchange ends. The thread that ends it, of the engine
+  // or of Gloo, may also be the last to release what the exchange uses, while a thread with the GIL waits for its end.
+  // So it gets an alias of the buffer, which belongs to no object of Python, and a guarded object.
+  c10::IValue run_for_reducer(const at::Tensor& buffer, const c10::IValue& result, const BucketPlace& place,
                               std::vector<at::Tensor> parameters) {
-    c10d::GradBucket bucket = remembered(make_bucket(buffer, place, std::move(parameters)));
+    c10d::GradBucket bucket = remembered(make_bucket(buffer.alias(), place, std::move(parameters)));
     // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
-    const auto give_object = [result = std::move(result), watch = weak_watch()](Future& done) {
+    const auto give_object = [result = guarded_object(result), watch = weak_watch()](Future& done) {
       throw_error_of(done, watch);
       return std::make_pair(result, done.storages());
     };
@@ -263,11 +266,10 @@ class Registration : public torch::class_<CommHookClass> {
       std::vector<at::Tensor> parameters = torch::jit::pop(stack).toTensorVector();
       const bool is_last = torch::jit::pop(stack).toBool();
       const int64_t index = torch::jit::pop(stack).toInt();
-      c10::IValue result = torch::jit::pop(stack);
+      const c10::IValue result = torch::jit::pop(stack);
       const at::Tensor buffer = torch::jit::pop(stack).toTensor();
       const auto self = torch::jit::pop(stack).toCustomClass<CommHookClass>();
-      torch::jit::push(stack,
-                       self->run_for_reducer(buffer, std::move(result), {index, is_last}, std::move(parameters)));
+      torch::jit::push(stack, self->run_for_reducer(buffer, result, {index, is_last}, std::move(parameters)));
     };
     auto method = std::make_unique<torch::jit::BuiltinOpFunction>(c10::QualifiedName(qualClassName + "." + name),
                                                                   std::move(schema), call);
