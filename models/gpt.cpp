@@ -175,10 +175,14 @@ at::Tensor Gpt::hidden_states(const at::Tensor& tokens) {
   const int64_t length = tokens.size(1);
   TORCH_CHECK_VALUE(length <= shape_.context, name(), ": tokens must be at most context = ", shape_.context,
                     " long, but are ", length);
+  announce(*token_embedding_);
+  announce(*position_embedding_);
   at::Tensor x = dropped(token_embedding_(tokens) + position_embedding_->weight.slice(0, 0, length), dropout());
   for (const auto& block : blocks_) {
+    announce(*block);
     x = block->forward(x, dropout());
   }
+  announce(*final_norm_);
   return final_norm_(x);
 }
 

@@ -71,8 +71,10 @@ int64_t Mlp::count_parameters(const ModelOptions& options) {
 std::vector<std::string> Mlp::option_names() { return models::option_names(mlp_options()); }
 
 at::Tensor Mlp::logits(const at::Tensor& images) {
+  announce(*layers_.front());
   at::Tensor x = layers_.front()(to_rows(images, shape_.inputs));
   for (size_t layer = 1; layer < layers_.size(); ++layer) {
+    announce(*layers_[layer]);
     x = layers_[layer](x.relu());
   }
   return x;

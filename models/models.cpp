@@ -58,6 +58,11 @@ void check_share(const char* name, double value, const std::string* lacks_it) {
 
 }  // namespace
 
+void Model::set_layer_gate(LayerGate gate) {
+  TORCH_CHECK_VALUE(!gate || announces_layers(), "model ", name(), " does not announce its layers");
+  layer_gate_ = std::move(gate);
+}
+
 void Model::regularize(const Regularization& regularization) {
   check_share("dropout", regularization.dropout, has_dropout() ? nullptr : &name());
   check_share("label_smoothing", regularization.label_smoothing, has_label_smoothing() ? nullptr : &name());

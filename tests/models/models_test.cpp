@@ -1,6 +1,10 @@
 #include <narrowcast/models.h>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <limits>
+#include <unordered_map>
 
 #include <narrowcast/char_gpt.h>
 #include "models/model_table.h"
@@ -31,6 +35,40 @@ TEST(Models, EveryModelIsMadeFromItsOwnOptions) {
     EXPECT_EQ(again->named_parameters().keys(), model->named_parameters().keys()) << name;
     EXPECT_EQ(again->options(), model->options()) << name;
   }
+}
+
+// A gate gives each layer its parameters at the last moment. A parameter that was read before would be NaN.
+TEST(Models, LayersAreAnnouncedBeforeTheirParametersAreRead) {
+  const auto batch_of = [](const std::string& name) {
+    const at::Tensor tokens = at::arange(16, at::kLong).remainder(9).view({2, 8});
+    return model_row(name).data == DataKind::kText ? Batch{tokens, tokens.flip(1)}
+                                                   : Batch{at::ones({2, 28, 28}), at::tensor({3, 7}, at::kLong)};
+  };
+  for (const std::string& name : learning_models()) {
+    const auto model = small_model(name);
+    ASSERT_TRUE(model->announces_layers()) << name;
+    const at::Tensor expected = model->forward(batch_of(name));
+    const at::NoGradGuard no_grad;
+    std::unordered_map<const at::TensorImpl*, at::Tensor> values;
+    for (at::Tensor& parameter : model->parameters()) {
+      values[parameter.unsafeGetTensorImpl()] = parameter.clone();
+      parameter.fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    model->set_layer_gate([&](const torch::nn::Module& layer) {
+      for (at::Tensor& parameter : layer.parameters()) parameter.copy_(values.at(parameter.unsafeGetTensorImpl()));
+    });
+    EXPECT_TRUE(at::equal(model->forward(batch_of(name)), expected)) << name;
+    model->set_layer_gate({});
+    model->parameters()[0].fill_(std::numeric_limits<float>::quiet_NaN());
+    EXPECT_TRUE(model->forward(batch_of(name)).isnan().item<bool>()) << name << ": the gate is still there";
+  }
+}
+
+TEST(Models, AModelThatDoesNotAnnounceItsLayersRefusesAGate) {
+  const auto model = small_model("ddp_comm_hook_task");
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { model->set_layer_gate([](const torch::nn::Module&) {}); }),
+            "model " + model->name() + " does not announce its layers");
+  model->set_layer_gate({});
 }
 
 TEST(Models, ARowNamesAllOptions) {

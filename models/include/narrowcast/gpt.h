@@ -58,6 +58,8 @@ class NARROWCAST_EXPORT Gpt : public Model {
   // Continues a prompt like models::generate (generation.h), with this model's logits.
   at::Tensor generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator);
 
+  bool announces_layers() const override { return true; }
+
   ModelOptions options() const override;
 
   // The shape this model was made with.

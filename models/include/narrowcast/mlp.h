@@ -42,6 +42,8 @@ class NARROWCAST_EXPORT Mlp : public Model {
   // inputs as above, targets int64 [B] in 0..classes-1 -> mean cross entropy in nats.
   at::Tensor forward(const Batch& batch) override;
 
+  bool announces_layers() const override { return true; }
+
   ModelOptions options() const override;
 
  private:

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -57,6 +58,14 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
   // Every option with its value: create_model(name, options()) makes a model of the same shape.
   virtual ModelOptions options() const = 0;
 
+  // Whether forward and evaluate announce each layer, see set_layer_gate.
+  virtual bool announces_layers() const { return false; }
+  // Calls `gate` with each layer before its parameters are read. Until then they may still be written, for instance by
+  // an exchange of parameters. An empty gate is none. Throws a c10::ValueError if the model does not announce its
+  // layers.
+  using LayerGate = std::function<void(const torch::nn::Module& layer)>;
+  void set_layer_gate(LayerGate gate);
+
   // Sets the regularization in training mode from now on. Dropout draws from LibTorch's default generator of the
   // device. Throws a c10::ValueError that names a share if it is out of its range, or above 0 though the model does not
   // support it.
@@ -67,11 +76,17 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
   double dropout() const { return is_training() ? regularization_.dropout : 0; }
   double label_smoothing() const { return is_training() ? regularization_.label_smoothing : 0; }
 
+  // Models call it with each layer before they read its parameters.
+  void announce(const torch::nn::Module& layer) const {
+    if (layer_gate_) layer_gate_(layer);
+  }
+
  private:
   virtual bool has_dropout() const { return false; }
   virtual bool has_label_smoothing() const { return false; }
 
   Regularization regularization_;
+  LayerGate layer_gate_;
 };
 
 }  // namespace narrowcast::models

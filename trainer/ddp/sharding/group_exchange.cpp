@@ -34,6 +34,7 @@ GroupExchange::GroupExchange(ProcessGroupPtr group, std::shared_ptr<const node::
       decoded_(at::empty({most_numel_}, at::kFloat)) {}
 
 void GroupExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
+  finish();
   numels_ = std::move(numels);
   parts_ = (largest + most_numel_ - 1) / most_numel_;
   jobs_.clear();
@@ -59,14 +60,17 @@ std::vector<std::shared_ptr<GroupExchange::Job>>& GroupExchange::jobs_of(WireFor
   return jobs_.emplace_back(std::move(made)).jobs;
 }
 
+// The engine ends jobs in the order in which it gets them.
 void GroupExchange::exchange(const std::string& name, WireFormat format, const Give& give, const Take& take,
                              const std::exception_ptr& failure) {
+  finish();
   const collectives::WireCodec& codec = collectives::wire_codec(format, at::kCPU);
   const std::vector<std::shared_ptr<Job>>& jobs = jobs_of(format);
-  for (int64_t index = 0; index < std::ssize(jobs); ++index) {
+  running_ = std::make_unique<RunningJobs>(group_, name);
+  for (int64_t index = std::ssize(jobs) - 1; index >= 0; --index) {
     const int64_t begin = index * most_numel_;
     jobs[index]->set_call({.give =
-                               [&, index, begin](std::byte* to) {
+                               [=, this, &codec](std::byte* to) {
                                  if (failure) {
                                    std::rethrow_exception(failure);
                                  }
@@ -77,37 +81,65 @@ void GroupExchange::exchange(const std::string& name, WireFormat format, const G
                                  }
                                },
                            .take =
-                               [&, index, begin](int64_t shard, const std::byte* from) {
+                               [=, this, &codec](int64_t shard, const std::byte* from) {
                                  const int64_t numel = part_numel(shard, index);
                                  codec.decode(bytes_at(from), {decoded_, {0, numel}});
                                  take(shard, decoded_.const_data_ptr<float>(), begin, numel);
                                }});
     bytes_sent_ += jobs[index]->payload_bytes();
+    running_->submit(*engine_, jobs[index]);
   }
-  submit_and_wait(group_, *engine_, name, {jobs.begin(), jobs.end()});
 }
 
-void GroupExchange::run(const std::string& name, const std::vector<Elements>& shards,
-                        const std::exception_ptr& failure) {
-  const auto give = [&](float* to, int64_t begin, int64_t numel) { shards[own()].copy_to(to, begin, numel); };
-  const auto take = [&](int64_t shard, const float* from, int64_t begin, int64_t numel) {
+void GroupExchange::wait_from(int64_t begin) {
+  if (running_ == nullptr) {
+    return;
+  }
+  const int64_t jobs = std::clamp<int64_t>(parts_ - begin / most_numel_, 0, parts_);
+  jobs == parts_ ? finish() : running_->wait_for(jobs);
+}
+
+void GroupExchange::finish() {
+  if (const std::unique_ptr<RunningJobs> running = std::exchange(running_, nullptr)) {
+    running->wait_for_all();
+  }
+}
+
+void GroupExchange::start(const std::string& name, const std::vector<Elements>& shards,
+                          const std::exception_ptr& failure) {
+  const auto all = std::make_shared<const std::vector<Elements>>(shards);
+  const auto give = [this, all](float* to, int64_t begin, int64_t numel) { (*all)[own()].copy_to(to, begin, numel); };
+  const auto take = [this, all](int64_t shard, const float* from, int64_t begin, int64_t numel) {
     if (shard != own()) {
-      shards[shard].copy_from(from, begin, numel);
+      (*all)[shard].copy_from(from, begin, numel);
     }
   };
   exchange(name, WireFormat::kFp32, give, take, failure);
 }
 
-void GroupExchange::add_differences(const std::string& name, WireFormat format, const Elements& minuend,
-                                    const std::vector<Elements>& shards, const std::exception_ptr& failure) {
-  const auto give = [&](float* to, int64_t begin, int64_t numel) {
+void GroupExchange::start_differences(const std::string& name, WireFormat format, const Elements& minuend,
+                                      const std::vector<Elements>& shards, const std::exception_ptr& failure) {
+  const auto all = std::make_shared<const std::vector<Elements>>(shards);
+  const auto give = [this, all, minuend](float* to, int64_t begin, int64_t numel) {
     minuend.copy_to(to, begin, numel);
-    shards[own()].subtract_from(to, begin, numel);
+    (*all)[own()].subtract_from(to, begin, numel);
   };
-  const auto take = [&](int64_t shard, const float* from, int64_t begin, int64_t numel) {
-    shards[shard].add_from(from, begin, numel);
+  const auto take = [all](int64_t shard, const float* from, int64_t begin, int64_t numel) {
+    (*all)[shard].add_from(from, begin, numel);
   };
   exchange(name, format, give, take, failure);
+}
+
+void GroupExchange::run(const std::string& name, const std::vector<Elements>& shards,
+                        const std::exception_ptr& failure) {
+  start(name, shards, failure);
+  finish();
+}
+
+void GroupExchange::add_differences(const std::string& name, WireFormat format, const Elements& minuend,
+                                    const std::vector<Elements>& shards, const std::exception_ptr& failure) {
+  start_differences(name, format, minuend, shards, failure);
+  finish();
 }
 
 std::vector<std::vector<int64_t>> GroupExchange::all_gather(const std::string& name, const std::vector<int64_t>& counts,

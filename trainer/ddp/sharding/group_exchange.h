@@ -38,10 +38,20 @@ class GroupExchange final : public ShardExchange {
   void add_differences(const std::string& name, WireFormat format, const Elements& minuend,
                        const std::vector<Elements>& shards, const std::exception_ptr& failure);
 
+  // `run` and add_differences in two halves: what they are given must not change until finish(), or any other function
+  // of an exchange, has returned. The last elements of each shard are exchanged first.
+  void start(const std::string& name, const std::vector<Elements>& shards, const std::exception_ptr& failure);
+  void start_differences(const std::string& name, WireFormat format, const Elements& minuend,
+                         const std::vector<Elements>& shards, const std::exception_ptr& failure);
+  // Waits until the elements from `begin` on of all shards are exchanged. Does nothing without an exchange in progress.
+  void wait_from(int64_t begin);
+  void finish();
+
   const node::NodeLayout& layout() const { return nodes_->layout; }
 
  private:
   using Job = collectives::AllGatherJob;
+  // Both are called on the engine's thread, until the exchange has ended.
   // Writes `numel` numbers from element `begin` of this rank's shard on.
   using Give = std::function<void(float* to, int64_t begin, int64_t numel)>;
   // Takes the numbers of a shard.
@@ -66,6 +76,7 @@ class GroupExchange final : public ShardExchange {
   std::vector<Jobs> jobs_;
   at::Tensor decoded_;  // float32: the part in progress, on the engine's thread.
   int64_t bytes_sent_ = 0;
+  std::unique_ptr<RunningJobs> running_;  // Null without an exchange in progress. The last member: it uses the others.
 };
 
 }  // namespace narrowcast::sharding

@@ -1,13 +1,15 @@
 // Exchanges of the shards that ranks hold.
 #pragma once
 
-#include <c10/util/ScopeExit.h>
+#include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/network_errors.h>
@@ -48,24 +50,50 @@ class ShardExchange {
                                                        const std::vector<int64_t>& own) = 0;
 };
 
-// Waits for all jobs, also after an error: until then they use what they were given.
+// Jobs of one exchange. They use what they were given until they end, so this object waits for them.
+class RunningJobs {
+ public:
+  // `step` names the exchange in errors.
+  RunningJobs(ProcessGroupPtr group, std::string step) : group_(std::move(group)), step_(std::move(step)) {}
+  ~RunningJobs() { wait_for_ends(); }
+  RunningJobs(const RunningJobs&) = delete;
+  RunningJobs& operator=(const RunningJobs&) = delete;
+
+  void submit(engine::Engine& engine, std::shared_ptr<engine::Job> job) {
+    with_network_errors(group_->getRank(), step_, [&] { futures_.push_back(engine.submit(std::move(job))); });
+  }
+
+  // Returns once the first `count` jobs have succeeded. Throws what one of them has thrown, once all jobs have ended.
+  void wait_for(int64_t count) {
+    with_network_errors(group_->getRank(), step_, [&] {
+      for (; succeeded_ < count; ++succeeded_) {
+        const auto& future = futures_.at(static_cast<size_t>(succeeded_));
+        future->wait();
+        if (future->hasError()) {
+          wait_for_ends();
+        }
+        future->waitAndThrow();
+      }
+    });
+  }
+  void wait_for_all() { wait_for(std::ssize(futures_)); }
+
+ private:
+  void wait_for_ends() const {
+    for (const auto& future : futures_) future->wait();
+  }
+
+  const ProcessGroupPtr group_;
+  const std::string step_;
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;
+  int64_t succeeded_ = 0;
+};
+
 inline void submit_and_wait(const ProcessGroupPtr& group, engine::Engine& engine, const std::string& step,
                             const std::vector<std::shared_ptr<engine::Job>>& jobs) {
-  with_network_errors(group->getRank(), step, [&] {
-    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
-    const auto wait_for_all = c10::make_scope_exit([&] {
-      for (const auto& future : futures) future->wait();
-    });
-    for (const auto& job : jobs) {
-      futures.push_back(engine.submit(job));
-    }
-    for (const auto& future : futures) {
-      future->wait();
-    }
-    for (const auto& future : futures) {
-      future->waitAndThrow();
-    }
-  });
+  RunningJobs running(group, step);
+  for (const auto& job : jobs) running.submit(engine, job);
+  running.wait_for_all();
 }
 
 }  // namespace narrowcast::sharding

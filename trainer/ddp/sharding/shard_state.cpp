@@ -171,6 +171,7 @@ void ShardedParts::gather(const std::vector<at::Tensor>& own_values, const Piece
 // The headers say which tensors exist. They are the same on all ranks of all nodes.
 hooks::HookState ShardedParts::state(const std::vector<hooks::NamedParameter>& named) {
   const at::NoGradGuard no_grad;
+  finish_step();
   const OptimizerKind& optimizer_kind = kind();
   const std::vector<std::string> names = names_in(named);
   const std::unordered_map<size_t, PieceHeader> headers = by_parameter(gather_headers(optimizer_kind));
@@ -215,6 +216,7 @@ void ShardedParts::load_state(const hooks::HookState& saved, const std::vector<h
   const at::NoGradGuard no_grad;
   const OptimizerKind& optimizer_kind = kind();
   const std::vector<std::string> names = names_in(named);
+  finish_step();
   follow_buckets();
   hooks::HookState left = saved;
   std::vector<std::optional<ParameterState>> states;

@@ -129,6 +129,12 @@ ShardedOptimizer::~ShardedOptimizer() = default;
 
 void ShardedOptimizer::step() { parts_->step(); }
 
+void ShardedOptimizer::start_step() { parts_->start_step(); }
+
+void ShardedOptimizer::wait_for(const std::vector<at::Tensor>& parameters) { parts_->wait_for(parameters); }
+
+void ShardedOptimizer::finish_step() { parts_->finish_step(); }
+
 void ShardedOptimizer::zero_grad() { parts_->zero_grad(); }
 
 double ShardedOptimizer::gradient_norm() { return parts_->gradient_norm(); }

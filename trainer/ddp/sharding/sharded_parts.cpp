@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "ops/cpu/optimizer/gradient_norm.h"
@@ -69,6 +70,21 @@ void ShardedParts::use(std::vector<Shard> shards) {
     }
   }
   place_.exchange->set_sizes(std::move(numels), largest);
+  find_first_places();
+}
+
+void ShardedParts::find_first_places() {
+  if (place_.over_all == nullptr) {
+    return;
+  }
+  first_places_.assign(parameters_.size(), std::numeric_limits<int64_t>::max());
+  for (const Shard& shard : shards_) {
+    int64_t place = 0;
+    for (const Piece& piece : shard) {
+      first_places_[piece.parameter] = std::min(first_places_[piece.parameter], place);
+      place += piece.numel;
+    }
+  }
 }
 
 void ShardedParts::make_own_pieces() {
@@ -111,9 +127,31 @@ void ShardedParts::follow_buckets() {
   }
 }
 
-// A rank that fails alone takes part in the exchange, so that the others fail instead of waiting.
 void ShardedParts::step() {
+  start_step();
+  finish_step();
+}
+
+void ShardedParts::finish_step() {
+  if (place_.over_all != nullptr) {
+    place_.over_all->finish();
+  }
+}
+
+// Parameters that are not sharded are never exchanged.
+void ShardedParts::wait_for(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    const auto index = indices_.find(parameter.unsafeGetTensorImpl());
+    if (place_.over_all != nullptr && index != indices_.end()) {
+      place_.over_all->wait_from(first_places_[index->second]);
+    }
+  }
+}
+
+// A rank that fails alone takes part in the exchange, so that the others fail instead of waiting.
+void ShardedParts::start_step() {
   const at::NoGradGuard no_grad;
+  finish_step();
   follow_buckets();
   if (!std::exchange(has_state_, true)) {
     take_masters();
@@ -130,21 +168,23 @@ void ShardedParts::step() {
   if (shared_ != nullptr) {
     SharedParameters::wait_for_writers(*place_.shared, failure);
   } else {
-    exchange_parameters(failure);
+    start_exchange(failure);
   }
   for (const at::Tensor& parameter : parameters_) {
     parameter.unsafeGetTensorImpl()->bump_version();  // As an operator that changes it.
   }
 }
 
-void ShardedParts::exchange_parameters(const std::exception_ptr& failure) {
+void ShardedParts::start_exchange(const std::exception_ptr& failure) {
   std::vector<Elements> elements;
   for (const Shard& shard : shards_) {
     elements.push_back(elements_of_parameters(shard));
   }
   const int64_t sent_before = place_.exchange->bytes_sent();
   if (has_masters()) {
-    place_.over_all->add_differences(kParameters, *place_.differences, Elements(masters()), elements, failure);
+    place_.over_all->start_differences(kParameters, *place_.differences, Elements(masters()), elements, failure);
+  } else if (place_.over_all != nullptr) {
+    place_.over_all->start(kParameters, elements, failure);
   } else {
     place_.exchange->run(kParameters, elements, failure);
   }
@@ -193,6 +233,7 @@ at::Tensor ShardedParts::gradient_of(const Piece& piece) const {
 }
 
 std::vector<at::Tensor> ShardedParts::own_gradients() {
+  finish_step();
   follow_buckets();
   std::vector<at::Tensor> gradients;
   for (const Piece& piece : own_shard()) {
@@ -243,6 +284,7 @@ double ShardedParts::largest_difference() {
     return largest;
   }
   const at::NoGradGuard no_grad;
+  finish_step();
   const std::vector<at::Tensor> own_masters = masters();
   for (size_t i = 0; i < own_masters.size(); ++i) {
     const Piece& piece = own_shard()[i];

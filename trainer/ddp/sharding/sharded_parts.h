@@ -51,6 +51,9 @@ class ShardedParts {
   ShardedParts& operator=(const ShardedParts&) = delete;
 
   void step();
+  void start_step();
+  void wait_for(const std::vector<at::Tensor>& parameters);
+  void finish_step();
   void zero_grad();
   double gradient_norm();
   std::vector<at::Tensor> own_gradients();
@@ -90,6 +93,7 @@ class ShardedParts {
   const Shard& own_shard() const { return shards_[place_.exchange->own()]; }
   std::vector<Shard> cut(int64_t count) const;
   void use(std::vector<Shard> shards);
+  void find_first_places();
   void make_own_pieces();
   void take_masters();
   void replace_parameters();
@@ -97,7 +101,7 @@ class ShardedParts {
   void move_to(std::vector<Shard> shards);
 
   void step_own_pieces();
-  void exchange_parameters(const std::exception_ptr& failure);
+  void start_exchange(const std::exception_ptr& failure);
   void pass_gradients();
   at::Tensor gradient_of(const Piece& piece) const;
   std::vector<std::vector<int64_t>> gather_numbers(const std::string& name, const std::vector<int64_t>& own);
@@ -125,6 +129,8 @@ class ShardedParts {
   int64_t payload_bytes_sent_ = 0;
   std::vector<std::vector<at::Tensor>> buckets_;  // shards_ follow these.
   std::vector<Shard> shards_;
+  // Where elements of a parameter begin in a shard: the least such place in any shard. Empty within nodes.
+  std::vector<int64_t> first_places_;
   // This rank's pieces, as the optimizer steps them: parts of parameters, or masters.
   std::vector<at::Tensor> own_;
 };

@@ -1,6 +1,7 @@
 #include "trainer/train/training/optimizer_steps.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/ScopeExit.h>
 
 #include <cmath>
 
@@ -62,6 +63,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
 }
 
 TrainingParts OptimizerSteps::parts() {
+  finish_step();
   return {.model = ddp_,
           .optimizer = *optimizer_,
           .scaler = scaler_ ? &*scaler_ : nullptr,
@@ -146,9 +148,19 @@ at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
   return loss.detach();
 }
 
+// The exchange of the last step's parameters ends while the layers before them compute.
 at::Tensor OptimizerSteps::forward(const models::Batch& batch) {
+  models::Model& model = *ddp_.module();
+  if (sharded_ && model.announces_layers()) {
+    model.set_layer_gate([this](const torch::nn::Module& layer) { sharded_->wait_for(layer.parameters()); });
+  } else {
+    finish_step();
+  }
+  const auto remove_gate = c10::make_scope_exit([&] { model.set_layer_gate({}); });
   const Autocast autocast(batch.inputs.device().type(), options_.precision);
-  return ddp_.forward(batch);
+  at::Tensor loss = ddp_.forward(batch);
+  finish_step();
+  return loss;
 }
 
 // Prepares the batch of that micro-step; does nothing after the last step.
@@ -205,7 +217,7 @@ void OptimizerSteps::update(Counters& counters) {
     outer_->step();
   } else if (sharded_) {
     is_torn_ = true;
-    sharded_->step();
+    sharded_->start_step();
     is_torn_ = false;
   } else {
     optimizer_->step();

@@ -51,7 +51,7 @@ class OptimizerSteps {
   // Both arguments must outlive the object.
   OptimizerSteps(const TrainingSetup& setup, const TrainingOptions& options);
 
-  // The parts that a checkpoint contains, and into which it is read.
+  // The parts that a checkpoint contains, and into which it is read. Calls finish_step().
   TrainingParts parts();
   ReplicatedModel& model() { return ddp_; }
   // Null without an outer optimizer.
@@ -62,6 +62,10 @@ class OptimizerSteps {
   // Whether take_next has thrown while the ranks stepped their shards: parameters and optimizer may be partly those of
   // the next step.
   bool is_torn() const { return is_torn_; }
+  // A sharded optimizer may still exchange parameters after take_next. Call this before others read them.
+  void finish_step() {
+    if (sharded_) sharded_->finish_step();
+  }
   // A collective: ShardedOptimizer::largest_difference; empty without masters.
   std::optional<double> parameter_difference();
   // Bytes sent by this rank, including the outer optimizer's and those of a sharded optimizer's parameters.

@@ -171,6 +171,7 @@ class TrainingRun {
   // With an outer optimizer the result is the outer parameters. A diverged training has no useful result, and a
   // training that a signal ended resumes from its checkpoint.
   TrainingResult result() {
+    steps_.finish_step();
     const bool goes_on_later = preempted_.has_value() || takes_in_newcomers_;
     if (steps_.outer() != nullptr && !diverged_at_.has_value() && !goes_on_later) {
       steps_.outer()->finish();
@@ -289,11 +290,10 @@ class TrainingRun {
     if (options_.eval_batches == 0 || diverged_at_.has_value()) {
       return;
     }
+    steps_.finish_step();
     const auto began = Clock::now();
     std::optional<OuterOptimizer::OuterParameters> outer_parameters;
-    if (steps_.outer() != nullptr) {
-      outer_parameters.emplace(*steps_.outer());
-    }
+    if (steps_.outer() != nullptr) outer_parameters.emplace(*steps_.outer());
     const HeldOut held_out = evaluate_held_out(*setup_.model, setup_.dataset, setup_.group,
                                                {.samples = options_.eval_batches * options_.batch_size,
                                                 .batch = steps_.plan().micro_batch(),

@@ -78,6 +78,25 @@ TEST_P(GroupExchangeOf, AllRanksAddTheSameDifferences) {
   });
 }
 
+// Parts come from the last one to the first.
+TEST_P(GroupExchangeOf, ThePartsThatWereWaitedForAreThere) {
+  const auto [world_size, node_size] = GetParam();
+  testing::run_ranks(world_size, [node_size = node_size](int64_t rank, const Group& group) {
+    GroupExchange exchange(group, node::find_nodes(group, node_size));
+    const Exchanged shards = zeros_of(exchange.layout());
+    exchange.set_sizes(shards.numels, shards.numels[0]);
+    shards.values[rank].copy_(values_of(rank, shards.numels[rank]));
+    exchange.start("a test", shards.elements, nullptr);
+    const at::Tensor expected = values_of(0, shards.numels[0]);
+    for (const int64_t begin : {shards.numels[0] - 1, shards.numels[0] / 2, int64_t{0}}) {
+      exchange.wait_from(begin);
+      EXPECT_TRUE(at::equal(shards.values[0].slice(0, begin), expected.slice(0, begin))) << begin;
+    }
+    exchange.wait_from(0);  // Nothing is in progress any more.
+    exchange.finish();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GroupExchangeOf,
                          ::testing::Values(std::pair{2, 1}, std::pair{3, 1}, std::pair{4, 2}, std::pair{4, 3},
                                            std::pair{5, 5}, std::pair{8, 4}),

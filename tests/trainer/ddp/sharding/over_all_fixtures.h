@@ -6,6 +6,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,9 +30,14 @@ struct ThreeLayersImpl : torch::nn::Module {
     last = register_module("last", torch::nn::Linear(kNetWidth, 3));
   }
   at::Tensor forward(const at::Tensor& x, bool skips_last) {
-    const at::Tensor y = second(first(x));
-    return skips_last ? y : last(y);
+    const at::Tensor y = run(second, run(first, x));
+    return skips_last ? y : run(last, y);
   }
+  at::Tensor run(torch::nn::Linear& layer, const at::Tensor& x) {
+    if (before_layer) before_layer(*layer);
+    return layer(x);
+  }
+  std::function<void(const torch::nn::Module&)> before_layer;
   torch::nn::Linear first{nullptr}, second{nullptr}, last{nullptr};
 };
 TORCH_MODULE(ThreeLayers);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -79,6 +80,15 @@ class FailsOnRank1 final : public torch::optim::SGD {
   const bool fails_;
 };
 
+void expect_failure_of_rank_1(int64_t rank, const std::function<void()>& step) {
+  if (rank == 1) {
+    EXPECT_EQ(error_message<c10::ValueError>(step), "no step today");
+  } else {
+    EXPECT_THAT(error_message<c10::DistBackendError>(step),
+                AnyOf(HasSubstr("rank 1 could not take part in it"), HasSubstr("rank 1 of this node cancelled")));
+  }
+}
+
 TEST(OverAllRanksErrors, AStepThatFailsOnOneRankFailsOnAll) {
   for (const int64_t node_size : {1, 2}) {
     run_ranks(4, [&](int64_t rank, const Group& group) {
@@ -86,15 +96,21 @@ TEST(OverAllRanksErrors, AStepThatFailsOnOneRankFailsOnAll) {
       FailsOnRank1 sgd(parts.parameters(), rank == 1);
       ShardedOptimizer sharded(sgd, parts.ddp.reducer());
       parts.backward(1);
-      const auto step = [&] { sharded.step(); };
-      if (rank == 1) {
-        EXPECT_EQ(error_message<c10::ValueError>(step), "no step today");
-      } else {
-        EXPECT_THAT(error_message<c10::DistBackendError>(step),
-                    AnyOf(HasSubstr("rank 1 could not take part in it"), HasSubstr("rank 1 of this node cancelled")));
-      }
+      expect_failure_of_rank_1(rank, [&] { sharded.step(); });
     });
   }
+}
+
+// The failure comes when the parameters are needed.
+TEST(OverAllRanksErrors, AnOverlappedStepThatFailsOnOneRankFailsOnAll) {
+  run_ranks(3, [&](int64_t rank, const Group& group) {
+    NetTraining parts(group, ddp_options_of({"int8", {3, 1}}));
+    FailsOnRank1 sgd(parts.parameters(), rank == 1);
+    ShardedOptimizer sharded(sgd, parts.ddp.reducer());
+    parts.backward(1);
+    sharded.start_step();
+    expect_failure_of_rank_1(rank, [&] { sharded.wait_for(parts.ddp.module()->first->parameters()); });
+  });
 }
 
 TEST(OverAllRanksErrors, WhatCannotBeShardedIsRefusedOnAllRanks) {

@@ -56,6 +56,30 @@ TEST_P(OverAllRanks, ExactParametersHaveTheBitsOfATrainingWithoutShards) {
   });
 }
 
+// The exchange of parameters overlaps with the next forward pass, which waits for each layer.
+TEST_P(OverAllRanks, OverlappedStepsHaveTheSameBits) {
+  for (const WireFormat format : {WireFormat::kFp32, WireFormat::kInt8B128}) {
+    run_ranks(GetParam().layout.world_size, [&](int64_t rank, const Group& group) {
+      NetTraining waiting(group, ddp_options_of(GetParam()));
+      NetTraining overlapped(group, ddp_options_of(GetParam()));
+      ShardedOptimizer steps(*waiting.adamw, waiting.ddp.reducer(), ShardOptions().parameter_format(format));
+      ShardedOptimizer halves(*overlapped.adamw, overlapped.ddp.reducer(), ShardOptions().parameter_format(format));
+      overlapped.ddp.module()->before_layer = [&](const torch::nn::Module& layer) {
+        halves.wait_for(layer.parameters());
+      };
+      for (int64_t step = 1; step <= kSteps; ++step) {
+        compute_gradients(waiting, step, GetParam());
+        steps.step();
+        compute_gradients(overlapped, step, GetParam());
+        halves.start_step();
+      }
+      halves.finish_step();
+      expect_equal_parameters(overlapped, waiting, "rank " + std::to_string(rank));
+      EXPECT_EQ(halves.largest_difference(), steps.largest_difference());
+    });
+  }
+}
+
 // A code of int8_b128 is off by at most half a step. The step is a bfloat16, at most 1 + 2^-7 times 1/127 of the
 // largest number of its block. So a master differs from its parameter by at most that much of the largest difference
 // that was sent, which is at most the largest change of a parameter and what remains.

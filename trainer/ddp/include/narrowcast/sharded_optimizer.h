@@ -123,6 +123,25 @@ class ShardedOptimizer {
   // then fail as well. Only a failure on a rank without a shard stays in its node.
   void step();
 
+  // step() in two halves, so that the exchange over all ranks overlaps with the next forward pass. start_step returns
+  // while parameters are still exchanged: from then on until wait_for() or finish_step() has returned, their values are
+  // undefined, and nobody else may write them. Both throw what step() throws for peers, on any call after the failure
+  // of one. The exchange begins with the last buckets, so that the parameters that a forward pass reads first come
+  // first. Within nodes start_step does all of step().
+  //
+  //   optimizer.start_step();
+  //   for (torch::nn::AnyModule& layer : *layers) {  // The layers of a torch::nn::Sequential
+  //     optimizer.wait_for(layer.ptr()->parameters());
+  //     x = layer.forward(x);
+  //   }
+  //
+  // The functions below, and the next start_step(), wait for the end of the exchange themselves.
+  void start_step();
+  // Returns once these parameters are exchanged. Parameters that are not sharded may be among them.
+  void wait_for(const std::vector<at::Tensor>& parameters);
+  // Returns once all parameters are exchanged.
+  void finish_step();
+
   // A collective: the 2-norm of all averaged gradients as one vector, the same on all ranks. It has the bits of
   // gradients that are not sharded (ops/cpu/optimizer/gradient_norm.h). Inf or NaN if, and only if, an element is.
   double gradient_norm();
