@@ -1,4 +1,4 @@
-"""The times of optimizer steps, from the metrics of narrowcast-train with --log_every=1, and tables of them."""
+"""The times of optimizer steps, from the metrics of narrowcast-train and tables of them."""
 import json
 import statistics
 
@@ -10,14 +10,15 @@ AUTO = "auto"  # The hook and the bucket size that narrowcast-train chooses by i
 MOST_LONGER = .03  # How much longer a step with the chosen bucket size may be than with the best of the given sizes.
 
 
-def seconds_of_steps(metrics, steps, warmup):
-    """The seconds of each step after the first `warmup` ones, in a training of `steps` steps. `metrics`: the text of
-    metrics.jsonl. Raises program.Failed if it has other steps."""
+def seconds_of_steps(metrics, steps, warmup, every=1):
+    """The seconds of each step after the first `warmup` ones, in a training of `steps` steps; with `every`, the means of so
+    many steps, by which steps and warmup can be divided. `metrics`: the text of metrics.jsonl. Raises program.Failed if it
+    has other steps."""
     events = [event for event in map(json.loads, metrics.splitlines()) if event["event"] == "step"]
-    if [event["step"] for event in events] != list(range(1, steps + 1)):
-        raise program.Failed(f"metrics.jsonl: has {len(events)} of {steps} steps")
+    if [event["step"] for event in events] != list(range(every, steps + 1, every)):
+        raise program.Failed(f"metrics.jsonl: has {len(events)} of {steps // every} steps")
     so_far = [0] + [event["seconds"] for event in events]
-    return [later - earlier for earlier, later in zip(so_far, so_far[1:])][warmup:]
+    return [(later - earlier) / every for earlier, later in zip(so_far, so_far[1:])][warmup // every:]
 
 
 def rows(seconds):

@@ -21,6 +21,13 @@ class SecondsOfSteps(unittest.TestCase):
     def test_the_first_ones_do_not_count(self):
         self.assertEqual(step_times.seconds_of_steps(metrics(4, 5, 7, 7.5), steps=4, warmup=2), [2, .5])
 
+    def test_of_several_steps_with_one_line_are_their_mean(self):
+        lines = "".join(json.dumps({"event": "step", "step": step, "seconds": so_far}) + "\n" for step, so_far in
+                        ((2, 5), (4, 8), (6, 9)))
+        self.assertEqual(step_times.seconds_of_steps(lines, steps=6, warmup=2, every=2), [1.5, .5])
+        with self.assertRaisesRegex(program.Failed, "has 3 of 4 steps"):
+            step_times.seconds_of_steps(lines, steps=8, warmup=2, every=2)
+
     def test_a_step_without_a_line_of_its_own_is_an_error(self):
         with self.assertRaisesRegex(program.Failed, "has 4 of 5 steps"):
             step_times.seconds_of_steps(metrics(1, 2, 3, 4), steps=5, warmup=1)

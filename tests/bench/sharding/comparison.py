@@ -13,6 +13,7 @@ from ways import WAYS
 
 # Steps of the trainings whose memory is compared with the formula; the narrow model's last some milliseconds each.
 WIDE_STEPS, NARROW_STEPS = 15, 100
+REPORTED = 5  # Steps of a timed training between two reports.
 LEAST_STEP = 4  # All buffers exist after so many steps.
 MALLOC_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # glibc's; mallopt(3)
 
@@ -39,21 +40,23 @@ class Trainings:
     def __init__(self, arguments, network, layout, data):
         self._arguments, self._network, self._layout, self._data = arguments, network, layout, data
 
-    def run(self, way, size, steps):
-        """Trains. Returns the peak bytes by rank, and the seconds of each step after the warm-up."""
+    def run(self, way, size, steps, every=1):
+        """Trains. Returns the peak bytes by rank, and the seconds of each step after the warm-up. The programs in C++ report
+        `every` so many steps, since a report waits for an exchange that would overlap with the next step."""
         with tempfile.TemporaryDirectory() as folder:
             output = pathlib.Path(folder) / "run"
-            command = WAYS[way].command(self._arguments, size, self._layout)
+            every = 1 if WAYS[way].python else every
+            command = WAYS[way].command(self._arguments, size, self._layout, every)
             with memory.Watch(output / "metrics.jsonl", steps) as watch:
                 self._network.run_ranks(command + [f"--steps={steps}", f"--data={self._data}", f"--output_dir={output}"])
             metrics = (output / "metrics.jsonl").read_text()
         if watch.step < LEAST_STEP:
             raise Impossible("the machine is too busy to measure memory: no process looked after the first steps")
-        return watch.peaks, step_times.seconds_of_steps(metrics, steps, self._arguments.warmup)
+        return watch.peaks, step_times.seconds_of_steps(metrics, steps, self._arguments.warmup, every)
 
     def timed(self, way, size):
-        """As run()."""
-        return self.run(way, size, self._arguments.warmup + self._arguments.steps)
+        """As run(). The warm-up and the measured steps are divisible by REPORTED."""
+        return self.run(way, size, self._arguments.warmup + self._arguments.steps, REPORTED)
 
     def state(self, way, size):
         """The bytes per parameter that a training holds."""

@@ -59,14 +59,14 @@ class Way:
     def can_run(self, layout):
         return not self.within_nodes or layout.ranks_per_node > 1
 
-    def command(self, arguments, size, layout):
+    def command(self, arguments, size, layout, log_every=1):
         """The command of each rank. `arguments` has `bin` and `gradient_as_bucket_view`."""
         views = ["--gradient_as_bucket_view"] if arguments.gradient_as_bucket_view else []
         if self.python:
             program = [sys.executable, "-W", "ignore", str(HERE / "python_rank.py"), f"--kind={self.python}"]
         else:
             program = [str(arguments.bin / "narrowcast-train"), f"--model={size.model}", "--device=cpu", "--threads=1",
-                       "--eval_batches=0", "--log_every=1", "--check_replicas_every=0", *self.flags]
+                       "--eval_batches=0", f"--log_every={log_every}", "--check_replicas_every=0", *self.flags]
         return program + views + size.flags(layout.ranks)
 
 

@@ -121,8 +121,12 @@ void GroupExchange::start_differences(const std::string& name, WireFormat format
                                       const std::vector<Elements>& shards, const std::exception_ptr& failure) {
   const auto all = std::make_shared<const std::vector<Elements>>(shards);
   const auto give = [this, all, minuend](float* to, int64_t begin, int64_t numel) {
-    minuend.copy_to(to, begin, numel);
-    (*all)[own()].subtract_from(to, begin, numel);
+    constexpr int64_t kBlock = int64_t{1} << 13;  // Stays in the first cache until it is subtracted from.
+    for (int64_t done = 0; done < numel; done += kBlock) {
+      const int64_t block = std::min(kBlock, numel - done);
+      minuend.copy_to(to + done, begin + done, block);
+      (*all)[own()].subtract_from(to + done, begin + done, block);
+    }
   };
   const auto take = [all](int64_t shard, const float* from, int64_t begin, int64_t numel) {
     (*all)[shard].add_from(from, begin, numel);

@@ -70,6 +70,9 @@ class OwnMean final : public FirstHop {
     if (own.defined()) values.add_(own);
     codec().average(parts, elements);
     if (mean.defined()) values.add_(mean);
+    if (!own.defined() && !mean.defined()) {
+      return;
+    }
     const at::Tensor has_arrived = values.isfinite();
     if (own.defined()) own.masked_fill_(has_arrived, 0);
     if (mean.defined()) mean.masked_fill_(has_arrived, 0);
