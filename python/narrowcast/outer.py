@@ -22,7 +22,8 @@ class DiLoCo:
 
     optimizer: takes the inner steps. The parameters of all its groups that require gradients are exchanged; they are float32,
         float16 or bfloat16, on one device.
-    init_sync: these parameters begin as rank 0's. Otherwise they must be equal. Other parameters and buffers are never sent.
+    init_sync: these parameters begin as rank 0's. Otherwise they must be equal. Other parameters and buffers are never sent: if the
+        optimizer gets one that requires gradients, or one of its frozen ones is unfrozen, the next step raises ValueError.
     options: as flags of narrowcast-train have them: outer_optimizer ("nesterov", "sgd" or "average": local SGD),
         outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback, fragments,
         overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels, node_size, link_gbit, link_us; and
@@ -37,13 +38,16 @@ class DiLoCo:
                  outer_optimizer: str = "nesterov", init_sync: bool = True, **options: Option) -> None:
         self.optimizer = optimizer
         self.process_group = group_or_default(process_group)
-        parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+        parameters = [each for _, each in self._trained()]
+        self._exchanged = set(parameters)  # By identity.
         options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, "init_sync": init_sync, **options}
         self._own = torch.classes.narrowcast.OuterOptimizer(parameters, passable(options), self.process_group.group_name)
         self._finalizer = close_with(self, self._own.close)
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """A step of the optimizer, and the exchange that is due. Returns what the optimizer's step returns."""
+        """A step of the optimizer, and the exchange that is due. Returns what the optimizer's step returns. Raises ValueError,
+        before the step, for a parameter that would never be exchanged."""
+        self._check_parameters()
         result = self.optimizer.step() if closure is None else self.optimizer.step(closure)
         self._own.step()
         return result
@@ -56,6 +60,7 @@ class DiLoCo:
     def skip_step(self) -> None:
         """Instead of step() on a rank that skips the optimizer's step, e.g. for a gradient that is not finite. A GradScaler skips
         such a step by itself, and this must be called after it."""
+        self._check_parameters()
         self._own.skip_step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -64,6 +69,7 @@ class DiLoCo:
 
     def finish(self) -> None:
         """All ranks take the outer parameters. Call it after the last step, which should be a multiple of sync_every."""
+        self._check_parameters()
         self._own.finish()
 
     @contextlib.contextmanager
@@ -110,3 +116,16 @@ class DiLoCo:
         all_saved, own = states_of_rank(saved, self.process_group)
         self._own.load_state(all_saved[0]["replica"], all_saved[0]["world_size"], [each["own"] for each in own],
                              all_saved[0]["own"])
+
+    def _trained(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The parameters that require gradients, and the numbers of their groups."""
+        for number, group in enumerate(self.optimizer.param_groups):
+            for each in group["params"]:
+                if each.requires_grad:
+                    yield number, each
+
+    def _check_parameters(self) -> None:
+        for number, each in self._trained():
+            if each not in self._exchanged:
+                raise ValueError(f"a parameter {list(each.shape)} of parameter group {number} is new or was frozen when DiLoCo was "
+                                 "made, so it is not exchanged and would differ between ranks: make another DiLoCo, after finish()")

@@ -181,6 +181,33 @@ class OnEachRank(RankTestCase):
             self.assert_same(flat(models[1]), flat(models[0]))
         self.assertEqual(scaled.exchanges, 3)
 
+    def changed_parameters(self):
+        """Parameters that were not there, or frozen, are never exchanged. No step is taken then."""
+        model, added = Network(), torch.nn.Linear(3, 2)
+        model.layers[0].weight.requires_grad_(False)
+        optimizer = sgd(model)
+        outer = narrowcast.DiLoCo(optimizer, sync_every=2)
+        take_steps(model, outer, 0, 1)
+        model.layers[2].weight.requires_grad_(False)  # Is exchanged as before.
+        take_steps(model, outer, 1, 2)
+        before = flat(model)
+
+        def check(text):
+            for call in (outer.step, outer.skip_step, outer.finish):
+                with self.assertRaisesRegex(ValueError, text):
+                    call()
+            self.assert_same(flat(model), before)
+
+        model.layers[0].weight.requires_grad_(True)
+        check(r"a parameter \[160, 61\] of parameter group 0 is new or was frozen when DiLoCo was made")
+        model.layers[0].weight.requires_grad_(False)
+        optimizer.add_param_group({"params": added.parameters()})
+        check(r"a parameter \[2, 3\] of parameter group 1 is new")
+        added.requires_grad_(False)
+        self.assertEqual(outer.exchanges, 1)
+        outer.finish()
+        self.check_equal_on_all_ranks(model)
+
     def wrong_options(self):
         model = Network()
 
@@ -242,8 +269,8 @@ class OnEachRank(RankTestCase):
 
 class DiLoCo(unittest.TestCase):
     def test_two_ranks(self):
-        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure", "loss_scaling",
-                  "wrong_options", "one_wrong_rank")
+        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure",
+                  "loss_scaling", "changed_parameters", "wrong_options", "one_wrong_rank")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
