@@ -1,5 +1,6 @@
 """Communication hooks of DistributedDataParallel, which run in C++."""
-from typing import Any, Optional, Union
+import weakref
+from typing import Any, Callable, Optional, Sequence, TypeVar, Union
 
 import torch
 import torch.distributed as dist
@@ -7,10 +8,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from narrowcast._closing import close_with
 from narrowcast._group import group_or_default
-from narrowcast._options import Option, passable
+from narrowcast._options import Option, passable, wrong
 from narrowcast._states import states_of_rank
 
 HookStateDict = dict[str, Any]
+_Hook = TypeVar("_Hook", bound=Callable[..., torch.futures.Future[torch.Tensor]])
+_in_place: "weakref.WeakSet[Callable[..., Any]]" = weakref.WeakSet()
 
 
 def hook_names() -> list[str]:
@@ -39,6 +42,7 @@ class CommHook:
         self._process_group = process_group
         self._made: Any = None
         self._finalizer: Any = None
+        self._first_step = 0  # Of this hook. Negative if a state was loaded after passes.
 
     def open(self, device: Union[None, str, torch.device] = None) -> "CommHook":
         """Makes the hook, for gradients on `device`; does nothing if it is made. A collective. Returns the hook. ValueError
@@ -56,6 +60,7 @@ class CommHook:
 
     def run(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Returns at once a future of the averaged bucket, which replaces `bucket.buffer()`."""
+        check_bucket(bucket)
         if self._made is None:
             self.open(bucket.buffer().device)
         return run_hook(self._made, bucket)
@@ -100,6 +105,11 @@ class CommHook:
         """Seconds that "auto" expects for a float32 bucket of `numel` elements; None for other hooks."""
         return self._own().predicted_seconds(numel)
 
+    @property
+    def steps(self) -> int:
+        """Averaged backward passes so far; for PowerSGD, also those before it was saved."""
+        return self._first_step + (0 if self._made is None else self._made.passes())
+
     def rescale_state(self, factor: float) -> None:
         """Multiplies what error feedback keeps by a positive factor: the new loss scale divided by the old one, when
         torch.amp.GradScaler changes it. On all ranks, between steps."""
@@ -111,16 +121,21 @@ class CommHook:
         return {"hook": self._hook_name, "rank": self.process_group.rank(), "world_size": self.process_group.size(),
                 "tensors": self._own().state(names, parameters)}
 
-    def load_state_dict(self, saved: Union[HookStateDict, list[HookStateDict]], model: torch.nn.Module) -> None:
+    def load_state_dict(self, saved: Union[HookStateDict, Sequence[HookStateDict]], model: torch.nn.Module) -> None:
         """Resumes before the first step. `saved`: what state_dict returned on this rank, or what it returned on all ranks, in
-        their order; only with all of them may the number of ranks have changed. Raises ValueError for a state of another hook
-        or number of ranks, and RuntimeError, naming the entry, for one that is damaged."""
-        all_saved, own = states_of_rank(saved, self.process_group)
+        their order; only with all of them may the number of ranks have changed. Raises ValueError or TypeError for something
+        else, and for a state of another hook or number of ranks, and RuntimeError, naming the entry, for one that is damaged."""
+        all_saved, own = states_of_rank(saved, self.process_group, ("hook", "tensors"))
         for each in all_saved:
             if each["hook"] != self._hook_name:
                 raise ValueError(f"the state is of hook '{each['hook']}', but the hook is '{self._hook_name}'")
-        self._own().load_state(all_saved[0]["world_size"], [each["tensors"] for each in own], all_saved[0]["tensors"],
-                               *_named_parameters(model))
+        self.load_tensors(all_saved[0]["world_size"], [each["tensors"] for each in own], all_saved[0]["tensors"], model)
+
+    def load_tensors(self, world_size: int, own: list[dict[str, torch.Tensor]], first: dict[str, torch.Tensor],
+                     model: torch.nn.Module) -> None:
+        """load_state_dict of the tensors alone: those that this rank takes over, and those of former rank 0."""
+        self._own().load_state(world_size, own, first, *_named_parameters(model))
+        self._first_step = int(first.get("iterations", 0)) - self._own().passes()
 
     def __getstate__(self) -> Any:
         if self._finalizer is not None or self._process_group is not None:
@@ -135,10 +150,20 @@ class CommHook:
 
 def make_hook(name: str, options: dict[str, Option], group: dist.ProcessGroup, device: Union[None, str, torch.device]) -> Any:
     """The hook in C++, which must be closed (close_with). A collective; see CommHook for the errors."""
-    given_device = options.get("device", device)
+    given_device = device if options.get("device") is None else options["device"]
     if isinstance(given_device, (str, torch.device)):
         options = {**options, "device": str(given_device).partition(":")[0]}
     return torch.classes.narrowcast.CommHook(str(name), passable(options), group.group_name)
+
+
+_NO_BUCKETS = ('torch._dynamo.config.optimize_ddp="python_reducer" gives hooks single gradients, and narrowcast\'s hooks average '
+               'buckets: use "ddp_optimizer", the default, or fp16_compress_hook or bf16_compress_hook of ddp_comm_hooks')
+
+
+def check_bucket(bucket: Any) -> None:
+    """ValueError for (gradient, parameter), which DistributedDataParallel passes in the mode "python_reducer"."""
+    if isinstance(bucket, tuple):
+        raise ValueError(_NO_BUCKETS)
 
 
 def run_hook(hook: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -147,6 +172,18 @@ def run_hook(hook: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.T
     return hook.run_for_reducer(buffer, buffer, bucket.index(), bucket.is_last(), bucket.parameters())
 
 
+def averaging_in_place(hook: _Hook) -> _Hook:
+    """Decorates a hook that ends with run_hook: the value of its future is bucket.buffer()."""
+    _in_place.add(hook)
+    return hook
+
+
+def averages_in_place(hook: Callable[..., Any]) -> bool:
+    """Whether it is such a hook."""
+    return hook in _in_place
+
+
+@averaging_in_place
 def comm_hook(state: CommHook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook of every CommHook, for DistributedDataParallel.register_comm_hook(state, comm_hook)."""
     return state.run(bucket)
@@ -155,12 +192,23 @@ def comm_hook(state: CommHook, bucket: dist.GradBucket) -> torch.futures.Future[
 def register(model: DistributedDataParallel, name: str = "auto", process_group: Optional[dist.ProcessGroup] = None,
              **options: Option) -> CommHook:
     """Makes a hook for the gradients of `model` and registers it. A collective. Returns the hook. Without a process group, the
-    ranks of the model's average. See CommHook for names, options and errors. TypeError for a model that is not wrapped."""
-    if not hasattr(model, "register_comm_hook"):
-        raise TypeError(f"model: must be a DistributedDataParallel, but is a {type(model).__name__}")
-    hook = CommHook(name, model.process_group if process_group is None else process_group, **options).open(_gradient_device(model))
-    model.register_comm_hook(hook, comm_hook)
+    ranks of the model's average. `model` may be compiled by torch.compile. See CommHook for names, options and errors. TypeError
+    for a model that is not wrapped, or wrapped by something else, e.g. FullyShardedDataParallel."""
+    ddp = _without_compiler(model)
+    if not isinstance(ddp, DistributedDataParallel):
+        is_sharded = any("FSDP" in each.__name__ or "Sharded" in each.__name__ for each in type(ddp).__mro__)
+        raise TypeError(f"model: must be a DistributedDataParallel, but is a {type(ddp).__name__}"
+                        + ("; gradients of fully_shard are averaged with narrowcast.fsdp" if is_sharded else ""))
+    if getattr(ddp, "_use_python_reducer", False):
+        options = wrong(ValueError(_NO_BUCKETS))
+    hook = CommHook(name, ddp.process_group if process_group is None else process_group, **options).open(_gradient_device(ddp))
+    ddp.register_comm_hook(hook, comm_hook)
     return hook
+
+
+def _without_compiler(model: torch.nn.Module) -> torch.nn.Module:
+    """The module that torch.compile has wrapped."""
+    return getattr(model, "_orig_mod", model)
 
 
 def _gradient_device(model: torch.nn.Module) -> Optional[torch.device]:
@@ -168,6 +216,7 @@ def _gradient_device(model: torch.nn.Module) -> Optional[torch.device]:
 
 
 def _named_parameters(model: torch.nn.Module) -> tuple[list[str], list[torch.Tensor]]:
-    module = model.module if isinstance(model, DistributedDataParallel) else model
+    model = _without_compiler(model)
+    module = _without_compiler(model.module) if isinstance(model, DistributedDataParallel) else model
     named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
     return [name for name, _ in named], [each for _, each in named]

@@ -331,8 +331,7 @@ class _Answers:
     def _load_hooks(self, _number: int) -> None:
         world_size, states, first = self._own.hook_states()
         for prefix, hook, model in self._hooks():
-            hook._own().load_state(world_size, [_with_prefix(prefix, each) for each in states], _with_prefix(prefix, first),
-                                   *_named_parameters(model))
+            hook.load_tensors(world_size, [_with_prefix(prefix, each) for each in states], _with_prefix(prefix, first), model)
 
     def _recovered(self, _number: int) -> None:
         if self.on_recovery is not None:

@@ -1,6 +1,6 @@
 """Training with few exchanges: ranks take local steps, and exchange parameters from time to time."""
 import contextlib
-from typing import Any, Callable, Iterator, Optional, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -110,10 +110,11 @@ class DiLoCo:
         replica, own = self._own.state()
         return {"rank": self.process_group.rank(), "world_size": self.process_group.size(), "replica": replica, "own": own}
 
-    def load_state_dict(self, saved: Union[dict[str, Any], list[dict[str, Any]]]) -> None:
+    def load_state_dict(self, saved: Union[dict[str, Any], Sequence[dict[str, Any]]]) -> None:
         """Resumes before the first step, with the same options. `saved`: what state_dict returned on this rank, or on all ranks
-        in their order; only with all of them may the number of ranks have changed."""
-        all_saved, own = states_of_rank(saved, self.process_group)
+        in their order; only with all of them may the number of ranks have changed. Raises ValueError or TypeError for something
+        else."""
+        all_saved, own = states_of_rank(saved, self.process_group, ("replica", "own"))
         self._own.load_state(all_saved[0]["replica"], all_saved[0]["world_size"], [each["own"] for each in own],
                              all_saved[0]["own"])
 

@@ -110,6 +110,36 @@ class OnEachRank(RankTestCase):
         with self.assertRaisesRegex(ValueError, "the state is of 7 ranks, and there are 2 now: pass the list of all 7 states, not 1"):
             again.load_state_dict({**saved["outer"], "world_size": 7})
 
+    def other_world_size(self):
+        """Parameters and outer momentum are the same on all ranks after finish(), so a training that begins with the states of
+        another number of ranks has the bits of the one that goes on."""
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=2)
+        take_steps(model, outer, 0, 4)
+        outer.finish()
+        states = [None] * dist.get_world_size()
+        dist.all_gather_object(states, outer.state_dict())
+        begin, fresh = copy.deepcopy(model.state_dict()), {}
+        for count in (1, 3):
+            fresh[count] = Network()
+            again = narrowcast.DiLoCo(sgd(fresh[count]), sync_every=2)
+            fresh[count].load_state_dict(begin)
+            again.load_state_dict([{**states[rank % 2], "rank": rank, "world_size": count} for rank in range(count)])
+            take_steps(fresh[count], again, 4, 8)
+            again.finish()
+        take_steps(model, outer, 4, 8)
+        outer.finish()
+        for each in fresh.values():
+            self.assert_same(flat(each), flat(model))
+        without = Network()
+        without.load_state_dict(begin)
+        forgetful = narrowcast.DiLoCo(sgd(without), sync_every=2)
+        take_steps(without, forgetful, 4, 8)
+        forgetful.finish()
+        self.assertFalse(flat(without).equal(flat(model)))  # It has no momentum.
+        with self.assertRaisesRegex(ValueError, "saved: must be what state_dict returned, but state 0 has no 'rank'"):
+            outer.load_state_dict(outer.optimizer.state_dict())
+
     def outer_parameters(self):
         """Equal on all ranks within the block; then each rank has its own again, also after an exception."""
         model = Network()
@@ -269,7 +299,7 @@ class OnEachRank(RankTestCase):
 
 class DiLoCo(unittest.TestCase):
     def test_two_ranks(self):
-        checks = ("averages", "rounds", "trains", "resumes", "outer_parameters", "first_parameters", "closure",
+        checks = ("averages", "rounds", "trains", "resumes", "other_world_size", "outer_parameters", "first_parameters", "closure",
                   "loss_scaling", "changed_parameters", "wrong_options", "one_wrong_rank")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
