@@ -16,11 +16,12 @@ from narrowcast import _library
 _library.load()
 
 # The libraries must be loaded first: these modules use what they register.
+from narrowcast import ddp_comm_hooks, fsdp  # noqa: E402
 from narrowcast.comm_hook import CommHook, comm_hook, hook_names, register  # noqa: E402
 from narrowcast.elastic import ElasticGroup, ElasticRecovery  # noqa: E402
 from narrowcast.outer import DiLoCo  # noqa: E402
 from narrowcast.sharded_optimizer import ShardedOptimizer  # noqa: E402
 from narrowcast.tensors import all_reduce, decode, encode  # noqa: E402
 
-__all__ = ["CommHook", "DiLoCo", "ElasticGroup", "ElasticRecovery", "ShardedOptimizer", "all_reduce", "comm_hook", "decode",
-           "encode", "hook_names", "register"]
+__all__ = ["CommHook", "DiLoCo", "ElasticGroup", "ElasticRecovery", "ShardedOptimizer", "all_reduce", "comm_hook",
+           "ddp_comm_hooks", "decode", "encode", "fsdp", "hook_names", "register"]

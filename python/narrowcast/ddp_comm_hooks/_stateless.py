@@ -8,17 +8,20 @@ import torch.distributed as dist
 from narrowcast._closing import close_with
 from narrowcast._group import group_or_default
 from narrowcast._options import Option
-from narrowcast.comm_hook import make_hook, run_hook
+from narrowcast.comm_hook import averaging_in_place, check_bucket, make_hook, run_hook
 
 Hook = Callable[[Optional[dist.ProcessGroup], dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
-def stateless(name: str) -> Hook:
+def stateless(name: str, of_gradient: Optional[Hook] = None) -> Hook:
     """A function that averages buckets with the hook of that name, over the group that is its state, by default the group of
-    all ranks."""
+    all ranks. of_gradient: a hook of PyTorch with the same bits, for single gradients (check_bucket)."""
     hooks = HooksOfModels(name)
 
+    @averaging_in_place
     def hook(process_group: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if of_gradient is not None and isinstance(bucket, tuple):
+            return of_gradient(process_group, bucket)
         return hooks.run(process_group, bucket)
 
     # DistributedDataParallel refuses a function of the name bf16_compress_hook if torch is built without CUDA.
@@ -28,8 +31,9 @@ def stateless(name: str) -> Hook:
 
 class HooksOfModels:
     """A hook for each model of a joint backward pass, because a hook has each bucket in flight once, and makes the next model
-    wait. The function that DistributedDataParallel calls does not know its model. So the first model that gives a bucket number in a pass uses the first
-    hook, the second model the second one. All ranks give buckets in the same order. Bits do not depend on the hook.
+    wait. The function that DistributedDataParallel calls does not know its model. So the first model that gives a bucket number
+    in a pass uses the first hook, the second model the second one. All ranks give buckets in the same order. Bits do not depend
+    on the hook.
 
     The hooks of a group are closed once it is destroyed and no model uses it any more.
 
@@ -44,6 +48,7 @@ class HooksOfModels:
     def run(self, process_group: Optional[dist.ProcessGroup],
             bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """CommHook.run."""
+        check_bucket(bucket)
         group = group_or_default(process_group)
         if group not in self._of_group:
             self._of_group[group] = _HooksOfGroup()

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast._options import Option, wrong
-from narrowcast.comm_hook import CommHook
+from narrowcast.comm_hook import CommHook, averaging_in_place
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
@@ -45,6 +45,7 @@ def _size_of_groups(process_group: Optional[dist.ProcessGroup], subgroup: dist.P
     return size
 
 
+@averaging_in_place
 def post_localSGD_hook(state: PostLocalSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages over all ranks, later in groups."""
     return state.run(bucket)

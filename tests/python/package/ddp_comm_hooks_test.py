@@ -1,6 +1,8 @@
 """narrowcast.ddp_comm_hooks: the bits, names and arguments of torch.distributed.algorithms.ddp_comm_hooks."""
 import importlib
 import inspect
+import subprocess
+import sys
 import types
 import unittest
 import warnings
@@ -10,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType as TypesOfPyTorch
+from torch.distributed.algorithms.ddp_comm_hooks import register_ddp_comm_hook as register_ddp_comm_hook_of_pytorch
 from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast
@@ -20,7 +23,17 @@ from support.upstream import running_on_gloo
 
 warnings.filterwarnings("ignore", category=UserWarning, module="torch.ao.quantization")
 warnings.filterwarnings("ignore", message="torch.ao.quantization is deprecated")
-MODULES = ("debugging_hooks", "default_hooks", "post_localSGD_hook", "powerSGD_hook", "quantization_hooks")
+MODULES = ("ddp_zero_hook", "debugging_hooks", "default_hooks", "optimizer_overlap_hooks", "post_localSGD_hook", "powerSGD_hook",
+           "quantization_hooks")
+# Prints the attributes of modules that `import narrowcast` and PyTorch's package alone give.
+NAMES = """
+import inspect, narrowcast, torch.distributed.algorithms.ddp_comm_hooks as theirs
+for name in (*narrowcast.__all__, "fsdp.QuantizedReduceScatter"):
+    eval(f"narrowcast.{name}")
+for name, module in inspect.getmembers(theirs, inspect.ismodule):
+    if module.__name__.startswith(theirs.__name__):
+        print(name, getattr(narrowcast.ddp_comm_hooks, name).__name__.rpartition(".")[2] == module.__name__.rpartition(".")[2])
+"""
 STEPS = 5
 START = 2  # The step at which PowerSGD and local SGD begin.
 
@@ -203,6 +216,47 @@ class OnEachRank(RankTestCase):
         register_ddp_comm_hook(DDPCommHookType.INT8, ddp := wrapped())
         trained(ddp, 1)
 
+    def without_cuda(self):
+        """PyTorch refuses hooks by their names if torch is built without CUDA. These work with Gloo."""
+        with mock.patch.object(torch.version, "cuda", None):
+            with self.assertRaisesRegex(TypeError, "BF16 all reduce communication hook required CUDA"):
+                wrapped().register_comm_hook(*CASES["bf16_compress"](PYTORCH))
+            for name, case in CASES.items():
+                with self.subTest(case=name):
+                    wrapped().register_comm_hook(*case(OURS))
+
+    def power_sgd_arguments(self):
+        """The members take PyTorch's arguments. An error of one rank is an error on all."""
+        members = {"POWER_SGD": {}, "POWER_SGD_RANK2": {"matrix_approximation_rank": 3}, "BATCHED_POWER_SGD_RANK2": {}}
+        for name, arguments in members.items():
+            with self.subTest(member=name):
+                gradients = []
+                for types_of in (DDPCommHookType, TypesOfPyTorch):
+                    torch.manual_seed(0)
+                    ddp = wrapped(Matrices())
+                    types_of[name].value(model=ddp, state=None, start_powerSGD_iter=START, **arguments)
+                    with running_on_gloo():
+                        gradients.append(trained(ddp, STEPS))
+                self.check_same(*gradients, is_power_sgd=True)
+        with self.assertRaisesRegex(ValueError, "create_comm_hook on rank 1: start_powerSGD_iter: must be at least 2"):
+            DDPCommHookType.POWER_SGD.value(model=wrapped(), start_powerSGD_iter=2 - dist.get_rank())
+
+    def overlapped_optimizer(self):
+        """PyTorch's function takes a hook of narrowcast: the parameters change in the backward pass."""
+        models = []
+        for package in (PYTORCH, OURS):
+            torch.manual_seed(0)
+            ddp = wrapped(Matrices())
+            module = package.optimizer_overlap_hooks
+            steps = module._OptimizerHookState(types.SimpleNamespace(
+                step_param=lambda parameter, gradient: parameter.data.sub_(gradient, alpha=.1)))
+            ddp.register_comm_hook(None, module._hook_then_optimizer(package.default_hooks.allreduce_hook, steps))
+            before = [each.detach().clone() for each in ddp.parameters()]
+            trained(ddp, 2)
+            self.assertFalse(any(each.equal(old) for each, old in zip(ddp.parameters(), before)))
+            models.append([each.detach() for each in ddp.parameters()])
+        self.assert_same(*models)
+
     def formats(self):
         """Members that PyTorch does not have are hooks of the same name."""
         for member in DDPCommHookType:
@@ -226,11 +280,12 @@ class OnEachRank(RankTestCase):
         with self.assertRaisesRegex(ValueError, "cannot be shared: it belongs to power_sgd, and batched_power_sgd was asked for"):
             trained(second, 1)
         trained(first, 1)
-        early = OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1 if dist.get_rank() == 1 else 2)
-        with self.assertRaisesRegex(ValueError, "create_comm_hook on rank 1: start_powerSGD_iter: must be at least 2"):
-            early.open(device="cpu")
-        mistyped = OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter="10" if dist.get_rank() == 1 else 10)
-        with self.assertRaisesRegex(TypeError, "create_comm_hook on rank 1: .*'str' and 'int'"):
+        for options in ({}, {"use_error_feedback": False}, {"warm_start": False}):
+            with self.assertRaisesRegex(ValueError, "start_powerSGD_iter: must be at least 2 .*but is 1"):
+                OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1, **options)
+        OURS.powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=1, use_error_feedback=False, warm_start=False)
+        mistyped = OURS.powerSGD_hook.PowerSGDState(None, "1" if dist.get_rank() == 1 else 1)
+        with self.assertRaisesRegex(TypeError, "create_comm_hook on rank 1: power_sgd_rank: must be int, but is str"):
             mistyped.open(device="cpu")
         third = wrapped()
         third.register_comm_hook(OURS.powerSGD_hook.PowerSGDState(None, min_compression_rate=3),
@@ -239,21 +294,54 @@ class OnEachRank(RankTestCase):
             trained(third, 1)
 
 
+def names_of(module):
+    """Of PyTorch's module. Some have no __all__."""
+    theirs = getattr(PYTORCH, module)
+    return getattr(theirs, "__all__", None) or [name for name, each in vars(theirs).items() if getattr(
+        each, "__module__", "") == theirs.__name__ and not name.startswith("_")]
+
+
 class DdpCommHooks(unittest.TestCase):
+    def test_names_are_there_without_further_imports(self):
+        output = subprocess.run([sys.executable, "-W", "ignore", "-c", NAMES], check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.assertIn("powerSGD True\n", output)
+        self.assertNotIn("False", output)
+
     def test_names_and_arguments_are_those_of_pytorch(self):
         compared = 0
         for module in MODULES:
+            self.assertEqual(sorted(getattr(OURS, module).__all__), sorted(names_of(module)))
             for name in getattr(OURS, module).__all__:
                 with self.subTest(name=f"{module}.{name}"):
-                    ours, theirs = (inspect.signature(getattr(getattr(each, module), name)) for each in (OURS, PYTORCH))
-                    self.assertEqual([(each.name, each.default, each.kind) for each in ours.parameters.values()],
-                                     [(each.name, each.default, each.kind) for each in theirs.parameters.values()])
+                    self.check_arguments(*(getattr(getattr(each, module), name) for each in (OURS, PYTORCH)))
                     compared += 1
-        self.assertEqual(compared, 13)
-        self.assertLessEqual(TypesOfPyTorch.__members__.keys(), DDPCommHookType.__members__.keys())
+        self.assertEqual(compared, 15)
+        self.check_arguments(register_ddp_comm_hook, register_ddp_comm_hook_of_pytorch)
+
+    def check_arguments(self, ours, theirs):
+        ours, theirs = (inspect.signature(each).parameters.values() for each in (ours, theirs))
+        self.assertEqual([(each.name, each.default, each.kind) for each in ours],
+                         [(each.name, each.default, each.kind) for each in theirs])
+
+    def test_members_take_the_arguments_of_pytorch(self):
+        for name, theirs in TypesOfPyTorch.__members__.items():
+            with self.subTest(member=name):
+                ours = inspect.signature(DDPCommHookType[name].value).parameters
+                for argument, parameter in inspect.signature(theirs.value).parameters.items():
+                    if argument != "comm_hook":  # It is part of the member.
+                        self.assertIn(argument, ours)
+                        if parameter.default is not inspect.Parameter.empty:
+                            self.assertEqual(ours[argument].default, parameter.default)
+
+    def test_names_that_are_missing_say_why(self):
+        with self.assertRaisesRegex(ImportError, "narrowcast has no mixed_precision_hooks: .*use torch.autocast"):
+            importlib.import_module("narrowcast.ddp_comm_hooks.mixed_precision_hooks")
+        with self.assertRaisesRegex(AttributeError, "narrowcast has no _apply_optim_in_backward_hook, because"):
+            OURS.optimizer_overlap_hooks._apply_optim_in_backward_hook
 
     def test_two_ranks(self):
-        checks = ("task", "is_last", "same_bits", "around_power_sgd", "formats", "subgroup_of_one_rank", "wrong_states")
+        checks = ("task", "is_last", "same_bits", "around_power_sgd", "formats", "subgroup_of_one_rank", "wrong_states",
+                  "without_cuda", "power_sgd_arguments", "overlapped_optimizer")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
