@@ -9,6 +9,10 @@ from support.gradients import STEPS, Network, RankTestCase, gathered, loss_of, o
 from support.ranks import run_on_ranks
 
 
+CHECKS = ("accumulated", "unused_parameters", "static_graph", "bucket_view", "uneven_inputs", "two_models", "loss_scaling",
+          "overflow")
+
+
 class OnEachRank(RankTestCase):
     """The program of one rank."""
 
@@ -100,17 +104,34 @@ class OnEachRank(RankTestCase):
         self.assertNotEqual(plain[1], growing[1])
         self.assert_same(plain[0], growing[0])
 
+    def overflow(self):
+        """Gradients overflow in a step, which no rank takes. If they do on all ranks, all residuals stay, and follow the smaller
+        scale: then the parameters are those of a training without the step."""
+        plain, plain_scale = trained_with_scaler(growth_interval=1000)
+        for ranks in ((0, 1), (1,)):
+            parameters, scale = trained_with_scaler(growth_interval=1000, overflowing=ranks)
+            self.assertEqual(scale, plain_scale / 2)
+            for each, expected in zip(parameters, plain):
+                self.assertEqual(each.equal(expected), len(ranks) == 2)
+                self.assertTrue(each.isfinite().all())
+                of_ranks = gathered(each)
+                self.assert_same(of_ranks[0], of_ranks[1])
 
-def trained_with_scaler(growth_interval):
+
+def trained_with_scaler(growth_interval, overflowing=()):
+    """With a step more in which the gradients of these ranks overflow."""
     torch.manual_seed(0)
     model = Network()
     ddp = wrapped(model)
-    hook = narrowcast.register(ddp, "int8", error_feedback=True)
+    hook = narrowcast.register(ddp, "int8", error_feedback=True, levels="one")  # Ranks of one node would round nothing.
     optimizer = torch.optim.SGD(model.parameters(), lr=.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=8., growth_interval=growth_interval)
-    for step in range(6):
+    steps = [(step, 1.) for step in range(6)]
+    if overflowing:
+        steps.insert(3, (0, torch.inf if dist.get_rank() in overflowing else 1.))
+    for step, factor in steps:
         optimizer.zero_grad()
-        scaler.scale(loss_of(ddp, step)).backward()
+        scaler.scale(factor * loss_of(ddp, step)).backward()
         scaler.step(optimizer)
         before = scaler.get_scale()
         scaler.update()
@@ -126,8 +147,7 @@ def count_memories(model):
 
 class DdpOptions(unittest.TestCase):
     def test_two_ranks(self):
-        checks = ("accumulated", "unused_parameters", "static_graph", "bucket_view", "uneven_inputs", "two_models", "loss_scaling")
-        self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
+        self.assertEqual(run_on_ranks(2, OnEachRank(*CHECKS)), [0] * 2)
 
 
 def load_tests(loader, _tests, _pattern):

@@ -1,5 +1,6 @@
 """Hooks whose state is a process group: models that share one, and groups that end."""
 import gc
+import itertools
 import pathlib
 import unittest
 
@@ -20,16 +21,17 @@ HOOKS = {"bf16_compress": bf16_compress_hook, "quantize_per_channel": quantizati
 
 
 class Checkpointed(nn.Module):
-    """The backward pass of each layer except the first is a pass of its own within the model's."""
+    """With use_reentrant, the backward pass of each layer except the first is a pass of its own within the model's."""
 
-    def __init__(self):
+    def __init__(self, use_reentrant=True):
         super().__init__()
+        self.use_reentrant = use_reentrant
         self.layers = nn.ModuleList(nn.Linear(61, 61) for _ in range(6))
 
     def forward(self, x):
         x = self.layers[0](x)
         for layer in self.layers[1:]:
-            x = checkpoint(lambda x, layer=layer: layer(x).tanh(), x, use_reentrant=True)
+            x = checkpoint(lambda x, layer=layer: layer(x).tanh(), x, use_reentrant=self.use_reentrant)
         return x
 
 
@@ -94,14 +96,13 @@ class OnEachRank(RankTestCase):
         """The passes within a model's pass are no reason to give a bucket that is in flight again. Rank 1 gives nothing before
         rank 0 begins with its second model, so the first model's buckets are in flight then."""
         store = dist.distributed_c10d._get_default_store()
-        for name, hook in (("bf16_compress", bf16_compress_hook),
-                           ("quantize_per_channel", quantization_perchannel_hook)):
-            models, alone = ([Checkpointed(), Checkpointed()] for _ in range(2))
+        for use_reentrant, (name, hook) in itertools.product((True, False), HOOKS.items()):
+            models, alone = ([Checkpointed(use_reentrant), Checkpointed(use_reentrant)] for _ in range(2))
             ddps = [DistributedDataParallel(each, bucket_cap_mb=.02) for each in models]
             for i, ddp in enumerate(ddps):
 
                 def run(group, bucket, second=i == 0):  # Its nodes are older, so its gradients come later.
-                    key = f"{name}: the second model of step {step}"
+                    key = f"{name}, {use_reentrant}: the second model of step {step}"
                     if step > 0 and dist.get_rank() == 0 and second:
                         store.set(key, "")
                     if step > 0 and dist.get_rank() == 1:
