@@ -118,6 +118,9 @@ def half_steps(numbers, wire_format):
         return torch.zeros_like(numbers)
     if wire_format == "bf16":
         return BFLOAT16 * numbers.abs()
+    if wire_format == "fp8_e4m3_b32":  # Below the scale's 2^-6, numbers are multiples of its 2^-9.
+        scale = (1 + 2**-7) * numbers.abs().amax(-1, keepdim=True) / 448
+        return torch.maximum(2.0**-4 * numbers.abs(), 2.0**-10 * scale)
     if wire_format in VARIABLE:
         return most_step(numbers, VARIABLE[wire_format]) / 2 + 4 * FLOAT * numbers.abs()
     size, greatest = BLOCKS[wire_format]
