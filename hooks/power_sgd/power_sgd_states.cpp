@@ -58,8 +58,7 @@ at::Tensor checked_residual(const HookState& state, const std::string& name, int
 std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& bucket, const ParameterSegments& layout,
                                                        const CompressionPlan& plan, at::ScalarType dtype) {
   const size_t index = bucket.getIndex();
-  Entry wanted{layout, plan, at::TensorOptions(dtype).device(bucket.getBuffer().device()), nullptr,
-               bucket.getParameters()};
+  Entry wanted{layout, plan, at::TensorOptions(dtype).device(bucket.getBuffer().device()), nullptr};
   auto found = entries_.find(index);
   if (found != entries_.end() && !fits(found->second, wanted)) {
     // Buckets before this one already have their new layout, and may be in flight.
@@ -69,6 +68,7 @@ std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& b
   }
   if (found == entries_.end()) {
     take_up(wanted, index);
+    wanted.parameters = weak_references(bucket.getParameters());
     found = entries_.emplace(index, std::move(wanted)).first;
   }
   if (bucket.isLast()) {

@@ -86,7 +86,7 @@ class PowerSgdStates {
     collectives::CompressionPlan plan;
     at::TensorOptions numbers;  // Options of all tensors of the state.
     States state;
-    std::vector<at::Tensor> parameters;  // Kept alive so that no other tensor gets the identities in `layout`.
+    WeakParameters parameters = {};  // The identities in `layout` stay unique.
   };
   bool fits(const Entry& entry, const Entry& wanted) const;
   void retire(const Entry& old);

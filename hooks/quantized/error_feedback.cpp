@@ -132,7 +132,7 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket, 
   if (found == entries_.end()) {
     retire_holders_of(layout);
     found = entries_.emplace(index, make_entry(numel, layout, device)).first;
-    found->second.parameters = bucket.getParameters();
+    found->second.parameters = weak_references(bucket.getParameters());
   }
   has_begun_pass_ = has_begun_pass_ || index == 0;
   if (bucket.isLast() && has_begun_pass_) {

@@ -81,7 +81,7 @@ class ErrorFeedback {
     at::Tensor carried;
     // Whether `carried` was passed to an all-reduce. Elements that are not 0 then have not arrived.
     bool is_given = false;
-    std::vector<at::Tensor> parameters = {};  // Kept, so that the identities in `layout` stay unique.
+    WeakParameters parameters = {};  // The identities in `layout` stay unique.
   };
   // Numbers at some places of a bucket.
   struct Held {

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -59,6 +61,16 @@ using ParameterSegments = std::vector<ParameterSegment>;
 
 // The parameters in the order of the bucket; empty if the bucket names none.
 ParameterSegments layout_of(const c10d::GradBucket& bucket);
+
+// References to parameters. As long as one exists, no other tensor gets the parameter's identity, even if the parameter
+// is destroyed: a hook may last longer than the model, and does not keep it alive.
+using WeakParameter = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+using WeakParameters = std::vector<WeakParameter>;
+inline WeakParameters weak_references(const std::vector<at::Tensor>& parameters) {
+  WeakParameters references;
+  for (const at::Tensor& parameter : parameters) references.emplace_back(parameter.getIntrusivePtr());
+  return references;
+}
 
 // The segments of one-dimensional parameters, in order; adjacent ones are joined.
 std::vector<collectives::Segment> one_dimensional_segments(const ParameterSegments& layout);

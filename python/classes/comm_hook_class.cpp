@@ -25,6 +25,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "hooks/row/bucket.h"
 #include "hooks/row/execution.h"
 #include "hooks/table/hook_table.h"
 #include "ops/comm/groups/group.h"
@@ -99,6 +100,46 @@ c10d::GradBucket make_bucket(const at::Tensor& buffer, const BucketPlace& place,
   return c10d::GradBucket(number, number + (place.is_last ? 1 : 2), buffer, std::move(offsets), std::move(lengths),
                           std::move(sizes), std::move(parameters), std::nullopt);
 }
+
+// The parameters in each bucket of a backward pass, for an optimizer that has them. A hook may last longer than the
+// model, so it does not keep them alive.
+class BucketsOfPass {
+ public:
+  // The first bucket of a pass comes after the last one. In the first pass of a static graph DistributedDataParallel
+  // gives all buckets the number of the first one, but no parameter comes twice.
+  void add(const c10d::GradBucket& bucket) {
+    const std::vector<at::Tensor> parameters = bucket.getParameters();
+    const bool begins =
+        bucket.getIndex() == 0 && (buckets_.empty() || parameters.empty() || has_ended_ ||
+                                   buckets_[0][0]._unsafe_get_target() == parameters[0].unsafeGetTensorImpl());
+    if (begins) buckets_.clear();
+    has_ended_ = bucket.isLast();
+    if (has_ended_) ++passes_;
+    if (!parameters.empty()) buckets_.push_back(hooks::weak_references(parameters));
+  }
+
+  // Those of the last pass; empty before one, and once a parameter is gone.
+  std::vector<std::vector<at::Tensor>> parameters() const {
+    std::vector<std::vector<at::Tensor>> result;
+    for (const hooks::WeakParameters& bucket : buckets_) {
+      std::vector<at::Tensor>& locked = result.emplace_back();
+      for (const hooks::WeakParameter& parameter : bucket) {
+        auto impl = parameter.lock();
+        if (!impl.defined()) return {};
+        locked.emplace_back(std::move(impl));
+      }
+    }
+    return result;
+  }
+
+  // Number of backward passes whose last bucket has come. The first pass of a static graph has no last bucket.
+  int64_t passes() const { return passes_; }
+
+ private:
+  std::vector<hooks::WeakParameters> buckets_;
+  bool has_ended_ = false;
+  int64_t passes_ = 0;
+};
 
 class CommHookClass final : public ShardsAverager {
  public:
@@ -191,13 +232,12 @@ class CommHookClass final : public ShardsAverager {
 
   std::vector<std::vector<at::Tensor>> last_buckets() const override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return last_buckets_;
+    return pass_.parameters();
   }
 
-  // Number of backward passes whose last bucket has come. The first pass of a static graph has no last bucket.
   int64_t passes() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return passes_;
+    return pass_.passes();
   }
 
   bool has_averaged() const { return !last_buckets().empty(); }
@@ -219,17 +259,9 @@ class CommHookClass final : public ShardsAverager {
 
   std::weak_ptr<GroupWatch> weak_watch() const { return watch_; }
 
-  // The first bucket of a pass comes after the last one. In the first pass of a static graph DistributedDataParallel
-  // gives all buckets the number of the first one, but no parameter comes twice.
   c10d::GradBucket remembered(c10d::GradBucket bucket) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<at::Tensor> parameters = bucket.getParameters();
-    const bool begins = bucket.getIndex() == 0 && (last_buckets_.empty() || parameters.empty() || pass_has_ended_ ||
-                                                   last_buckets_[0][0].is_same(parameters[0]));
-    if (begins) last_buckets_.clear();
-    pass_has_ended_ = bucket.isLast();
-    if (pass_has_ended_) ++passes_;
-    if (!parameters.empty()) last_buckets_.push_back(std::move(parameters));
+    pass_.add(bucket);
     return bucket;
   }
 
@@ -242,10 +274,8 @@ class CommHookClass final : public ShardsAverager {
   hooks::WireOptions wire_;
   std::weak_ptr<const void> use_;  // By an optimizer.
   std::shared_ptr<GroupWatch> watch_;
-  mutable std::mutex mutex_;  // Of these:
-  std::vector<std::vector<at::Tensor>> last_buckets_;
-  bool pass_has_ended_ = false;
-  int64_t passes_ = 0;
+  mutable std::mutex mutex_;  // Of pass_.
+  BucketsOfPass pass_;
 };
 
 // torch::class_ derives schemas from C++ types, and none of those is a Python object: this schema is made by hand.

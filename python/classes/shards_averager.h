@@ -16,7 +16,8 @@ class ShardsAverager : public torch::CustomClassHolder {
   // Refers to this object. Throws c10::ValueError if an optimizer cannot be sharded with the hook.
   virtual sharding::ShardingHook sharding_hook() = 0;
 
-  // The parameters in each bucket of the last backward pass, in the order of their gradients there; empty before one.
+  // The parameters in each bucket of the last backward pass, in the order of their gradients there. Empty before one,
+  // and once one of the parameters is destroyed.
   virtual std::vector<std::vector<at::Tensor>> last_buckets() const = 0;
 };
 

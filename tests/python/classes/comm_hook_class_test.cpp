@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <narrowcast/hooks.h>
@@ -159,6 +162,30 @@ TEST(CommHookClassState, ResumesWithEqualBits) {
       expect_equal(step_of_class(second, model, rank, 1), continued, name);
       const c10::IValue fresh = make_hook(name, options, registered.name());
       EXPECT_FALSE(at::equal(step_of_class(fresh, model, rank, 1)[0], continued[0])) << "the state matters";
+    }
+  });
+}
+
+// A hook may last longer than the model. The engine's thread releases tensors a moment after the step.
+TEST(CommHookClassState, KeepsNoParameters) {
+  testing::run_ranks(2, [](int64_t rank, const Group& group) {
+    const RegisteredGroup registered(group);
+    for (const Case& each : cases()) {
+      const c10::IValue hook = make_hook(each.hook, each.options, registered.name());
+      std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> memories;
+      {
+        const Model model;
+        for (int64_t step = 0; step < kSteps; ++step) step_of_class(hook, model, rank, step);
+        for (const at::Tensor& parameter : model.parameters()) {
+          memories.push_back(parameter.storage().getWeakStorageImpl());
+        }
+      }
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      const auto are_gone = [&] {
+        return std::ranges::all_of(memories, [](const auto& each) { return each.expired(); });
+      };
+      while (!are_gone() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      EXPECT_TRUE(are_gone()) << each.hook;
     }
   });
 }

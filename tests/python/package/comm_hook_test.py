@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import narrowcast
-from narrowcast.ddp_comm_hooks.default_hooks import bf16_compress_wrapper
+from narrowcast.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_wrapper
 from support.gradients import (BFLOAT16, BLOCKS, FLOAT, ROOT, STEPS, VARIABLE, Network, RankTestCase, gathered, learns, loss_of,
                                own_gradients, tolerance, trained, wrapped)
 from support.ranks import run_on_ranks
@@ -194,6 +195,32 @@ class OnEachRank(RankTestCase):
         with self.assertRaisesRegex(TypeError, "model: must be a DistributedDataParallel, but is a NoneType$"):
             narrowcast.register(None)
 
+    def forgets_parameters(self):
+        """A hook that is kept does not keep the model and its gradients."""
+        kept = []
+        for name in narrowcast.hook_names()[1:]:
+            options = {"error_feedback": True, "levels": "one"} if name in (*FORMAT, *VARIABLE) else {}
+            if "power_sgd" in name:
+                options = {"power_sgd_start": 1, "levels": "one"}
+            with self.subTest(hook=name):
+                kept.append(self.check_forgotten(lambda ddp, each=(name, options): narrowcast.register(ddp, each[0], **each[1])))
+                self.assertEqual(kept[-1].name, name)
+        self.check_forgotten(lambda ddp: ddp.register_comm_hook(None, allreduce_hook))
+
+    def check_forgotten(self, register):
+        """An engine's thread may release a tensor a moment after the step."""
+        ddp = wrapped()
+        hook = register(ddp)
+        trained(ddp, STEPS)
+        memories = [StorageWeakRef(tensor.untyped_storage()) for each in ddp.parameters() for tensor in (each, each.grad)]
+        del ddp
+        gc.collect()
+        end = time.monotonic() + 20
+        while not all(each.expired() for each in memories) and time.monotonic() < end:
+            os.sched_yield()
+        self.assertEqual([each.expired() for each in memories], [True] * len(memories))
+        return hook
+
     def collected(self):
         """A hook that is collected with an exchange in flight. To end the exchange, the engine's thread needs the GIL, so nothing
         may wait for the thread with it. Such a wait would be forever: then the process ends here, with an error."""
@@ -311,6 +338,9 @@ class CommHooks(unittest.TestCase):
 
     def test_three_ranks(self):
         self.assertEqual(run_on_ranks(3, OnEachRank("means", "properties")), [0] * 3)
+
+    def test_a_hook_that_is_kept(self):
+        self.assertEqual(run_on_ranks(2, OnEachRank("forgets_parameters")), [0] * 2)
 
     def test_four_ranks(self):
         self.assertEqual(run_on_ranks(4, OnEachRank("means_over_nodes")), [0] * 4)
