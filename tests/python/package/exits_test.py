@@ -88,6 +88,15 @@ class Exits:
         code, output, _ = self.run_case("end")
         self.assertEqual(code, 0, output)
 
+    def test_bucket_that_the_other_rank_does_not_have(self):
+        code, output, _ = self.run_case("in_flight")
+        self.assertEqual(code, 0, output)
+        self.assertIn("in flight: True", output)
+
+    def test_outer_exchange_under_way(self):
+        code, output, _ = self.run_case("diloco")
+        self.assertEqual(code, 0, output)
+
     def test_exception_in_backward(self):
         self.check_failure("exception", 1, "KeyError: \"the model's own error\"")
 
