@@ -351,7 +351,7 @@ void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optio
 }
 
 void GradientReducer::backward(const at::Tensor& loss) const {
-  check_shards();
+  if (has_averaged_shards_) check_shards();
   with_network_errors(group_->getRank(), "backward pass", [&] { loss.backward(); });
   has_averaged_shards_ = averages_shards_ && synchronise_;
 }

@@ -14,10 +14,11 @@ std::vector<int64_t> GradientReducer::average_shards(std::optional<hooks::ShardR
   return hook_ == nullptr ? std::vector<int64_t>() : hook_->average_shards(rounding);
 }
 
-// A second pass would add to averages in a rank's own shard, and to its own gradients elsewhere.
+// After a pass that averaged shards: a second one would add to averages in a rank's own shard, and to its own gradients
+// elsewhere.
 void GradientReducer::check_shards() const {
   const auto has_gradient = [](const NamedTensor& parameter) { return parameter.tensor.grad().defined(); };
-  TORCH_CHECK_VALUE(!has_averaged_shards_ || std::ranges::none_of(trainable_, has_gradient),
+  TORCH_CHECK_VALUE(std::ranges::none_of(trainable_, has_gradient),
                     "the last averaged gradients are still there: with an optimizer that is sharded over all ranks, "
                     "call step() and zero_grad() before the next backward pass, and accumulate in no_sync()");
 }
