@@ -75,29 +75,27 @@ int64_t AllGatherJob::payload_bytes() const {
 
 void AllGatherJob::start(engine::Transport& transport) {
   guard_.begin();
-  guard_.run([&] {
-    if (has_levels()) {
-      use_ = node_->take_slot(kMessagesArray);
+  if (has_levels()) {
+    use_ = node_->take_slot(kMessagesArray);
+  }
+  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  receives_.clear();
+  for (size_t place = 0; place < column_.size(); ++place) {
+    if (column_[place] != options_.rank) {
+      receives_.push_back(transport.post_receive({placed_[place], column_[place], /*channel=*/0}));
     }
-    placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
-    receives_.clear();
-    for (size_t place = 0; place < column_.size(); ++place) {
-      if (column_[place] != options_.rank) {
-        receives_.push_back(transport.post_receive({placed_[place], column_[place], /*channel=*/0}));
-      }
-    }
-    failure_ = nullptr;
-    failed_.reset();
-    const auto own = std::ranges::find(column_, options_.rank);
-    const at::Tensor& message = placed_[own - column_.begin()];
-    write_message(data_of(message));
-    // Each rank begins with the rank after it, so that not all of them send to the same rank at once.
-    std::vector<int64_t> peers(own + 1, column_.end());
-    peers.insert(peers.end(), column_.begin(), own);
-    for (const int64_t peer : peers) {
-      transport.send({message, peer, /*channel=*/0});
-    }
-  });
+  }
+  failure_ = nullptr;
+  failed_.reset();
+  const auto own = std::ranges::find(column_, options_.rank);
+  const at::Tensor& message = placed_[own - column_.begin()];
+  write_message(data_of(message));
+  // Each rank begins with the rank after it, so that not all of them send to the same rank at once.
+  std::vector<int64_t> peers(own + 1, column_.end());
+  peers.insert(peers.end(), column_.begin(), own);
+  for (const int64_t peer : peers) {
+    transport.send({message, peer, /*channel=*/0});
+  }
 }
 
 void AllGatherJob::write_message(std::byte* message) {
@@ -136,18 +134,16 @@ void AllGatherJob::wait_for_column(engine::Transport& transport) {
 
 // With two levels. The ranks of the node must have read what was in the memory before.
 void AllGatherJob::advance(engine::Transport& transport) {
-  guard_.run([&] {
-    wait_for_column(transport);
-    node_->wait_until_all_reached(transport, Phase::kFinished, NodeMemory::before(use_));
-    const int64_t floats = column_floats(node_->local_rank());
-    node_->choose_buffer(use_, floats);
-    std::byte* to = column_buffer(node_->local_rank());
-    for (const at::Tensor& message : placed_) {
-      std::memcpy(to, message.const_data_ptr(), message.numel());
-      to += message.numel();
-    }
-    node_->reach(Phase::kStaged, use_);
-  });
+  wait_for_column(transport);
+  node_->wait_until_all_reached(transport, Phase::kFinished, NodeMemory::before(use_));
+  const int64_t floats = column_floats(node_->local_rank());
+  node_->choose_buffer(use_, floats);
+  std::byte* to = column_buffer(node_->local_rank());
+  for (const at::Tensor& message : placed_) {
+    std::memcpy(to, message.const_data_ptr(), message.numel());
+    to += message.numel();
+  }
+  node_->reach(Phase::kStaged, use_);
 }
 
 // Takes the bytes that another rank of the node has put into its memory.
@@ -160,22 +156,20 @@ void AllGatherJob::take_column(int64_t local_rank) {
 }
 
 at::Tensor AllGatherJob::finish(engine::Transport& transport) {
-  guard_.run([&] {
-    if (!has_levels()) {
-      wait_for_column(transport);
+  if (!has_levels()) {
+    wait_for_column(transport);
+  }
+  for (size_t place = 0; place < column_.size(); ++place) {
+    take_message(column_[place], data_of(placed_[place]));
+  }
+  if (has_levels()) {
+    for (int64_t distance = 1; distance < node_->local_size(); ++distance) {
+      const int64_t local_rank = (node_->local_rank() + distance) % node_->local_size();
+      node_->wait_until_reached(transport, {Phase::kStaged, use_, local_rank});
+      take_column(local_rank);
     }
-    for (size_t place = 0; place < column_.size(); ++place) {
-      take_message(column_[place], data_of(placed_[place]));
-    }
-    if (has_levels()) {
-      for (int64_t distance = 1; distance < node_->local_size(); ++distance) {
-        const int64_t local_rank = (node_->local_rank() + distance) % node_->local_size();
-        node_->wait_until_reached(transport, {Phase::kStaged, use_, local_rank});
-        take_column(local_rank);
-      }
-      node_->reach(Phase::kFinished, use_);
-    }
-  });
+    node_->reach(Phase::kFinished, use_);
+  }
   guard_.end();
   call_ = {};
   if (failure_ || failed_) {

@@ -64,6 +64,7 @@ class NARROWCAST_EXPORT AllGatherJob final : public engine::Job {
   void advance(engine::Transport& transport) override;
   // Returns an undefined tensor.
   at::Tensor finish(engine::Transport& transport) override;
+  void give_up() override { guard_.give_up(); }
 
  private:
   bool has_levels() const { return node_ != nullptr; }

@@ -41,13 +41,11 @@ bool NodeAllGatherJob::is_ready() {
 
 void NodeAllGatherJob::start(engine::Transport& /*transport*/) {
   guard_.begin();
-  guard_.run([&] {
-    use_ = memory_.take_slot(kGatheredArray);
-    is_staged_ = false;
-    if (memory_.all_have_reached(Phase::kFinished, NodeMemory::before(use_))) {
-      stage();
-    }
-  });
+  use_ = memory_.take_slot(kGatheredArray);
+  is_staged_ = false;
+  if (memory_.all_have_reached(Phase::kFinished, NodeMemory::before(use_))) {
+    stage();
+  }
 }
 
 void NodeAllGatherJob::stage() {
@@ -58,24 +56,20 @@ void NodeAllGatherJob::stage() {
 }
 
 void NodeAllGatherJob::advance(engine::Transport& transport) {
-  guard_.run([&] {
-    if (!is_staged_) {
-      memory_.wait_until_all_reached(transport, Phase::kFinished, NodeMemory::before(use_));
-      stage();
-    }
-  });
+  if (!is_staged_) {
+    memory_.wait_until_all_reached(transport, Phase::kFinished, NodeMemory::before(use_));
+    stage();
+  }
 }
 
 // Each rank begins with the rank after it, so that not all of them read the same memory at once.
 at::Tensor NodeAllGatherJob::finish(engine::Transport& transport) {
-  guard_.run([&] {
-    for (int64_t distance = 1; distance < memory_.local_size(); ++distance) {
-      const int64_t local_rank = (memory_.local_rank() + distance) % memory_.local_size();
-      memory_.wait_until_reached(transport, {Phase::kStaged, use_, local_rank});
-      call_.take(local_rank, buffer_of(local_rank));
-    }
-    memory_.reach(Phase::kFinished, use_);
-  });
+  for (int64_t distance = 1; distance < memory_.local_size(); ++distance) {
+    const int64_t local_rank = (memory_.local_rank() + distance) % memory_.local_size();
+    memory_.wait_until_reached(transport, {Phase::kStaged, use_, local_rank});
+    call_.take(local_rank, buffer_of(local_rank));
+  }
+  memory_.reach(Phase::kFinished, use_);
   guard_.end();
   call_ = {};
   return {};

@@ -48,6 +48,7 @@ class NARROWCAST_EXPORT NodeAllGatherJob final : public engine::Job {
   void advance(engine::Transport& transport) override;
   // Returns an undefined tensor.
   at::Tensor finish(engine::Transport& transport) override;
+  void give_up() override { guard_.give_up(); }
 
  private:
   int64_t floats_of(int64_t local_rank) const;

@@ -92,9 +92,9 @@ at::Tensor LostInRounding::in_own_numbers() const {
 
 AllReduceArray::AllReduceArray(const AllReduceArrayOptions& options, std::shared_ptr<MessageMemory> memory)
     : options_(options),
-      has_levels_(goes_over_levels(options)),
       values_(at::zeros({options.numel}, options.dtype)),
-      exchange_(make_exchange(options, std::move(memory))) {
+      exchange_(make_exchange(options, std::move(memory))),
+      payload_bytes_(exchange_->payload_bytes()) {
   if (options.keeps_lost && codec::wire::rounds(options.format)) {
     lost_.emplace(layout_of(options), options.rank, values_, options.format);
   }

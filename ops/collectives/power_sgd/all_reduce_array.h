@@ -63,14 +63,14 @@ class AllReduceArray {
   // [numel]: this rank's values; after finish, the mean.
   const at::Tensor& values() const { return values_; }
 
-  int64_t payload_bytes() const { return exchange_->payload_bytes(); }
+  int64_t payload_bytes() const { return payload_bytes_; }
   int64_t advances() const { return exchange_->advances(); }
   bool is_ready() const { return exchange_->is_ready(); }
-  bool has_levels() const { return has_levels_; }
   void post_receives(engine::Transport& transport) { exchange_->post_receives(transport); }
   void start(engine::Transport& transport);
   void advance(engine::Transport& transport) { exchange_->advance(transport); }
   void finish(engine::Transport& transport) { exchange_->finish(transport); }
+  void give_up() { exchange_->give_up(); }
 
   // The format's rounding error after finish: [numel], expressed as an error of this rank's own numbers. Undefined for
   // fp32, and if keeps_lost is false.
@@ -78,9 +78,9 @@ class AllReduceArray {
 
  private:
   const AllReduceArrayOptions options_;
-  const bool has_levels_;
   const at::Tensor values_;
   const std::unique_ptr<AllReduceExchange> exchange_;
+  const int64_t payload_bytes_;
   std::optional<LostInRounding> lost_;
 };
 

@@ -44,8 +44,7 @@ PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankStat
                                            options_.alternates ? memory_->first : memory_->second)),
       p_(zeros(plan().p_numel, options_)),
       q_(zeros(plan().q_numel, options_)),
-      copy_(options_.needs_copy() ? zeros(plan().array_numel, options_) : at::Tensor()),
-      guard_(with_p_->has_levels() ? options_.nodes->memory : nullptr) {}
+      copy_(options_.needs_copy() ? zeros(plan().array_numel, options_) : at::Tensor()) {}
 
 PowerSgdJob::~PowerSgdJob() = default;
 
@@ -60,46 +59,43 @@ int64_t PowerSgdJob::advances() const {
 bool PowerSgdJob::is_ready() { return advanced_ < first().advances() && first().is_ready(); }
 
 void PowerSgdJob::start(engine::Transport& transport) {
-  guard_.begin();
   advanced_ = 0;
   is_poisoned_ = false;
-  guard_.run([&] {
-    first().post_receives(transport);
-    if (second() != nullptr) {
-      second()->post_receives(transport);
-    }
-    take_array();
-    take_factor();
-    send_first(transport);
-  });
+  first().post_receives(transport);
+  if (second() != nullptr) {
+    second()->post_receives(transport);
+  }
+  take_array();
+  take_factor();
+  send_first(transport);
 }
 
 void PowerSgdJob::advance(engine::Transport& transport) {
-  guard_.run([&] {
-    const int64_t of_first = first().advances();
-    if (advanced_ < of_first) {
-      first().advance(transport);
-    } else if (advanced_ == of_first) {
-      first().finish(transport);
-      send_second(transport);
-    } else {
-      second()->advance(transport);
-    }
-    ++advanced_;
-  });
+  const int64_t of_first = first().advances();
+  if (advanced_ < of_first) {
+    first().advance(transport);
+  } else if (advanced_ == of_first) {
+    first().finish(transport);
+    send_second(transport);
+  } else {
+    second()->advance(transport);
+  }
+  ++advanced_;
 }
 
 at::Tensor PowerSgdJob::finish(engine::Transport& transport) {
-  guard_.run([&] {
-    AllReduceArray& last = second() == nullptr ? first() : *second();
-    last.finish(transport);
-    look_at(last.values());
-    end_step();
-  });
-  guard_.end();
+  AllReduceArray& last = second() == nullptr ? first() : *second();
+  last.finish(transport);
+  look_at(last.values());
+  end_step();
   array_ = at::Tensor();
   matrices_.clear();
   return std::exchange(bucket_, {});
+}
+
+void PowerSgdJob::give_up() {
+  with_p_->give_up();
+  with_q_->give_up();
 }
 
 void PowerSgdJob::take_array() {

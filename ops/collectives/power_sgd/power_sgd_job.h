@@ -61,6 +61,7 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   void start(engine::Transport& transport) override;
   void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;
+  void give_up() override;
 
  private:
   LowRankBits bits() const { return options_.bits(); }
@@ -97,7 +98,6 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   std::vector<at::Tensor> matrices_;  // By batch.
   int64_t advanced_ = 0;
   bool is_poisoned_ = false;
-  node::FailureGuard guard_;
 };
 
 }  // namespace narrowcast::collectives

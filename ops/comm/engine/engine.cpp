@@ -159,6 +159,17 @@ namespace {
 
 using c10::ivalue::Future;
 
+// Runs a function of the job.
+template <class Function>
+decltype(auto) run_or_give_up(Job& job, const Function& function) {
+  try {
+    return function();
+  } catch (...) {
+    job.give_up();
+    throw;
+  }
+}
+
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -239,7 +250,7 @@ void Worker::start_queued() {
   if (!exchange) return;
   try {
     throw_if_failed(exchange->name);
-    exchange->job->start(exchange->transport);
+    run_or_give_up(*exchange->job, [&] { exchange->job->start(exchange->transport); });
     exchange->advances_left = exchange->job->advances();
   } catch (...) {
     exchange->error = std::current_exception();
@@ -261,7 +272,7 @@ void Worker::advance(InFlight& exchange) {
   --exchange.advances_left;
   try {
     throw_if_failed(exchange.name);
-    exchange.job->advance(exchange.transport);
+    run_or_give_up(*exchange.job, [&] { exchange.job->advance(exchange.transport); });
   } catch (...) {
     exchange.error = std::current_exception();
   }
@@ -305,7 +316,7 @@ void Worker::finish_oldest() {
 at::Tensor Worker::run_to_end(InFlight& exchange) const {
   throw_if_failed(exchange.name);
   if (exchange.error) std::rethrow_exception(exchange.error);
-  at::Tensor value = exchange.job->finish(exchange.transport);
+  at::Tensor value = run_or_give_up(*exchange.job, [&] { return exchange.job->finish(exchange.transport); });
   exchange.transport.wait_sends();
   return value;
 }

@@ -64,6 +64,10 @@ class Job {
 
   // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
+
+  // Called once after start, advance or finish has thrown. Tells ranks that wait for this one by other means than
+  // messages. The default does nothing.
+  virtual void give_up() {}
 };
 
 class Worker;

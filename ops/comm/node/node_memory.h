@@ -142,37 +142,26 @@ class NodeMemory {
   std::array<std::array<Buffer, kSlots>, kArrays> buffers_{};
 };
 
-// Gives up a node's memory if this rank's exchange fails, or is destroyed in progress, because ranks of the node may
-// wait for it.
+// Gives up a node's memory if this rank's exchange ends early, because ranks of the node may wait for it. An exchange
+// that fails calls give_up. One that is destroyed in progress, for instance after another exchange has failed, needs no
+// call.
 class FailureGuard {
  public:
   // `memory` is null if the exchange uses no node's memory.
   explicit FailureGuard(std::shared_ptr<NodeMemory> memory) : memory_(std::move(memory)) {}
-  ~FailureGuard() {
-    if (in_progress_) give_up();
-  }
+  ~FailureGuard() { give_up(); }
   FailureGuard(const FailureGuard&) = delete;
   FailureGuard& operator=(const FailureGuard&) = delete;
 
   void begin() { in_progress_ = true; }
   void end() { in_progress_ = false; }
 
-  // Runs a part of the exchange. Gives up and rethrows if it throws.
-  template <class Part>
-  void run(const Part& part) const {
-    try {
-      part();
-    } catch (...) {
-      give_up();
-      throw;
-    }
+  // Does nothing unless the exchange is in progress.
+  void give_up() {
+    if (std::exchange(in_progress_, false) && memory_ != nullptr) memory_->give_up();
   }
 
  private:
-  void give_up() const {
-    if (memory_ != nullptr) memory_->give_up();
-  }
-
   const std::shared_ptr<NodeMemory> memory_;
   bool in_progress_ = false;
 };

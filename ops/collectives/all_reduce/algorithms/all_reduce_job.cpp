@@ -61,31 +61,24 @@ AllReduceJob::AllReduceJob(AllReduceJobOptions options, const JobMemory& memory)
       narrow_(make_narrow_exchange(options_, memory.narrow)),
       exact_(options_.exact),
       exact_exchange_(make_exact_exchange(options_, exact_.values().numel(), memory.exact)),
-      guard_(has_levels(options_) ? options_.nodes->memory : nullptr) {}
-
-int64_t AllReduceJob::payload_bytes() const {
-  return narrow_->payload_bytes() + (exact_exchange_ == nullptr ? 0 : exact_exchange_->payload_bytes());
-}
+      payload_bytes_(narrow_->payload_bytes() + (exact_exchange_ == nullptr ? 0 : exact_exchange_->payload_bytes())) {}
 
 AllReduceJob::~AllReduceJob() = default;
 
 void AllReduceJob::start(engine::Transport& transport) {
-  guard_.begin();
   advanced_ = 0;
-  guard_.run([&] {
-    if (exact_exchange_ != nullptr) {
-      exact_.take_from(call_.array);
-      if (call_.residuals.carried.defined()) {
-        exact_.clear_in(call_.residuals.carried);  // Exact elements have no carried residual.
-      }
-      exact_exchange_->post_receives(transport);
+  if (exact_exchange_ != nullptr) {
+    exact_.take_from(call_.array);
+    if (call_.residuals.carried.defined()) {
+      exact_.clear_in(call_.residuals.carried);  // Exact elements have no carried residual.
     }
-    narrow_->post_receives(transport);
-    if (exact_exchange_ != nullptr) {
-      exact_exchange_->start(transport, {exact_.values(), {}, {}});
-    }
-    narrow_->start(transport, call_);
-  });
+    exact_exchange_->post_receives(transport);
+  }
+  narrow_->post_receives(transport);
+  if (exact_exchange_ != nullptr) {
+    exact_exchange_->start(transport, {exact_.values(), {}, {}});
+  }
+  narrow_->start(transport, call_);
 }
 
 int64_t AllReduceJob::advances() const {
@@ -100,26 +93,28 @@ bool AllReduceJob::is_ready() {
 }
 
 void AllReduceJob::advance(engine::Transport& transport) {
-  guard_.run([&] {
-    for (AllReduceExchange* const exchange : {exact_exchange_.get(), narrow_.get()}) {
-      if (exchange != nullptr && advanced_ < exchange->advances()) {
-        exchange->advance(transport);
-      }
+  for (AllReduceExchange* const exchange : {exact_exchange_.get(), narrow_.get()}) {
+    if (exchange != nullptr && advanced_ < exchange->advances()) {
+      exchange->advance(transport);
     }
-    ++advanced_;
-  });
+  }
+  ++advanced_;
 }
 
 at::Tensor AllReduceJob::finish(engine::Transport& transport) {
-  guard_.run([&] {
-    narrow_->finish(transport);
-    if (exact_exchange_ != nullptr) {
-      exact_exchange_->finish(transport);
-      exact_.put_back(call_.array);
-    }
-  });
-  guard_.end();
+  narrow_->finish(transport);
+  if (exact_exchange_ != nullptr) {
+    exact_exchange_->finish(transport);
+    exact_.put_back(call_.array);
+  }
   return std::exchange(call_, {}).array;
+}
+
+void AllReduceJob::give_up() {
+  narrow_->give_up();
+  if (exact_exchange_ != nullptr) {
+    exact_exchange_->give_up();
+  }
 }
 
 }  // namespace narrowcast::collectives

@@ -62,7 +62,7 @@ class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
   const std::vector<Segment>& exact() const { return exact_.segments(); }
 
   // Bytes that this rank sends per submission, to all peers together.
-  int64_t payload_bytes() const;
+  int64_t payload_bytes() const { return payload_bytes_; }
 
   std::string name() const override { return options_.name; }
   int64_t advances() const override;
@@ -70,15 +70,16 @@ class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
   void start(engine::Transport& transport) override;
   void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;
+  void give_up() override;
 
  private:
   const AllReduceJobOptions options_;
   const std::unique_ptr<AllReduceExchange> narrow_;
   ExactElements exact_;
   const std::unique_ptr<AllReduceExchange> exact_exchange_;  // Null without exact elements.
+  const int64_t payload_bytes_;
   AllReduceCall call_;
   int64_t advanced_ = 0;
-  node::FailureGuard guard_;
 };
 
 }  // namespace narrowcast::collectives

@@ -70,6 +70,9 @@ class AllReduceExchange {
   virtual void start(engine::Transport& transport, AllReduceCall call) = 0;
   virtual void advance(engine::Transport& /*transport*/) {}
   virtual void finish(engine::Transport& transport) = 0;
+
+  // See engine::Job.
+  virtual void give_up() {}
 };
 
 // Makes the exchange for `route`. Its messages lie in `memory`.

@@ -41,7 +41,8 @@ class TwoLevels final : public AllReduceExchange {
         segments_(cut(numel_, options.nodes->layout.segments())),
         weight_(weight_of_node(options.nodes->layout, options.nodes->layout.node_of(options.mean.rank))),
         chunks_(chunks_of_all(options)),
-        across_(make_across(options, std::move(memory))) {}
+        across_(make_across(options, std::move(memory))),
+        guard_(memory_) {}
 
   int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
 
@@ -50,6 +51,7 @@ class TwoLevels final : public AllReduceExchange {
   bool is_ready() override { return advanced_ == 0 && is_staged_ && memory_->all_have_reached(Phase::kStaged, use_); }
 
   void post_receives(engine::Transport& transport) override {
+    guard_.begin();
     use_ = memory_->take_slot(array_);
     advanced_ = 0;
     is_staged_ = false;
@@ -86,7 +88,11 @@ class TwoLevels final : public AllReduceExchange {
     memory_->reach(Phase::kFinished, use_);
     call_.residuals.take_carried(call_.array);
     call_ = {};
+    guard_.end();
   }
+
+  // Also after finish: the job has failed, and ranks of the node would wait for its next submission.
+  void give_up() override { memory_->give_up(); }
 
  private:
   int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
@@ -294,6 +300,7 @@ class TwoLevels final : public AllReduceExchange {
   int64_t advanced_ = 0;
   bool is_staged_ = false;
   std::vector<int64_t> gathered_;  // Number of each owner's chunks that are in the array.
+  node::FailureGuard guard_;
 };
 
 }  // namespace
