@@ -40,7 +40,6 @@ EncodedAllReduceHook::EncodedAllReduceHook(const HookRow& row, const HookOptions
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::runHook(c10d::GradBucket& bucket) {
-  check_bucket(name(), bucket, options_.device);
   const bool needs_parameters = options_.wire.error_feedback || options_.wire.exempt_one_dimensional;
   const ParameterSegments parameters = needs_parameters ? layout_of(bucket) : ParameterSegments{};
   return bucket.getBuffer().is_cpu() ? run_on_engine(bucket, parameters) : run_on_stream(bucket, parameters);
@@ -51,8 +50,8 @@ c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_engine(cons
   Scratch& scratch = scratch_of(bucket, parameters);
   scratch.last.wait();
   scratch.job->set_call(make_call(bucket, parameters));
-  count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message_bytes(bucket, parameters)});
-  return scratch.last.set(engine_.get().submit(scratch.job));
+  count_exchange(bucket, scratch.bytes);
+  return scratch.last.set(scratch.engine->submit(scratch.job));
 }
 
 // A variable format deals out the elements of a bucket, and its residuals count in that order. Shards are runs of
@@ -79,10 +78,11 @@ std::string EncodedAllReduceHook::nodes() const { return codec_ ? "" : nodes_tex
 // All buffers are created, used and released on the bucket's stream; a residual may come from another bucket's stream.
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_stream(const c10d::GradBucket& bucket,
                                                                             const ParameterSegments& parameters) {
+  check_bucket(name(), bucket, options_.device);
   const auto enqueue = [&] {
-    collectives::StreamAllReduce& mean = mean_of(bucket, parameters);
-    mean.enqueue(make_call(bucket, parameters));
-    count_exchange(bucket, {.payload = mean.payload_bytes(), .message = message_bytes(bucket, parameters)});
+    StreamScratch& scratch = stream_scratch_of(bucket, parameters);
+    scratch.mean->enqueue(make_call(bucket, parameters));
+    count_exchange(bucket, scratch.bytes);
     return bucket.getBuffer();
   };
   const size_t place = HookStreams::place_of(bucket.getIndex());
@@ -100,14 +100,13 @@ void EncodedAllReduceHook::run_between_steps(const at::Tensor& tensor, const std
 }
 
 // A codec has channels, or one channel for the whole bucket.
-int64_t EncodedAllReduceHook::message_bytes(const c10d::GradBucket& bucket, const ParameterSegments& parameters) const {
-  const int64_t numel = bucket.getBuffer().numel();
+int64_t EncodedAllReduceHook::message_bytes(int64_t numel, const std::vector<collectives::Segment>& exact) const {
   if (codec_) {
     return collectives::affine_message_bytes(numel, options_.channel_size.value_or(std::max<int64_t>(1, numel)));
   }
   int64_t exempt = 0;
-  for (const ParameterSegment& parameter : parameters) {
-    exempt += options_.wire.exempt_one_dimensional && parameter.one_dimensional ? parameter.segment.numel : 0;
+  for (const collectives::Segment& segment : exact) {
+    exempt += segment.numel;
   }
   return encoded_size(numel, options_.wire.format.value()) + encoded_size(exempt, WireFormat::kFp32);
 }
@@ -144,28 +143,39 @@ collectives::AllReduceJobOptions EncodedAllReduceHook::job_options(const c10d::G
 EncodedAllReduceHook::Scratch& EncodedAllReduceHook::scratch_of(const c10d::GradBucket& bucket,
                                                                 const ParameterSegments& parameters) {
   const auto exact = exact_segments(parameters);
-  const auto make_job = [&] { return std::make_shared<AllReduceJob>(job_options(bucket, exact), memory_); };
-  Scratch& scratch = scratch_.get(bucket, [&] { return Scratch{make_job(), {}}; });
+  const auto make_job = [&](Scratch& scratch) {
+    scratch.job = std::make_shared<AllReduceJob>(job_options(bucket, exact), memory_);
+    scratch.bytes = {scratch.job->payload_bytes(), message_bytes(bucket.getBuffer().numel(), exact)};
+  };
+  Scratch& scratch = scratch_.get(bucket, [&] {
+    check_bucket(name(), bucket, options_.device);
+    Scratch made;
+    made.engine = &engine_.get();
+    make_job(made);
+    return made;
+  });
   if (scratch.job->exact() != exact) {  // The bucket was rebuilt with the same size.
-    scratch.job = make_job();
+    make_job(scratch);
   }
   return scratch;
 }
 
-collectives::StreamAllReduce& EncodedAllReduceHook::mean_of(const c10d::GradBucket& bucket,
-                                                            const ParameterSegments& parameters) {
+EncodedAllReduceHook::StreamScratch& EncodedAllReduceHook::stream_scratch_of(const c10d::GradBucket& bucket,
+                                                                             const ParameterSegments& parameters) {
   const auto exact = exact_segments(parameters);
-  const auto make_mean = [&] {
+  const auto make = [&] {
     const auto& workspace = workspaces_.at(HookStreams::place_of(bucket.getIndex()));
-    return std::make_unique<collectives::StreamAllReduce>(
+    auto mean = std::make_unique<collectives::StreamAllReduce>(
         collectives::StreamRanks{options_.process_group, groups_, order_}, job_options(bucket, exact),
         bucket.getBuffer().device(), workspace);
+    const ExchangedBytes bytes{mean->payload_bytes(), message_bytes(bucket.getBuffer().numel(), exact)};
+    return StreamScratch{std::move(mean), bytes};
   };
-  auto& mean = means_.get(bucket, make_mean);
-  if (mean->exact() != exact) {
-    mean = make_mean();
+  StreamScratch& scratch = stream_scratch_.get(bucket, make);
+  if (scratch.mean->exact() != exact) {
+    scratch = make();
   }
-  return *mean;
+  return scratch;
 }
 
 std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookRow& row, const HookOptions& options) {

@@ -59,18 +59,26 @@ class EncodedAllReduceHook : public TableHook {
 
  private:
   using Future = c10::ivalue::Future;
+  // State of a bucket on the CPU, kept from step to step.
   struct Scratch {
+    engine::Engine* engine = nullptr;  // That of engine_.
     std::shared_ptr<collectives::AllReduceJob> job;
+    ExchangedBytes bytes;
     LastExchange last;
+  };
+  // State of a bucket on a GPU, kept likewise.
+  struct StreamScratch {
+    std::unique_ptr<collectives::StreamAllReduce> mean;
+    ExchangedBytes bytes;
   };
   c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
   c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
-  int64_t message_bytes(const c10d::GradBucket& bucket, const ParameterSegments& parameters) const;
+  int64_t message_bytes(int64_t numel, const std::vector<collectives::Segment>& exact) const;
   std::vector<collectives::Segment> exact_segments(const ParameterSegments& parameters) const;
   collectives::AllReduceJobOptions job_options(const c10d::GradBucket& bucket,
                                                std::vector<collectives::Segment> exact) const;
   Scratch& scratch_of(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
-  collectives::StreamAllReduce& mean_of(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+  StreamScratch& stream_scratch_of(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
 
   const HookOptions options_;
   const collectives::AllReduceCodecFactory codec_;
@@ -85,7 +93,7 @@ class EncodedAllReduceHook : public TableHook {
   std::array<std::shared_ptr<collectives::StreamWorkspace>, HookStreams::kCount> workspaces_;
   const std::shared_ptr<collectives::CollectiveOrder> order_ = std::make_shared<collectives::CollectiveOrder>();
   const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
-  PerBucket<std::unique_ptr<collectives::StreamAllReduce>> means_;
+  PerBucket<StreamScratch> stream_scratch_;
   NewBuckets new_buckets_;
 };
 

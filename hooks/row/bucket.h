@@ -130,8 +130,9 @@ class NewBuckets {
 };
 
 // Per-bucket scratch from step to step, so that a running training allocates nothing: one Scratch per bucket index. The
-// Reducer rebuilds its buckets after the first step. A bucket of another size, dtype or device then gets a new Scratch,
-// and entries of buckets that no longer exist are removed.
+// Reducer rebuilds its buckets after the first step. A bucket of another size, dtype, device or memory format then gets
+// a new Scratch, and entries of buckets that no longer exist are removed. So a bucket that was checked when its Scratch
+// was made need not be checked again.
 template <class Scratch>
 class PerBucket {
  public:
@@ -146,7 +147,9 @@ class PerBucket {
       found = entries_.end();
     }
     if (found == entries_.end()) {
-      found = entries_.emplace(bucket.getIndex(), Entry{buffer.numel(), buffer.options(), make()}).first;
+      found =
+          entries_.emplace(bucket.getIndex(), Entry{buffer.numel(), buffer.options(), is_contiguous(buffer), make()})
+              .first;
     }
     return found->second.scratch;
   }
@@ -155,12 +158,17 @@ class PerBucket {
   struct Entry {
     int64_t numel;
     at::TensorOptions options;
+    bool contiguous;
     Scratch scratch;
 
     bool fits(const at::Tensor& buffer) const {
-      return numel == buffer.numel() && options.dtype() == buffer.dtype() && options.device() == buffer.device();
+      return numel == buffer.numel() && options.dtype() == buffer.dtype() && options.device() == buffer.device() &&
+             options.layout() == buffer.layout() && contiguous == is_contiguous(buffer);
     }
   };
+  static bool is_contiguous(const at::Tensor& buffer) {
+    return buffer.layout() == at::kStrided && buffer.is_contiguous();
+  }
   std::map<size_t, Entry> entries_;
 };
 
