@@ -203,52 +203,57 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::average(const c10d::GradBu
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c10d::GradBucket& bucket) {
-  collectives::PowerSgdJobOptions job = job_options(bucket);
-  const int64_t message = bytes_of_message(job);
   Scratch& scratch = scratch_.get(bucket, [] { return Scratch(); });
   scratch.last.wait();
-  const auto state = state_of(bucket, job);
+  const auto [plan, state] = state_of(bucket);
   if (scratch.job == nullptr || scratch.job->state() != state) {
+    collectives::PowerSgdJobOptions job = job_options(bucket, plan);
+    scratch.message_bytes = bytes_of_message(job);
     scratch.job = std::make_shared<PowerSgdJob>(std::move(job), state, memory_);
   }
   scratch.job->set_bucket(bucket.getBuffer());
-  count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message});
+  count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = scratch.message_bytes});
   return scratch.last.set(engine_.get().submit(scratch.job));
 }
 
 // All kept tensors are created and used on the hook's stream.
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c10d::GradBucket& bucket) {
   return stream_.run(bucket.getBuffer(), [&] {
-    collectives::PowerSgdJobOptions job = job_options(bucket);
-    const int64_t message = bytes_of_message(job);
-    const auto state = state_of(bucket, job);
-    auto& stream = streams_.get(bucket, [] { return std::unique_ptr<collectives::PowerSgdStream>(); });
-    if (stream == nullptr || stream->state() != state) {
-      const collectives::StreamRanks ranks{options_.process_group, groups_};
-      stream = std::make_unique<collectives::PowerSgdStream>(ranks, std::move(job), bucket.getBuffer().device(), state,
-                                                             memory_);
+    const auto [plan, state] = state_of(bucket);
+    StreamScratch& scratch = stream_scratch_.get(bucket, [] { return StreamScratch(); });
+    if (scratch.stream == nullptr || scratch.stream->state() != state) {
+      collectives::PowerSgdJobOptions job = job_options(bucket, plan);
+      scratch.message_bytes = bytes_of_message(job);
+      scratch.stream =
+          std::make_unique<collectives::PowerSgdStream>(collectives::StreamRanks{options_.process_group, groups_},
+                                                        std::move(job), bucket.getBuffer().device(), state, memory_);
     }
-    count_exchange(bucket, {.payload = stream->payload_bytes(), .message = message});
-    stream->enqueue(bucket.getBuffer());
+    count_exchange(bucket, {.payload = scratch.stream->payload_bytes(), .message = scratch.message_bytes});
+    scratch.stream->enqueue(bucket.getBuffer());
     return bucket.getBuffer();
   });
 }
 
-std::shared_ptr<collectives::LowRankState> PowerSgdHook::state_of(const c10d::GradBucket& bucket,
-                                                                  const collectives::PowerSgdJobOptions& job) {
-  return states_.state_of(bucket, layout_of(bucket), job.plan, job.arithmetic_dtype());
+PowerSgdStates::BucketState PowerSgdHook::state_of(const c10d::GradBucket& bucket) {
+  const auto plan = [&] {
+    const int64_t numel = bucket.getBuffer().numel();
+    const PowerSgdOptions& options = options_.power_sgd;
+    return row().compresses_buckets()
+               ? collectives::plan_of_square(numel, rank())
+               : collectives::plan_by_layer(numel, shaped_segments(bucket), {rank(), options.min_rate, options.batch});
+  };
+  return states_.state_of(bucket, layout_of(bucket), collectives::arithmetic_dtype(bucket.getBuffer().scalar_type()),
+                          plan);
 }
 
-collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket& bucket) const {
+collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket& bucket,
+                                                          const CompressionPlan& plan) const {
   const PowerSgdOptions& options = options_.power_sgd;
-  const int64_t numel = bucket.getBuffer().numel();
   return {.name = c10::str(name(), " of bucket ", bucket.getIndex()),
           .rank = options_.process_group->getRank(),
           .world_size = options_.process_group->getSize(),
           .bucket_dtype = bucket.getBuffer().scalar_type(),
-          .plan = row().compresses_buckets() ? collectives::plan_of_square(numel, rank())
-                                             : collectives::plan_by_layer(numel, shaped_segments(bucket),
-                                                                          {rank(), options.min_rate, options.batch}),
+          .plan = plan,
           .epsilon = row().compresses_buckets() ? 0 : options.epsilon,
           .averaged_memory = options.memory == PowerSgdMemory::kAveraged,
           .warm_start = options.warm_start,

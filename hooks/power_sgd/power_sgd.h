@@ -54,16 +54,23 @@ class PowerSgdHook final : public TableHook {
 
  private:
   using Future = c10::ivalue::Future;
+  // State of a bucket on the CPU, kept from step to step.
   struct Scratch {
     std::shared_ptr<collectives::PowerSgdJob> job;
+    int64_t message_bytes = 0;
     LastExchange last;
+  };
+  // State of a bucket on a GPU, kept likewise.
+  struct StreamScratch {
+    std::unique_ptr<collectives::PowerSgdStream> stream;
+    int64_t message_bytes = 0;
   };
   c10::intrusive_ptr<Future> average(const c10d::GradBucket& bucket);
   c10::intrusive_ptr<Future> compress_on_engine(const c10d::GradBucket& bucket);
   c10::intrusive_ptr<Future> compress_on_stream(const c10d::GradBucket& bucket);
-  std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
-                                                      const collectives::PowerSgdJobOptions& job);
-  collectives::PowerSgdJobOptions job_options(const c10d::GradBucket& bucket) const;
+  PowerSgdStates::BucketState state_of(const c10d::GradBucket& bucket);
+  collectives::PowerSgdJobOptions job_options(const c10d::GradBucket& bucket,
+                                              const collectives::CompressionPlan& plan) const;
   int64_t rank() const { return options_.power_sgd.rank.value(); }
 
   const HookOptions options_;
@@ -76,7 +83,7 @@ class PowerSgdHook final : public TableHook {
   HookStream stream_;
   // For buckets on a GPU:
   const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
-  PerBucket<std::unique_ptr<collectives::PowerSgdStream>> streams_;
+  PerBucket<StreamScratch> stream_scratch_;
   int64_t iterations_ = 0;
 };
 

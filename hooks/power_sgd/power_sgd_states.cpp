@@ -55,33 +55,34 @@ at::Tensor checked_residual(const HookState& state, const std::string& name, int
 
 }  // namespace
 
-std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& bucket, const ParameterSegments& layout,
-                                                       const CompressionPlan& plan, at::ScalarType dtype) {
+PowerSgdStates::BucketState PowerSgdStates::state_of(const c10d::GradBucket& bucket, const ParameterSegments& layout,
+                                                     at::ScalarType dtype,
+                                                     const std::function<CompressionPlan()>& plan) {
   const size_t index = bucket.getIndex();
-  Entry wanted{layout, plan, at::TensorOptions(dtype).device(bucket.getBuffer().device()), nullptr};
+  const at::TensorOptions numbers = at::TensorOptions(dtype).device(bucket.getBuffer().device());
+  const auto fits = [&](const Entry& entry) {
+    return entry.layout == layout && entry.plan.numel == bucket.getBuffer().numel() &&
+           entry.numbers.dtype() == numbers.dtype() && entry.numbers.device() == numbers.device();
+  };
   auto found = entries_.find(index);
-  if (found != entries_.end() && !fits(found->second, wanted)) {
+  if (found != entries_.end() && !fits(found->second)) {
     // Buckets before this one already have their new layout, and may be in flight.
     std::for_each(found, entries_.end(), [&](const auto& entry) { retire(entry.second); });
     entries_.erase(found, entries_.end());
     found = entries_.end();
   }
   if (found == entries_.end()) {
-    take_up(wanted, index);
-    wanted.parameters = weak_references(bucket.getParameters());
-    found = entries_.emplace(index, std::move(wanted)).first;
+    Entry entry{layout, plan(), numbers, nullptr};
+    take_up(entry, index);
+    entry.parameters = weak_references(bucket.getParameters());
+    found = entries_.emplace(index, std::move(entry)).first;
   }
   if (bucket.isLast()) {
     entries_.erase(entries_.upper_bound(index), entries_.end());
     by_parameter_.clear();  // Removes parameters that are no longer in any bucket.
     by_bucket_.clear();
   }
-  return found->second.state;
-}
-
-bool PowerSgdStates::fits(const Entry& entry, const Entry& wanted) const {
-  return entry.layout == wanted.layout && entry.plan.numel == wanted.plan.numel &&
-         entry.numbers.dtype() == wanted.numbers.dtype() && entry.numbers.device() == wanted.numbers.device();
+  return {found->second.plan, found->second.state};
 }
 
 void PowerSgdStates::retire(const Entry& old) {

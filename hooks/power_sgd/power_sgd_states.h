@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,10 +34,15 @@ class PowerSgdStates {
   };
   explicit PowerSgdStates(const Options& options) : options_(options) {}
 
-  // The state of the hook's next bucket. The bucket has `layout`, is compressed according to `plan` in arithmetic of
-  // `dtype`, and the state is on its device. Returns the same object as long as these stay the same.
-  std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket, const ParameterSegments& layout,
-                                                      const collectives::CompressionPlan& plan, at::ScalarType dtype);
+  struct BucketState {
+    const collectives::CompressionPlan& plan;
+    std::shared_ptr<collectives::LowRankState> state;
+  };
+
+  // The state of the hook's next bucket. The bucket has `layout`, its arithmetic uses `dtype`, and the state is on its
+  // device. Returns the same state as long as these stay the same; otherwise plan() returns how to compress the bucket.
+  BucketState state_of(const c10d::GradBucket& bucket, const ParameterSegments& layout, at::ScalarType dtype,
+                       const std::function<collectives::CompressionPlan()>& plan);
 
   // To be called between steps. Covers every parameter that is in a bucket, or whose loaded state no bucket has taken
   // yet. Tensors have the arithmetic's dtype. Names are:
@@ -88,7 +94,6 @@ class PowerSgdStates {
     States state;
     WeakParameters parameters = {};  // The identities in `layout` stay unique.
   };
-  bool fits(const Entry& entry, const Entry& wanted) const;
   void retire(const Entry& old);
   void take_up(Entry& entry, size_t index);
   void add_waiting(const ParameterNames& names, HookState& state) const;

@@ -29,6 +29,11 @@ inline LowRankProduct product_of(Factor which, const at::Tensor& factor, const a
   return which == Factor::kP ? LowRankProduct{factor, other} : LowRankProduct{other, factor};
 }
 
+// float64 for a float64 bucket, else float32.
+inline at::ScalarType arithmetic_dtype(at::ScalarType bucket_dtype) {
+  return bucket_dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 struct PowerSgdJobOptions {
   std::string name = {};  // The exchange's name in errors.
   int64_t rank = 0;
@@ -46,8 +51,7 @@ struct PowerSgdJobOptions {
   std::shared_ptr<const node::FoundNodes> nodes = nullptr;  // See AllReduceArrayOptions.
 
   LowRankBits bits() const { return averaged_memory ? LowRankBits::kOfPyTorch : LowRankBits::kOfAnyMachine; }
-  // float64 for a float64 bucket, else float32.
-  at::ScalarType arithmetic_dtype() const { return bucket_dtype == at::kDouble ? at::kDouble : at::kFloat; }
+  at::ScalarType arithmetic_dtype() const { return collectives::arithmetic_dtype(bucket_dtype); }
   // Whether matrices are taken from a copy of the bucket, because the dtype or the size of the arithmetic differs.
   bool needs_copy() const { return plan.is_padded() || bucket_dtype != arithmetic_dtype(); }
 };
