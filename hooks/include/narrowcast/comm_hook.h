@@ -72,11 +72,14 @@ enum class ShardRounding {
 // A DDP communication hook. Given a bucket of this rank's gradients it returns a future of the bucket averaged over the
 // ranks, in the bucket's dtype and shape.
 //
-// Threads: runHook is called on the thread of the backward pass, for the buckets in the same order on all ranks. It
-// must not block on other ranks, with one exception: while a bucket of the same number is in flight, it may wait for
-// the future of that bucket. A callback of a future must not block on other ranks, nor call runHook. All other
-// functions are called between steps, by one thread at a time, except payload_bytes_sent(), which any thread may call
-// at any time. A future may be completed on any thread.
+// Threads: runHook is called on the thread of the backward pass. It must not block on other ranks, with one exception:
+// while a bucket of the same number is in flight, it may wait for the future of that bucket. A callback of a future
+// must not block on other ranks, nor call runHook. All other functions are called between steps, by one thread at a
+// time, except payload_bytes_sent(), which any thread may call at any time. A future may be completed on any thread.
+//
+// Order: runHook is called for the buckets in the same order on all ranks. It must start its exchanges, or submit them
+// to a queue that keeps their order, before it returns: then all ranks have the same order of exchanges. Futures may be
+// completed in any order.
 //
 // Life time: a hook is made after its process group. It is destroyed after its last future is complete, and before the
 // group; a future's callback must not own the hook. The bucket passed to runHook lives until runHook returns, its
