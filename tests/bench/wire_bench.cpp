@@ -263,7 +263,7 @@ struct BucketShard {
         segment{array, collectives::cut(kNumel, 2)[1], nullptr, collectives::ElementOrder::of(format, kNumel)},
         sent(encoded_size(segment.range.numel, format)),
         received(encoded_size(segment.range.numel, format)) {
-    collectives::wire_codec(format, at::kCPU).encode({}, segment, sent.data());
+    collectives::make_wire_codec(format, at::kCPU)->encode({}, segment, sent.data());
     std::copy_n(sent.data(), sent.size(), received.data());
   }
 
@@ -293,18 +293,18 @@ bool measure_segments() {
       of_format.push_back({name_of(kernel, format), gigabytes, [&shards, run] { std::ranges::for_each(shards, run); }});
     };
     add("encode", [=](BucketShard& shard) {
-      collectives::wire_codec(format, at::kCPU).encode({}, shard.segment, shard.sent.data());
+      collectives::make_wire_codec(format, at::kCPU)->encode({}, shard.segment, shard.sent.data());
     });
     add("encode at random", [=](BucketShard& shard) {
-      collectives::wire_codec(format, at::kCPU).encode({true, 1, 2, 0}, shard.segment, shard.sent.data());
+      collectives::make_wire_codec(format, at::kCPU)->encode({true, 1, 2, 0}, shard.segment, shard.sent.data());
     });
     add("average", [=](BucketShard& shard) {
-      collectives::wire_codec(format, at::kCPU)
-          .average_and_encode({}, {shard.received.data(), nullptr}, shard.segment, nullptr, shard.sent.data());
+      collectives::make_wire_codec(format, at::kCPU)
+          ->average_and_encode({}, {shard.received.data(), nullptr}, shard.segment, nullptr, shard.sent.data());
     });
     add("decode", [=](BucketShard& shard) {
-      collectives::wire_codec(format, at::kCPU)
-          .decode(shard.received.data(), {shard.decoded, shard.segment.range, nullptr, shard.segment.order});
+      collectives::make_wire_codec(format, at::kCPU)
+          ->decode(shard.received.data(), {shard.decoded, shard.segment.range, nullptr, shard.segment.order});
     });
     take_turns(of_format);
     entries.insert(entries.end(), of_format.begin(), of_format.end());

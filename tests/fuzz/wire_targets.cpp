@@ -49,9 +49,9 @@ void read_message(std::string_view input, WireFormat format) {
   const uint8_t* const bytes = message.const_data_ptr<uint8_t>();
   const at::Tensor mean = at::empty_like(message);
   const collectives::ArraySegment segment{decoded, {0, numel}, nullptr};
-  collectives::wire_codec(format, at::kCPU)
-      .average_and_encode({}, {bytes, nullptr, bytes}, segment, nullptr, mean.mutable_data_ptr<uint8_t>());
-  collectives::wire_codec(format, at::kCPU).average({bytes, nullptr, bytes}, segment);
+  collectives::make_wire_codec(format, at::kCPU)
+      ->average_and_encode({}, {bytes, nullptr, bytes}, segment, nullptr, mean.mutable_data_ptr<uint8_t>());
+  collectives::make_wire_codec(format, at::kCPU)->average({bytes, nullptr, bytes}, segment);
   decode(mean, format, numel);
 }
 

@@ -22,7 +22,7 @@ ReduceScatterJob::ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t wor
     : call_(std::move(call)),
       rank_(rank),
       ranks_(world_size),
-      codec_(wire_codec(call_.format, at::kCPU)),
+      codec_(make_wire_codec(call_.format, at::kCPU)),
       chunks_(chunks_of(call_, world_size)) {
   for (const Segment& chunk : chunks_) {
     const int64_t bytes = encoded_size(chunk.numel, call_.format);
@@ -58,7 +58,7 @@ void ReduceScatterJob::post_receives(engine::Transport& transport) {
 }
 
 void ReduceScatterJob::encode(size_t chunk, int64_t rank, const at::Tensor& message) const {
-  codec_.encode({}, {call_.part_for(rank), chunks_[chunk]}, message.mutable_data_ptr<uint8_t>());
+  codec_->encode({}, {call_.part_for(rank), chunks_[chunk]}, message.mutable_data_ptr<uint8_t>());
 }
 
 at::Tensor ReduceScatterJob::finish(engine::Transport& transport) {
@@ -71,7 +71,7 @@ at::Tensor ReduceScatterJob::finish(engine::Transport& transport) {
     for (int64_t rank = 0; rank < ranks_; ++rank) {
       parts.push_back(received(chunk, rank).const_data_ptr<uint8_t>());
     }
-    codec_.reduce(parts, {call_.shard, chunks_[chunk]}, call_.reduction);
+    codec_->reduce(parts, {call_.shard, chunks_[chunk]}, call_.reduction);
   }
   return call_.shard;
 }

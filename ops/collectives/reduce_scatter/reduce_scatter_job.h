@@ -62,7 +62,7 @@ class ReduceScatterJob final : public engine::Job {
   const ReduceScatter call_;
   const int64_t rank_;
   const int64_t ranks_;
-  const WireCodec& codec_;
+  const std::unique_ptr<const WireCodec> codec_;
   const std::vector<Segment> chunks_;  // The chunks of a shard.
   MessageLayout layout_;
   std::vector<size_t> sent_;      // Indices into layout_: by chunk, then by rank. The entry of this rank is empty.

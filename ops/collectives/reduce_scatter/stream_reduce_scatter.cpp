@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,11 @@ void enqueue_reduce_scatter(const ReduceScatter& call, const c10::intrusive_ptr<
     return;
   }
   const int64_t ranks = group->getSize();
-  const WireCodec& codec = wire_codec(call.format, call.shard.device().type());
+  const std::unique_ptr<const WireCodec> codec = make_wire_codec(call.format, call.shard.device().type());
   const int64_t slot = slot_bytes(encoded_size(numel, call.format));
   at::Tensor sent = at::empty({ranks * slot}, call.shard.options().dtype(at::kByte));
   at::Tensor received = at::empty_like(sent);
-  encode_parts(codec, call, ranks, slot, sent.mutable_data_ptr<uint8_t>());
+  encode_parts(*codec, call, ranks, slot, sent.mutable_data_ptr<uint8_t>());
   std::vector<int64_t> sizes_sent(ranks, slot);
   std::vector<int64_t> sizes_received = sizes_sent;
   with_backend_errors(group->getRank(), std::string("all-to-all of shards of ") + kQuantizedReduceScatter,
@@ -49,7 +50,7 @@ void enqueue_reduce_scatter(const ReduceScatter& call, const c10::intrusive_ptr<
   for (int64_t rank = 0; rank < ranks; ++rank) {
     parts.push_back(received.const_data_ptr<uint8_t>() + rank * slot);
   }
-  codec.reduce(parts, {call.shard, {0, numel}}, call.reduction);
+  codec->reduce(parts, {call.shard, {0, numel}}, call.reduction);
 }
 
 }  // namespace narrowcast::collectives

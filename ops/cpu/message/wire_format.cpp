@@ -5,14 +5,35 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <type_traits>
+#include <tuple>
 
 #include <narrowcast/wire_format.h>
-#include "ops/cpu/message/messages.h"
+#include "ops/codec/wire_format.h"
+#include "ops/cpu/variable/variable_message.h"
+#include "ops/cpu/wire/wire_kernels.h"
 #include "ops/operators/meta.h"
 
 namespace narrowcast::cpu {
 namespace {
+
+int bits_of(WireFormat format) { return static_cast<int>(codec::wire::code_bits(format)); }
+
+template <class T>
+void encode_fixed(WireFormat format, const Rounding& rounding, WireInput<T> input, uint8_t* message) {
+  const WireKernels& kernels = wire_kernels(format);
+  const auto encode = std::get<WireEncode<T>>(kernels.encode);
+  for_wire_parts(input.n, [&](int64_t first, int64_t n) {
+    encode({input.x + first, n}, rounding.at(first), message + kernels.first_byte(first));
+  });
+}
+
+template <class T>
+void encode_variable(WireFormat format, const Rounding& rounding, WireInput<T> input, uint8_t* message) {
+  VariableWriter writer(bits_of(format), rounding, input.n, message);
+  for_wire_parts(input.n, [&](int64_t first, int64_t n) { writer.measure(first, WireInput<T>{input.x + first, n}); });
+  writer.settle();
+  for_wire_parts(input.n, [&](int64_t first, int64_t n) { writer.write(first, WireInput<T>{input.x + first, n}); });
+}
 
 at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::optional<int64_t> seed, int64_t step,
                   int64_t offset) {
@@ -25,15 +46,8 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
   meta::visit_float(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const auto* const elements = source.const_data_ptr<T>();
-    visit_messages(format, [&](const auto& messages) {
-      using Messages = std::decay_t<decltype(messages)>;
-      auto writer = messages.writer(rounding, x.numel(), message);
-      write_parts<Messages>(
-          writer, [&](const auto& body) { for_wire_parts(x.numel(), body); },
-          [&](int64_t first, int64_t n) {
-            return WireInput<T>{elements + first, n};
-          });
-    });
+    codec::wire::is_variable(format) ? encode_variable<T>(format, rounding, {elements, x.numel()}, message)
+                                     : encode_fixed<T>(format, rounding, {elements, x.numel()}, message);
   });
   return bytes;
 }
@@ -44,10 +58,15 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::Sy
   const at::Tensor source = bytes.contiguous();
   const auto* const message = source.const_data_ptr<uint8_t>();
   auto* const out = decoded.mutable_data_ptr<float>();
-  visit_messages(format, [&](const auto& messages) {
-    const auto reader = messages.reader(message, decoded.numel());
+  if (codec::wire::is_variable(format)) {
+    const VariableReader reader(bits_of(format), message, decoded.numel());
     for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) { reader.decode(first, {out + first, n}); });
-  });
+  } else {
+    const WireKernels& kernels = wire_kernels(format);
+    for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) {
+      kernels.decode(message + kernels.first_byte(first), n, out + first);
+    });
+  }
   return decoded;
 }
 

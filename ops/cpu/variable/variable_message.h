@@ -107,28 +107,4 @@ class VariableRankReader {
   const Reduction reduction_;
 };
 
-// The messages of one variable format.
-class VariableMessages {
- public:
-  using Writer = VariableWriter;
-
-  // See FixedMessages.
-  static constexpr bool kMeasured = true;
-  static constexpr bool kTakesAnyOrder = true;
-
-  explicit VariableMessages(WireFormat format) : bits_(static_cast<int>(codec::wire::code_bits(format))) {}
-
-  VariableWriter writer(const Rounding& rounding, int64_t n, uint8_t* bytes) const {
-    return {bits_, rounding, n, bytes};
-  }
-  VariableReader reader(const uint8_t* bytes, int64_t n) const { return {bits_, bytes, n}; }
-  VariableRankReader rank_reader(const std::vector<const uint8_t*>& messages, int64_t n,
-                                 Reduction reduction = Reduction::kMean) const {
-    return {bits_, messages, n, reduction};
-  }
-
- private:
-  const int bits_;
-};
-
 }  // namespace narrowcast::cpu

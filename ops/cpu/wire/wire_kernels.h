@@ -3,7 +3,8 @@
 // codec::wire::encode and decode.
 //
 // Each kernel runs on the calling thread. To use more threads, split the work at multiples of kWireGrain elements,
-// which begin a block in every format, as for_wire_parts does, and use fixed_message.h. Pointers need no alignment,
+// which begin a block in every format, as for_wire_parts does: a part's message begins at WireKernels::first_byte of
+// the array's message. Pointers need no alignment,
 // must not overlap unless stated otherwise, and may be null if the size is 0. n >= 0. Messages of n elements have
 // codec::wire::encoded_size bytes.
 #pragma once

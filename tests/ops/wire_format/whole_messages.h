@@ -3,48 +3,58 @@
 
 #include <cstdint>
 #include <memory>
-#include <type_traits>
+#include <tuple>
 #include <vector>
 
-#include "ops/cpu/message/messages.h"
+#include "ops/codec/wire_format.h"
+#include "ops/cpu/variable/variable_message.h"
+#include "ops/cpu/wire/wire_kernels.h"
 
 namespace narrowcast::test {
 
+inline int bits_of(WireFormat format) { return static_cast<int>(codec::wire::code_bits(format)); }
+
+inline std::vector<const uint8_t*> messages_by_rank(const cpu::RankParts& parts) {
+  return {parts.messages, parts.messages + parts.ranks};
+}
+
 template <class T>
 void wire_encode(WireFormat format, cpu::WireInput<T> input, const cpu::Rounding& rounding, uint8_t* bytes) {
-  cpu::visit_messages(format, [&](const auto& messages) {
-    auto writer = messages.writer(rounding, input.n, bytes);
-    cpu::write_parts<std::decay_t<decltype(messages)>>(
-        writer, [&](const auto& body) { body(int64_t{0}, input.n); }, [&](int64_t, int64_t) { return input; });
-  });
+  if (!codec::wire::is_variable(format)) {
+    return std::get<cpu::WireEncode<T>>(cpu::wire_kernels(format).encode)(input, rounding, bytes);
+  }
+  cpu::VariableWriter writer(bits_of(format), rounding, input.n, bytes);
+  writer.measure(0, input);
+  writer.settle();
+  writer.write(0, input);
 }
 
 inline void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out) {
-  cpu::visit_messages(format, [&](const auto& messages) { messages.reader(bytes, n).decode(0, {out, n}); });
+  if (!codec::wire::is_variable(format)) {
+    return cpu::wire_kernels(format).decode(bytes, n, out);
+  }
+  cpu::VariableReader(bits_of(format), bytes, n).decode(0, {out, n});
 }
 
 inline void wire_average(WireFormat format, const cpu::RankParts& parts, float* mean) {
-  const std::vector<const uint8_t*> by_rank(parts.messages, parts.messages + parts.ranks);
-  cpu::visit_messages(format, [&](const auto& messages) {
-    messages.rank_reader(by_rank, parts.n, parts.reduction).average(0, {parts.own, parts.n}, {mean, parts.n});
-  });
+  if (!codec::wire::is_variable(format)) {
+    return cpu::wire_kernels(format).average(parts, mean);
+  }
+  cpu::VariableRankReader(bits_of(format), messages_by_rank(parts), parts.n, parts.reduction)
+      .average(0, {parts.own, parts.n}, {mean, parts.n});
 }
 
 inline void wire_average_encode(WireFormat format, const cpu::RankParts& parts, const cpu::Rounding& rounding,
                                 uint8_t* bytes) {
-  const std::vector<const uint8_t*> by_rank(parts.messages, parts.messages + parts.ranks);
-  cpu::visit_messages(format, [&](const auto& messages) {
-    const auto ranks = messages.rank_reader(by_rank, parts.n);
-    auto writer = messages.writer(rounding, parts.n, bytes);
-    if constexpr (std::decay_t<decltype(messages)>::kMeasured) {
-      const std::unique_ptr<float[]> mean(new float[static_cast<size_t>(parts.n)]);
-      ranks.average_and_measure(writer, 0, {parts.own, parts.n}, {mean.get(), parts.n});
-      writer.settle();
-      writer.write(0, cpu::WireInput<float>{mean.get(), parts.n});
-    } else {
-      ranks.average_to(writer, 0, parts.n, parts.own);
-    }
-  });
+  if (!codec::wire::is_variable(format)) {
+    return cpu::wire_kernels(format).average_encode(parts, rounding, bytes);
+  }
+  const cpu::VariableRankReader ranks(bits_of(format), messages_by_rank(parts), parts.n, parts.reduction);
+  cpu::VariableWriter writer(bits_of(format), rounding, parts.n, bytes);
+  const std::unique_ptr<float[]> mean(new float[static_cast<size_t>(parts.n)]);
+  ranks.average_and_measure(writer, 0, {parts.own, parts.n}, {mean.get(), parts.n});
+  writer.settle();
+  writer.write(0, cpu::WireInput<float>{mean.get(), parts.n});
 }
 
 }  // namespace narrowcast::test

@@ -64,26 +64,27 @@ std::vector<std::shared_ptr<GroupExchange::Job>>& GroupExchange::jobs_of(WireFor
 void GroupExchange::exchange(const std::string& name, WireFormat format, const Give& give, const Take& take,
                              const std::exception_ptr& failure) {
   finish();
-  const collectives::WireCodec& codec = collectives::wire_codec(format, at::kCPU);
+  // The jobs share it, because they run on after this function has returned.
+  const std::shared_ptr<const collectives::WireCodec> codec = collectives::make_wire_codec(format, at::kCPU);
   const std::vector<std::shared_ptr<Job>>& jobs = jobs_of(format);
   running_ = std::make_unique<RunningJobs>(group_, name);
   for (int64_t index = std::ssize(jobs) - 1; index >= 0; --index) {
     const int64_t begin = index * most_numel_;
     jobs[index]->set_call({.give =
-                               [=, this, &codec](std::byte* to) {
+                               [=, this](std::byte* to) {
                                  if (failure) {
                                    std::rethrow_exception(failure);
                                  }
                                  const int64_t numel = part_numel(own(), index);
                                  if (numel > 0) {
                                    give(decoded_.mutable_data_ptr<float>(), begin, numel);
-                                   codec.encode({}, {decoded_, {0, numel}}, bytes_at(to));
+                                   codec->encode({}, {decoded_, {0, numel}}, bytes_at(to));
                                  }
                                },
                            .take =
-                               [=, this, &codec](int64_t shard, const std::byte* from) {
+                               [=, this](int64_t shard, const std::byte* from) {
                                  const int64_t numel = part_numel(shard, index);
-                                 codec.decode(bytes_at(from), {decoded_, {0, numel}});
+                                 codec->decode(bytes_at(from), {decoded_, {0, numel}});
                                  take(shard, decoded_.const_data_ptr<float>(), begin, numel);
                                }});
     bytes_sent_ += jobs[index]->payload_bytes();

@@ -68,11 +68,12 @@ class Arrays {
     }
   }
   void encode(WireFormat format) const {
-    collectives::wire_codec(format, gradients_.device().type())
-        .encode({}, {.array = gradients_, .range = all()}, bytes());
+    collectives::make_wire_codec(format, gradients_.device().type())
+        ->encode({}, {.array = gradients_, .range = all()}, bytes());
   }
   void decode(WireFormat format) const {
-    collectives::wire_codec(format, decoded_.device().type()).decode(bytes(), {.array = decoded_, .range = all()});
+    collectives::make_wire_codec(format, decoded_.device().type())
+        ->decode(bytes(), {.array = decoded_, .range = all()});
   }
 
  private:

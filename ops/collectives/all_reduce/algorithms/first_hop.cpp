@@ -26,7 +26,7 @@ std::vector<std::vector<Segment>> cut_shards(const AllReduceOptions& options) {
 
 FirstHop::FirstHop(const AllReduceOptions& options, std::shared_ptr<MessageMemory> memory)
     : options_(options),
-      codec_(wire_codec(options.format, at::kCPU)),
+      codec_(make_wire_codec(options.format, at::kCPU)),
       memory_(std::move(memory)),
       chunks_(cut_shards(options)) {
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
@@ -92,7 +92,8 @@ void FirstHop::start(engine::Transport& transport, AllReduceCall call) {
 
 void FirstHop::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
   const at::Tensor& message = placed_[parts_[chunk].sent[peer]];
-  encode_own(codec_, sent(peer, chunk), call_, message.mutable_data_ptr<uint8_t>());
+  const SentSegment part = sent(peer, chunk);
+  codec_->encode(part.rounding(call_, 0), part.elements(call_), message.mutable_data_ptr<uint8_t>());
   transport.send({message, options_.group_rank(peer), channel(0, chunk)});
 }
 

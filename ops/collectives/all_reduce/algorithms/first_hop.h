@@ -25,7 +25,7 @@ class FirstHop : public AllReduceExchange {
 
  protected:
   const AllReduceOptions& options() const { return options_; }
-  const WireCodec& codec() const { return codec_; }
+  const WireCodec& codec() const { return *codec_; }
   const AllReduceCall& call() const { return call_; }
   void end_call() { call_ = {}; }
 
@@ -55,7 +55,7 @@ class FirstHop : public AllReduceExchange {
   void send_part(engine::Transport& transport, int64_t peer, size_t chunk) const;
 
   const AllReduceOptions options_;
-  const WireCodec& codec_;
+  const std::unique_ptr<const WireCodec> codec_;
   const std::shared_ptr<MessageMemory> memory_;
   const std::vector<std::vector<Segment>> chunks_;  // By rank: the chunks of its shard.
   std::vector<ChunkMessages> parts_;                // By chunk.

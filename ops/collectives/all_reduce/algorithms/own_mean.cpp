@@ -31,7 +31,7 @@ class OwnMean final : public FirstHop {
   void start(engine::Transport& transport, AllReduceCall call) override {
     FirstHop::start(transport, std::move(call));
     for (size_t chunk = 0; rounds_part_ && chunk < chunks(); ++chunk) {
-      encode_own(codec(), own(chunk), this->call(), message(chunk));
+      codec().encode(own(chunk).rounding(this->call(), 0), own(chunk).elements(this->call()), message(chunk));
     }
   }
 

@@ -159,9 +159,6 @@ class TwoLevels final : public AllReduceExchange {
 
   at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
 
-  // The node's memory holds float32.
-  static const WireCodec& exact_codec() { return wire_codec(WireFormat::kFp32, at::kCPU); }
-
   // A segment of the array.
   ArraySegment ordered(const Segment& segment) const { return {call_.array, segment, nullptr, order_}; }
 
@@ -182,7 +179,7 @@ class TwoLevels final : public AllReduceExchange {
     } else if (order_.is_identity()) {
       buffer.copy_(of_array(segment));
     } else {
-      exact_codec().encode({}, ordered(segment), reinterpret_cast<uint8_t*>(buffer.mutable_data_ptr()));
+      exact_codec_->encode({}, ordered(segment), reinterpret_cast<uint8_t*>(buffer.mutable_data_ptr()));
     }
   }
 
@@ -190,7 +187,7 @@ class TwoLevels final : public AllReduceExchange {
     if (call_.array.scalar_type() == at::kFloat) {
       copy_segment({buffer, {0, segment.numel}}, ordered(segment));
     } else {
-      exact_codec().decode(bytes_of(buffer), ordered(segment));
+      exact_codec_->decode(bytes_of(buffer), ordered(segment));
     }
   }
 
@@ -245,7 +242,7 @@ class TwoLevels final : public AllReduceExchange {
       parts.push_back(local_rank == own() ? nullptr : bytes_of(staged(local_rank, chunk)));
     }
     const at::Tensor mean = averaged(chunk);
-    exact_codec().average(parts, {mean, {0, chunk.numel}});
+    exact_codec_->average(parts, {mean, {0, chunk.numel}});
     if (weight_ != 1) {
       mean.mul_(weight_);
     }
@@ -294,6 +291,8 @@ class TwoLevels final : public AllReduceExchange {
   const double weight_;
   const std::vector<std::vector<Segment>> chunks_;
   const std::unique_ptr<AllReduceExchange> across_;
+  // The node's memory holds float32.
+  const std::unique_ptr<const WireCodec> exact_codec_ = make_wire_codec(WireFormat::kFp32, at::kCPU);
   // State of the call in progress:
   AllReduceCall call_;
   SlotUse use_;

@@ -1,10 +1,7 @@
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 
-#include <c10/util/Exception.h>
-
-#include <algorithm>
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "ops/cpu/wire/wire_kernels.h"
 
@@ -28,25 +25,18 @@ void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) 
 // The residual, advanced by `elements`, or null.
 float* residual_at(float* residual, int64_t elements) { return residual == nullptr ? nullptr : residual + elements; }
 
-ArraySegment own_part(const SentSegment& sent, const AllReduceCall& call) {
-  return {call.array, sent.range, residual_at(call.residuals.own, sent.range.begin), sent.order};
-}
-
-Rounding rounding_of_hop(const SentSegment& sent, const AllReduceCall& call, int64_t hop) {
-  return rounding_of(call.rounding, sent.rank, hop).at(sent.range.begin);
-}
-
 class OneShotCodec final : public AllReduceCodec {
  public:
-  OneShotCodec(const WireCodec& codec, int64_t rank, const ElementOrder& order)
-      : codec_(codec), rank_(rank), order_(order) {}
+  OneShotCodec(std::unique_ptr<const WireCodec> codec, int64_t rank, const ElementOrder& order)
+      : codec_(std::move(codec)), rank_(rank), order_(order) {}
 
   int64_t grain() const override { return cpu::kWireGrain; }
 
-  int64_t message_bytes(const Segment& chunk) const override { return encoded_size(chunk.numel, codec_.format()); }
+  int64_t message_bytes(const Segment& chunk) const override { return encoded_size(chunk.numel, codec_->format()); }
 
   void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
-    encode_own(codec_, {rank_, chunk, order_}, call, message.mutable_data_ptr<uint8_t>());
+    const SentSegment sent{rank_, chunk, order_};
+    codec_->encode(sent.rounding(call, 0), sent.elements(call), message.mutable_data_ptr<uint8_t>());
   }
 
   void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
@@ -54,11 +44,11 @@ class OneShotCodec final : public AllReduceCodec {
     for (const at::Tensor& message : messages) {
       by_rank.push_back(message.const_data_ptr<uint8_t>());
     }
-    codec_.average(by_rank, {call.array, chunk, nullptr, order_});
+    codec_->average(by_rank, {call.array, chunk, nullptr, order_});
   }
 
  private:
-  const WireCodec& codec_;
+  const std::unique_ptr<const WireCodec> codec_;
   const int64_t rank_;
   const ElementOrder order_;
 };
@@ -78,26 +68,19 @@ void WireCodec::decode_shards(const uint8_t* messages, const ShardSlots& slots, 
   });
 }
 
-const WireCodec& WireCodecs::at(WireFormat format) const {
-  const auto found = std::ranges::find_if(codecs_, [&](const auto& codec) { return codec->format() == format; });
-  TORCH_INTERNAL_ASSERT(found != codecs_.end(), "no WireFormat");
-  return **found;
+ArraySegment SentSegment::elements(const AllReduceCall& call) const {
+  return {call.array, range, residual_at(call.residuals.own, range.begin), order};
 }
 
-void encode_own(const WireCodec& codec, const SentSegment& sent, const AllReduceCall& call, uint8_t* message) {
-  codec.encode(rounding_of_hop(sent, call, 0), own_part(sent, call), message);
-}
-
-void encode_own_shards(const WireCodec& codec, const SentSegment& whole, const AllReduceCall& call,
-                       const ShardSlots& slots, uint8_t* messages) {
-  codec.encode_shards(rounding_of_hop(whole, call, 0), own_part(whole, call), slots, messages);
+Rounding SentSegment::rounding(const AllReduceCall& call, int64_t hop) const {
+  return rounding_of(call.rounding, rank, hop).at(range.begin);
 }
 
 void encode_mean(const WireCodec& codec, const SentSegment& sent, const AllReduceCall& call, const RankMessages& parts,
                  uint8_t* message) {
   const Segment shard = shard_of(sent.rank, static_cast<int64_t>(parts.size()), call.array.numel());
   float* const mean_residual = residual_at(call.residuals.mean, sent.range.begin - shard.begin);
-  codec.average_and_encode(rounding_of_hop(sent, call, 1), parts, own_part(sent, call), mean_residual, message);
+  codec.average_and_encode(sent.rounding(call, 1), parts, sent.elements(call), mean_residual, message);
 }
 
 Rounding rounding_of(Rounding rounding, int64_t rank, int64_t hop) {
@@ -108,7 +91,7 @@ Rounding rounding_of(Rounding rounding, int64_t rank, int64_t hop) {
 
 std::unique_ptr<AllReduceCodec> one_shot_codec(WireFormat format, at::DeviceType device, int64_t rank,
                                                const ElementOrder& order) {
-  return std::make_unique<OneShotCodec>(wire_codec(format, device), rank, order);
+  return std::make_unique<OneShotCodec>(make_wire_codec(format, device), rank, order);
 }
 
 }  // namespace narrowcast::collectives

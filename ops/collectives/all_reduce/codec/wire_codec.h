@@ -44,7 +44,7 @@ struct ShardSlots {
 // The segment's messages by rank. At most one is null: the rank whose part is the array's own segment.
 using RankMessages = std::vector<const uint8_t*>;
 
-// Encodes and decodes segments in one wire format on one kind of device. It has no state; any thread may call it.
+// Encodes and decodes segments in one wire format on one kind of device. No call changes it; any thread may call it.
 //
 // On the CPU, work is split over ATen's threads at multiples of cpu::kWireGrain, which does not change the result. On a
 // GPU, each function enqueues one kernel (several in variable formats) on the current stream of the tensor's device,
@@ -91,32 +91,12 @@ class WireCodec {
   const WireFormat format_;
 };
 
-// One codec per format.
-class WireCodecs {
- public:
-  // Fixed and Variable are the codec classes of fixed and of variable formats.
-  template <class Fixed, class Variable>
-  static WireCodecs make() {
-    WireCodecs all;
-    for (const WireFormat format : kWireFormats) {
-      codec::wire::is_variable(format) ? all.codecs_.push_back(std::make_unique<Variable>(format))
-                                       : all.codecs_.push_back(std::make_unique<Fixed>(format));
-    }
-    return all;
-  }
-
-  const WireCodec& at(WireFormat format) const;
-
- private:
-  std::vector<std::unique_ptr<WireCodec>> codecs_;
-};
-
-// The codec of a format for arrays on devices of that type; it lives as long as the process. c10::Error for a GPU in a
-// build without CUDA.
-NARROWCAST_EXPORT const WireCodec& wire_codec(WireFormat format, at::DeviceType device);
+// Makes the codec of a format for arrays on devices of that type; an exchange makes one and keeps it. On the CPU it uses
+// the instruction set that is in use now. c10::Error for a GPU in a build without CUDA.
+NARROWCAST_EXPORT std::unique_ptr<const WireCodec> make_wire_codec(WireFormat format, at::DeviceType device);
 
 namespace gpu {
-const WireCodec& wire_codec(WireFormat format);
+std::unique_ptr<const WireCodec> make_wire_codec(WireFormat format);
 }
 
 // Copies a segment of a float32 CPU tensor to a segment of the same size in another tensor; the two must not overlap.
@@ -129,14 +109,13 @@ struct SentSegment {
   int64_t rank = 0;
   Segment range;            // Begins at a multiple of cpu::kWireGrain,
   ElementOrder order = {};  // counted in this order.
+
+  // This rank's own values in the call's array, with its error feedback.
+  ArraySegment elements(const AllReduceCall& call) const;
+
+  // The call's rounding for the message of hop 0 or 1.
+  codec::wire::Rounding rounding(const AllReduceCall& call, int64_t hop) const;
 };
-
-// Encodes this rank's own values, with the call's rounding and error feedback.
-void encode_own(const WireCodec& codec, const SentSegment& sent, const AllReduceCall& call, uint8_t* message);
-
-// Encodes the shards of this rank's whole array.
-void encode_own_shards(const WireCodec& codec, const SentSegment& whole, const AllReduceCall& call,
-                       const ShardSlots& slots, uint8_t* messages);
 
 // Encodes the mean of a segment within this rank's shard, with the call's rounding and error feedback. `parts`: the
 // other ranks' messages of the segment; this rank's own part is in the array.

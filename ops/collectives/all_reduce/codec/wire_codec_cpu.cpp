@@ -4,14 +4,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
-#include "ops/cpu/message/messages.h"
+#include "ops/cpu/variable/variable_message.h"
 #include "ops/cpu/wire/element_copy.h"
+#include "ops/cpu/wire/wire_kernels.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "ops/operators/meta.h"
 
@@ -36,12 +39,11 @@ void for_grains(int64_t n, const Body& body) {
   });
 }
 
-// Calls body(first element, elements) for parts of the segment that a kernel of the format can take. Kernels that need
-// contiguous elements get one grain at a time if the order is permuted. Only the ranks of a node do this, for arrays
-// that are not float32.
-template <class Messages, class Body>
-void for_segment_parts(const ArraySegment& segment, const Body& body) {
-  if (Messages::kTakesAnyOrder || segment.order.is_identity()) {
+// Calls body(first element, elements) for parts of the segment whose elements are contiguous: for grains if the order
+// is permuted. A fixed format has a permuted order only between the ranks of a node, for arrays that are not float32.
+template <class Body>
+void for_contiguous_parts(const ArraySegment& segment, const Body& body) {
+  if (segment.order.is_identity()) {
     for_wire_parts(segment.range.numel, body);
   } else {
     for_grains(segment.range.numel, body);
@@ -106,191 +108,276 @@ struct SentResiduals {
 
   bool are_none() const { return kept == nullptr && spent == nullptr; }
   SentResiduals at(int64_t first) const { return {from(kept, first), from(spent, first)}; }
+
+  // After n elements were sent. `lacking` has their decoded values, and is overwritten.
+  void update(const float* sent, int64_t n, Tile& lacking) const {
+    for (int64_t i = 0; i < n; ++i) {
+      lacking[i] = sent[i] - lacking[i];
+    }
+    if (kept != nullptr) {
+      for (int64_t i = 0; i < n; ++i) {
+        kept[i] = std::isfinite(lacking[i]) ? lacking[i] : kept[i];
+      }
+    }
+    if (spent != nullptr) {
+      for (int64_t i = 0; i < n; ++i) {
+        spent[i] = std::isfinite(lacking[i]) ? 0.0F : spent[i];
+      }
+    }
+  }
 };
 
-// Encodes a grain that begins at element `first`, then updates its residuals.
-template <class Writer>
-void write_grain(const Writer& writer, int64_t first, const float* sent, int64_t n, const SentResiduals& residuals) {
-  writer.write(first, cpu::WireInput<float>{sent, n});
-  if (residuals.are_none()) {
-    return;
-  }
-  Tile lacking;
-  writer.read_back(first, n, lacking.data());
-  for (int64_t i = 0; i < n; ++i) {
-    lacking[i] = sent[i] - lacking[i];
-  }
-  if (residuals.kept != nullptr) {
-    for (int64_t i = 0; i < n; ++i) {
-      residuals.kept[i] = std::isfinite(lacking[i]) ? lacking[i] : residuals.kept[i];
-    }
-  }
-  if (residuals.spent != nullptr) {
-    for (int64_t i = 0; i < n; ++i) {
-      residuals.spent[i] = std::isfinite(lacking[i]) ? 0.0F : residuals.spent[i];
-    }
-  }
-}
-
-template <class Messages, class T>
-void encode_with_residual(typename Messages::Writer& writer, const ArraySegment& segment) {
-  const auto for_sums = [&](const auto& body) {
-    for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-      Tile tile;
-      body(first, n, load<T>(segment, first, segment.residual + first, n, tile));
-    });
-  };
-  if constexpr (Messages::kMeasured) {
-    for_sums([&](int64_t first, int64_t n, const float* sum) { writer.measure(first, cpu::WireInput<float>{sum, n}); });
-    writer.settle();
-  }
-  for_sums([&](int64_t first, int64_t n, const float* sum) {
-    write_grain(writer, first, sum, n, {.kept = segment.residual + first});
-  });
-}
-
-// Writes the mean of a grain that begins at element `first`. The own part includes the segment's residual;
-// `mean_residual` is added to the mean if it is not null.
-template <class T, class Ranks>
-void average_grain(const Ranks& ranks, const ArraySegment& segment, const float* mean_residual, int64_t first,
-                   cpu::WireOutput mean) {
-  Tile own;
-  ranks.average(first, {load<T>(segment, first, from(segment.residual, first), mean.n, own), mean.n}, mean);
-  for (int64_t i = 0; mean_residual != nullptr && i < mean.n; ++i) {
-    mean.x[i] += mean_residual[first + i];
-  }
-}
-
-template <class T>
-void average_and_encode_grains(const cpu::FixedWriter& writer, const cpu::FixedRankReader& ranks,
-                               const ArraySegment& segment, float* mean_residual) {
+// Calls body(first element, elements, their values plus their residuals) for each grain.
+template <class T, class Body>
+void for_sums(const ArraySegment& segment, const Body& body) {
   for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-    Tile sum;
-    average_grain<T>(ranks, segment, mean_residual, first, {sum.data(), n});
-    write_grain(writer, first, sum.data(), n, SentResiduals{mean_residual, segment.residual}.at(first));
+    Tile tile;
+    body(first, n, load<T>(segment, first, from(segment.residual, first), n, tile));
   });
 }
 
-// For a message whose step is computed first: the means wait in an array.
-template <class T>
-void average_and_measure(cpu::VariableWriter& writer, const cpu::VariableRankReader& ranks, const ArraySegment& segment,
-                         float* mean_residual, float* sums) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (segment.residual == nullptr && mean_residual == nullptr) {
-      for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
-        ranks.average_and_measure(writer, first, elements_of<const T>(segment, first, n), {sums + first, n});
-      });
-      return;
-    }
-  }
+// Writes a segment that is not float32, grain by grain: read(first element, elements, tile) gives its values.
+template <class T, class Read>
+void store_grains(const ArraySegment& segment, const Read& read) {
   for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-    average_grain<T>(ranks, segment, mean_residual, first, {sums + first, n});
-    writer.measure(first, cpu::WireInput<float>{sums + first, n});
+    Tile tile;
+    read(first, n, tile);
+    store(tile, n, grain_of<T>(segment, first));
   });
 }
 
-void write_sums(const cpu::VariableWriter& writer, const float* sums, int64_t numel, const SentResiduals& residuals) {
-  if (residuals.are_none()) {
-    for_wire_parts(numel, [&](int64_t first, int64_t n) {
-      writer.write(first, cpu::WireInput<float>{sums + first, n});
-    });
-    return;
+void add(const float* residual, int64_t n, float* values) {
+  for (int64_t i = 0; residual != nullptr && i < n; ++i) {
+    values[i] += residual[i];
   }
-  for_grains(numel,
-             [&](int64_t first, int64_t n) { write_grain(writer, first, sums + first, n, residuals.at(first)); });
 }
 
-// The codec of one kind of format: Messages is FixedMessages or VariableMessages.
-template <class Messages>
-class CpuCodec final : public WireCodec {
+// Formats whose messages can be split: the message of a part of the segment is a part of the segment's message. So
+// every part is encoded, decoded and averaged by itself, in one pass over memory.
+class FixedCodec final : public WireCodec {
  public:
-  using WireCodec::WireCodec;
+  explicit FixedCodec(WireFormat format) : WireCodec(format), kernels_(cpu::wire_kernels(format)) {}
 
   void encode(const Rounding& rounding, const ArraySegment& segment, uint8_t* message) const override {
-    auto writer = messages().writer(rounding, segment.range.numel, message);
     meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
       if (segment.residual != nullptr) {
-        encode_with_residual<Messages, T>(writer, segment);
+        for_sums<T>(segment, [&](int64_t first, int64_t n, const float* sum) {
+          encode_grain(rounding.at(first), sum, n, {.kept = segment.residual + first}, bytes_at(message, first));
+        });
         return;
       }
-      cpu::write_parts<Messages>(
-          writer, [&](const auto& body) { for_segment_parts<Messages>(segment, body); },
-          [&](int64_t first, int64_t n) { return elements_of<const T>(segment, first, n); });
+      const auto encode = std::get<cpu::WireEncode<T>>(kernels_.encode);
+      for_contiguous_parts(segment, [&](int64_t first, int64_t n) {
+        encode({grain_of<const T>(segment, first), n}, rounding.at(first), bytes_at(message, first));
+      });
     });
   }
 
   void decode(const uint8_t* message, const ArraySegment& segment) const override {
-    const auto reader = messages().reader(message, segment.range.numel);
     if (segment.array.scalar_type() == at::kFloat) {
-      for_segment_parts<Messages>(
-          segment, [&](int64_t first, int64_t n) { reader.decode(first, elements_of<float>(segment, first, n)); });
+      for_contiguous_parts(segment, [&](int64_t first, int64_t n) {
+        kernels_.decode(bytes_at(message, first), n, grain_of<float>(segment, first));
+      });
       return;
     }
     meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
-      for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-        Tile tile;
-        reader.decode(first, {tile.data(), n});
-        store(tile, n, grain_of<decltype(zero)>(segment, first));
+      store_grains<decltype(zero)>(segment, [&](int64_t first, int64_t n, Tile& tile) {
+        kernels_.decode(bytes_at(message, first), n, tile.data());
       });
     });
   }
 
-  void reduce(const RankMessages& by_rank, const ArraySegment& segment, Reduction reduction) const override {
-    const auto ranks = messages().rank_reader(by_rank, segment.range.numel, reduction);
+  void reduce(const RankMessages& messages, const ArraySegment& segment, Reduction reduction) const override {
+    const auto average = [&](int64_t first, int64_t n, const float* own, float* mean) {
+      const RankMessages parts = parts_from(messages, first);
+      kernels_.average({parts.data(), std::ssize(parts), own, n, reduction}, mean);
+    };
     if (segment.array.scalar_type() == at::kFloat) {
-      for_segment_parts<Messages>(segment, [&](int64_t first, int64_t n) {
+      for_contiguous_parts(segment, [&](int64_t first, int64_t n) {
+        average(first, n, grain_of<const float>(segment, first), grain_of<float>(segment, first));
+      });
+      return;
+    }
+    meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      store_grains<T>(segment, [&](int64_t first, int64_t n, Tile& mean) {
+        Tile own;
+        average(first, n, load<T>(segment, first, nullptr, n, own), mean.data());
+      });
+    });
+  }
+
+  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,
+                          float* mean_residual, uint8_t* message) const override {
+    const SentResiduals residuals{mean_residual, segment.residual};
+    if (segment.array.scalar_type() == at::kFloat && residuals.are_none()) {
+      for_contiguous_parts(segment, [&](int64_t first, int64_t n) {
+        const RankMessages parts = parts_from(messages, first);
+        kernels_.average_encode({parts.data(), std::ssize(parts), grain_of<const float>(segment, first), n},
+                                rounding.at(first), bytes_at(message, first));
+      });
+      return;
+    }
+    meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
+      for_sums<decltype(zero)>(segment, [&](int64_t first, int64_t n, const float* own) {
+        Tile mean;
+        const RankMessages parts = parts_from(messages, first);
+        kernels_.average({parts.data(), std::ssize(parts), own, n}, mean.data());
+        add(from(mean_residual, first), n, mean.data());
+        encode_grain(rounding.at(first), mean.data(), n, residuals.at(first), bytes_at(message, first));
+      });
+    });
+  }
+
+ private:
+  // Encodes a grain, then updates its residuals.
+  void encode_grain(const Rounding& rounding, const float* sent, int64_t n, const SentResiduals& residuals,
+                    uint8_t* bytes) const {
+    std::get<cpu::WireEncode<float>>(kernels_.encode)({sent, n}, rounding, bytes);
+    if (!residuals.are_none()) {
+      Tile decoded;
+      kernels_.decode(bytes, n, decoded.data());
+      residuals.update(sent, n, decoded);
+    }
+  }
+
+  // The message from element `first` on.
+  template <class Byte>
+  Byte* bytes_at(Byte* message, int64_t first) const {
+    return message + kernels_.first_byte(first);
+  }
+
+  RankMessages parts_from(const RankMessages& messages, int64_t first) const {
+    RankMessages parts(messages);
+    for (const uint8_t*& part : parts) {
+      part = part == nullptr ? nullptr : bytes_at(part, first);
+    }
+    return parts;
+  }
+
+  const cpu::WireKernels& kernels_;  // Kernels for the instruction set that was in use when this codec was made.
+};
+
+// Formats whose messages have one step for all elements: the segment is measured before any part of it can be encoded,
+// so that it is read twice. A mean of several ranks waits in an array. Kernels take elements in any order.
+class VariableCodec final : public WireCodec {
+ public:
+  explicit VariableCodec(WireFormat format)
+      : WireCodec(format), bits_(static_cast<int>(codec::wire::code_bits(format))) {}
+
+  void encode(const Rounding& rounding, const ArraySegment& segment, uint8_t* message) const override {
+    const int64_t numel = segment.range.numel;
+    cpu::VariableWriter writer(bits_, rounding, numel, message);
+    meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      if (segment.residual != nullptr) {
+        for_sums<T>(segment, [&](int64_t first, int64_t n, const float* sum) {
+          writer.measure(first, cpu::WireInput<float>{sum, n});
+        });
+        writer.settle();
+        for_sums<T>(segment, [&](int64_t first, int64_t n, const float* sum) {
+          write_grain(writer, first, sum, n, {.kept = segment.residual + first});
+        });
+        return;
+      }
+      for_wire_parts(numel,
+                     [&](int64_t first, int64_t n) { writer.measure(first, elements_of<const T>(segment, first, n)); });
+      writer.settle();
+      for_wire_parts(numel,
+                     [&](int64_t first, int64_t n) { writer.write(first, elements_of<const T>(segment, first, n)); });
+    });
+  }
+
+  void decode(const uint8_t* message, const ArraySegment& segment) const override {
+    const cpu::VariableReader reader(bits_, message, segment.range.numel);
+    if (segment.array.scalar_type() == at::kFloat) {
+      for_wire_parts(segment.range.numel,
+                     [&](int64_t first, int64_t n) { reader.decode(first, elements_of<float>(segment, first, n)); });
+      return;
+    }
+    meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
+      store_grains<decltype(zero)>(segment, [&](int64_t first, int64_t n, Tile& tile) {
+        reader.decode(first, {tile.data(), n});
+      });
+    });
+  }
+
+  void reduce(const RankMessages& messages, const ArraySegment& segment, Reduction reduction) const override {
+    const cpu::VariableRankReader ranks(bits_, messages, segment.range.numel, reduction);
+    if (segment.array.scalar_type() == at::kFloat) {
+      for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
         ranks.average(first, elements_of<const float>(segment, first, n), elements_of<float>(segment, first, n));
       });
       return;
     }
     meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
-      for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-        using T = decltype(zero);
+      using T = decltype(zero);
+      store_grains<T>(segment, [&](int64_t first, int64_t n, Tile& mean) {
         Tile own;
-        Tile mean;
         ranks.average(first, {load<T>(segment, first, nullptr, n, own), n}, {mean.data(), n});
-        store(mean, n, grain_of<T>(segment, first));
       });
     });
   }
 
-  void average_and_encode(const Rounding& rounding, const RankMessages& by_rank, const ArraySegment& segment,
+  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,
                           float* mean_residual, uint8_t* message) const override {
     const int64_t numel = segment.range.numel;
-    const auto ranks = messages().rank_reader(by_rank, numel);
-    auto writer = messages().writer(rounding, numel, message);
-    if constexpr (Messages::kMeasured) {
-      const std::unique_ptr<float[]> sums(new float[static_cast<size_t>(numel)]);
-      meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
-        average_and_measure<decltype(zero)>(writer, ranks, segment, mean_residual, sums.get());
-      });
-      writer.settle();
-      write_sums(writer, sums.get(), numel, {mean_residual, segment.residual});
-    } else if (segment.array.scalar_type() == at::kFloat && segment.residual == nullptr && mean_residual == nullptr) {
-      for_segment_parts<Messages>(segment, [&](int64_t first, int64_t n) {
-        ranks.average_to(writer, first, n, grain_of<const float>(segment, first));
+    const cpu::VariableRankReader ranks(bits_, messages, numel, Reduction::kMean);
+    cpu::VariableWriter writer(bits_, rounding, numel, message);
+    const std::unique_ptr<float[]> means(new float[static_cast<size_t>(numel)]);
+    const SentResiduals residuals{mean_residual, segment.residual};
+    if (segment.array.scalar_type() == at::kFloat && residuals.are_none()) {
+      for_wire_parts(numel, [&](int64_t first, int64_t n) {
+        ranks.average_and_measure(writer, first, elements_of<const float>(segment, first, n), {means.get() + first, n});
       });
     } else {
       meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
-        average_and_encode_grains<decltype(zero)>(writer, ranks, segment, mean_residual);
+        for_sums<decltype(zero)>(segment, [&](int64_t first, int64_t n, const float* own) {
+          float* const mean = means.get() + first;
+          ranks.average(first, {own, n}, {mean, n});
+          add(from(mean_residual, first), n, mean);
+          writer.measure(first, cpu::WireInput<float>{mean, n});
+        });
+      });
+    }
+    writer.settle();
+    if (residuals.are_none()) {
+      for_wire_parts(numel, [&](int64_t first, int64_t n) {
+        writer.write(first, cpu::WireInput<float>{means.get() + first, n});
+      });
+    } else {
+      for_grains(numel, [&](int64_t first, int64_t n) {
+        write_grain(writer, first, means.get() + first, n, residuals.at(first));
       });
     }
   }
 
  private:
-  // Created for each message, because kernels depend on the instruction set in use.
-  Messages messages() const { return Messages(format()); }
-};
+  // Writes the codes of a grain, then updates its residuals.
+  static void write_grain(const cpu::VariableWriter& writer, int64_t first, const float* sent, int64_t n,
+                          const SentResiduals& residuals) {
+    writer.write(first, cpu::WireInput<float>{sent, n});
+    if (!residuals.are_none()) {
+      Tile decoded;
+      writer.read_back(first, n, decoded.data());
+      residuals.update(sent, n, decoded);
+    }
+  }
 
-using FixedCodec = CpuCodec<cpu::FixedMessages>;
-using VariableCodec = CpuCodec<cpu::VariableMessages>;
+  const int bits_;
+};
 
 }  // namespace
 
-const WireCodec& wire_codec(WireFormat format, at::DeviceType device) {
-  static const WireCodecs codecs = WireCodecs::make<FixedCodec, VariableCodec>();
-  return device == at::kCUDA ? gpu::wire_codec(format) : codecs.at(format);
+std::unique_ptr<const WireCodec> make_wire_codec(WireFormat format, at::DeviceType device) {
+  if (device == at::kCUDA) {
+    return gpu::make_wire_codec(format);
+  }
+  if (codec::wire::is_variable(format)) {
+    return std::make_unique<VariableCodec>(format);
+  }
+  return std::make_unique<FixedCodec>(format);
 }
 
 void copy_segment(const ArraySegment& from, const ArraySegment& to) {

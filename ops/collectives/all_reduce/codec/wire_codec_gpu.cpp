@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/cuda/launch/tensor_arguments.h"
@@ -59,6 +60,7 @@ void average_variable(WireFormat format, const cuda::RankParts& parts, const Arr
                          c10::cuda::getCurrentCUDAStream());
 }
 
+// Formats whose messages can be split: one kernel encodes or decodes all shards.
 class FixedGpuCodec final : public WireCodec {
  public:
   using WireCodec::WireCodec;
@@ -88,7 +90,6 @@ class FixedGpuCodec final : public WireCodec {
         c10::cuda::getCurrentCUDAStream());
   }
 
-  // One kernel encodes all shards.
   void encode_shards(const Rounding& rounding, const ArraySegment& segment, const ShardSlots& slots,
                      uint8_t* messages) const override {
     const c10::cuda::CUDAGuard guard(segment.array.device());
@@ -115,7 +116,7 @@ class FixedGpuCodec final : public WireCodec {
   }
 };
 
-// Encodes shard after shard, because each message needs a separate step.
+// Formats whose messages have one step for all elements: shards are encoded one after the other.
 class VariableGpuCodec final : public WireCodec {
  public:
   using WireCodec::WireCodec;
@@ -162,9 +163,11 @@ class VariableGpuCodec final : public WireCodec {
 
 }  // namespace
 
-const WireCodec& gpu::wire_codec(WireFormat format) {
-  static const WireCodecs codecs = WireCodecs::make<FixedGpuCodec, VariableGpuCodec>();
-  return codecs.at(format);
+std::unique_ptr<const WireCodec> gpu::make_wire_codec(WireFormat format) {
+  if (codec::wire::is_variable(format)) {
+    return std::make_unique<VariableGpuCodec>(format);
+  }
+  return std::make_unique<FixedGpuCodec>(format);
 }
 
 }  // namespace narrowcast::collectives

@@ -13,7 +13,7 @@ namespace {
 
 }  // namespace
 
-const WireCodec& wire_codec(WireFormat) { refuse(); }
+std::unique_ptr<const WireCodec> make_wire_codec(WireFormat) { refuse(); }
 
 std::unique_ptr<AllReduceCodec> affine_codec(std::optional<int64_t>) { refuse(); }
 

@@ -53,8 +53,8 @@ int64_t ShardMessages::message_bytes(int64_t rank) const {
 }
 
 void ShardMessages::decode_chunk(const at::Tensor& messages, int64_t chunk, const at::Tensor& array) const {
-  wire_codec(array_.format, array.device().type())
-      .decode_shards(messages.const_data_ptr<uint8_t>() + begin(chunk), slots(chunk), {array, {0, array_.numel}});
+  make_wire_codec(array_.format, array.device().type())
+      ->decode_shards(messages.const_data_ptr<uint8_t>() + begin(chunk), slots(chunk), {array, {0, array_.numel}});
 }
 
 void ShardMessages::decode(const at::Tensor& messages, const at::Tensor& array) const {
@@ -65,9 +65,9 @@ void ShardMessages::decode(const at::Tensor& messages, const at::Tensor& array) 
 
 void ShardMessages::decode_exact(const at::Tensor& messages, const at::Tensor& exact) const {
   if (array_.exact_numel > 0) {
-    wire_codec(WireFormat::kFp32, exact.device().type())
-        .decode_shards(messages.const_data_ptr<uint8_t>() + exact_begin_, exact_slots(),
-                       {exact, {0, array_.exact_numel}});
+    make_wire_codec(WireFormat::kFp32, exact.device().type())
+        ->decode_shards(messages.const_data_ptr<uint8_t>() + exact_begin_, exact_slots(),
+                        {exact, {0, array_.exact_numel}});
   }
 }
 

@@ -47,7 +47,8 @@ class TwoLevelStreamExchange final : public StreamExchange {
         weight_(weight_of_node(groups_->layout(), groups_->layout().node_of(options_.rank))),
         own_exact_(owns_elements() ? within(options_.exact, own_segment()) : std::vector<Segment>(),
                    collectives_.device),
-        across_(make_across()) {
+        across_(make_across()),
+        exact_codec_(make_wire_codec(WireFormat::kFp32, collectives_.device.type())) {
     for (const Segment& segment : segments_) {
       means_.emplace_back(*groups_, options_, segment);
       longest_mean_ = std::max(longest_mean_, means_.back().bytes());
@@ -218,7 +219,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
       const float* const part = parts.const_data_ptr<float>() + rank * slot_numel(mean.numel());
       by_rank.push_back(reinterpret_cast<const uint8_t*>(part));
     }
-    wire_codec(WireFormat::kFp32, mean.device().type()).average(by_rank, {mean, {0, mean.numel()}});
+    exact_codec_->average(by_rank, {mean, {0, mean.numel()}});
     if (weight_ != 1) {
       mean.mul_(weight_);
     }
@@ -252,6 +253,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   const double weight_;
   ExactElements own_exact_;                               // In this rank's segment.
   const std::unique_ptr<OneLevelStreamExchange> across_;  // Null for a rank without a segment, and with one node.
+  const std::unique_ptr<const WireCodec> exact_codec_;    // For means of the node's ranks.
   std::vector<SegmentMean> means_;                        // By owner.
   int64_t longest_mean_ = 0;  // In bytes; every rank of a node sends a message of this size.
 };

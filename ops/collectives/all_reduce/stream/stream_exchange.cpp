@@ -25,8 +25,8 @@ OneLevelStreamExchange::OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessG
       collectives_(std::move(collectives)),
       route_(options_.codec ? Route::kOneShot
                             : choose_route(options_.numel, world_size(), options_.format, options_.link)),
-      wire_codec_(wire_codec(options_.format, collectives_.device.type())),
-      exact_codec_(wire_codec(WireFormat::kFp32, collectives_.device.type())),
+      wire_codec_(make_wire_codec(options_.format, collectives_.device.type())),
+      exact_codec_(make_wire_codec(WireFormat::kFp32, collectives_.device.type())),
       codec_(options_.codec ? options_.codec(collectives_.device)
                             : one_shot_codec(options_.format, collectives_.device.type(), rank())),
       whole_chunks_(whole_chunks()),
@@ -138,7 +138,9 @@ void OneLevelStreamExchange::one_shot(const Call& call, int64_t chunk) const {
   at::Tensor received = call.workspace.narrow(0, of.begin + of.slot, of.slot * world_size());
   codec_->encode(call.mean, of.range, sent.narrow(0, 0, of.message_bytes));
   if (has_exact(chunk)) {
-    encode_own(exact_codec_, {rank(), all_exact()}, call.exact, sent.mutable_data_ptr<uint8_t>() + of.exact_begin);
+    const SentSegment exact{rank(), all_exact()};
+    exact_codec_->encode(exact.rounding(call.exact, 0), exact.elements(call.exact),
+                         sent.mutable_data_ptr<uint8_t>() + of.exact_begin);
   }
   collectives_.call(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
                     [&] { libtorch::all_gather_on_stream(group_, received, sent); });
@@ -150,7 +152,7 @@ void OneLevelStreamExchange::one_shot(const Call& call, int64_t chunk) const {
   }
   codec_->average(call.mean, of.range, messages);
   if (has_exact(chunk)) {
-    exact_codec_.average(exact, {call.exact.array, all_exact()});
+    exact_codec_->average(exact, {call.exact.array, all_exact()});
   }
 }
 
@@ -166,11 +168,13 @@ void OneLevelStreamExchange::exchange_parts(const Call& call, int64_t chunk) con
   at::Tensor sent = call.workspace.narrow(0, shard_messages_.begin(chunk), slot * (world_size() - 1));
   at::Tensor received = received_parts(call, chunk);
   auto* const messages = sent.mutable_data_ptr<uint8_t>();
-  encode_own_shards(wire_codec_, {rank(), {0, options_.numel}}, call.mean, shard_messages_.slots_without(chunk, rank()),
-                    messages);
+  const SentSegment whole{rank(), {0, options_.numel}};
+  wire_codec_->encode_shards(whole.rounding(call.mean, 0), whole.elements(call.mean),
+                             shard_messages_.slots_without(chunk, rank()), messages);
   if (has_exact(chunk)) {
-    encode_own_shards(exact_codec_, {rank(), all_exact()}, call.exact, shard_messages_.exact_slots_without(rank()),
-                      messages + shard_messages_.exact_begin());
+    const SentSegment exact{rank(), all_exact()};
+    exact_codec_->encode_shards(exact.rounding(call.exact, 0), exact.elements(call.exact),
+                                shard_messages_.exact_slots_without(rank()), messages + shard_messages_.exact_begin());
   }
   std::vector<int64_t> sizes_sent(world_size(), slot);
   sizes_sent[rank()] = 0;
@@ -192,11 +196,11 @@ void OneLevelStreamExchange::send_mean(const Call& call, int64_t chunk) const {
   };
   at::Tensor mean = call.workspace.narrow(0, shard_messages_.bytes() + shard_messages_.begin(chunk + 1) - slot, slot);
   at::Tensor messages = call.means.narrow(0, shard_messages_.begin(chunk), slot * world_size());
-  encode_mean(wire_codec_, {rank(), shard_messages_.segment(rank(), chunk)}, call.mean, parts_from(0),
+  encode_mean(*wire_codec_, {rank(), shard_messages_.segment(rank(), chunk)}, call.mean, parts_from(0),
               mean.mutable_data_ptr<uint8_t>());
   if (has_exact(chunk)) {
     const int64_t exact_begin = shard_messages_.exact_begin();
-    encode_mean(exact_codec_, {rank(), shard_messages_.exact_shard(rank())}, call.exact, parts_from(exact_begin),
+    encode_mean(*exact_codec_, {rank(), shard_messages_.exact_shard(rank())}, call.exact, parts_from(exact_begin),
                 mean.mutable_data_ptr<uint8_t>() + exact_begin);
   }
   collectives_.call("all-gather of means of " + options_.name,

@@ -111,8 +111,8 @@ class OneLevelStreamExchange final : public StreamExchange {
   const int64_t exact_numel_;
   CollectiveCalls collectives_;
   const Route route_;
-  const WireCodec& wire_codec_;
-  const WireCodec& exact_codec_;
+  const std::unique_ptr<const WireCodec> wire_codec_;
+  const std::unique_ptr<const WireCodec> exact_codec_;
   const std::unique_ptr<AllReduceCodec> codec_;  // For one shot.
   const std::vector<WholeChunk> whole_chunks_;   // For one shot.
   const ShardMessages shard_messages_;           // For two shots.

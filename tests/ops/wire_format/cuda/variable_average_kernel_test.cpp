@@ -90,7 +90,8 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
     for (const Reduction reduction : {Reduction::kMean, Reduction::kSum}) {
       const at::Tensor expected = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
       const at::Tensor reduced = expected.clone();
-      collectives::wire_codec(format_, at::kCPU).reduce(pointers, {expected, c.segment, nullptr, order(c)}, reduction);
+      collectives::make_wire_codec(format_, at::kCPU)
+          ->reduce(pointers, {expected, c.segment, nullptr, order(c)}, reduction);
       cuda::RankParts parts{.type = cuda::float_type_of(c.dtype),
                             .own = reduced.const_data_ptr(),
                             .n = c.segment.numel,
@@ -135,9 +136,9 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
                      .message = message.data()},
                     2, Turns::kForward);
     Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
-    collectives::wire_codec(format_, at::kCPU)
-        .average_and_encode(test::kStochastic, pointers, {array, c.segment, own_residual.data(), order(c)},
-                            mean_residual.data(), expected.data());
+    collectives::make_wire_codec(format_, at::kCPU)
+        ->average_and_encode(test::kStochastic, pointers, {array, c.segment, own_residual.data(), order(c)},
+                             mean_residual.data(), expected.data());
     EXPECT_EQ(message.values(), expected);
     EXPECT_EQ(own.values(), own_residual);
     EXPECT_EQ(own_residual, has_nan ? numbers(n, 4, c.size) : Floats(static_cast<size_t>(n)));
@@ -159,8 +160,8 @@ TEST_P(CudaVariableSegment, IsWrittenWithItsResidual) {
       Floats expected_residual = numbers(c.segment.numel, 3, c.size);
       test::PlacedArray<float> residual(expected_residual, 4);
       Bytes expected(static_cast<size_t>(test::size_of(format_, c.segment.numel)));
-      collectives::wire_codec(format_, at::kCPU)
-          .encode(test::kStochastic, {array, c.segment, expected_residual.data(), order(c)}, expected.data());
+      collectives::make_wire_codec(format_, at::kCPU)
+          ->encode(test::kStochastic, {array, c.segment, expected_residual.data(), order(c)}, expected.data());
       test::PlacedArray<uint8_t> message(test::size_of(format_, c.segment.numel), 2);
       variable_encode({.bits_per_element = bits_,
                        .type = cuda::float_type_of(c.dtype),

@@ -101,7 +101,7 @@ class CudaWireAverage : public ::testing::TestWithParam<WireFormat> {
 TEST_P(CudaWireAverage, SumsInRankOrderAndDivides) {
   for_each_case([&](const Contributions& all, Turns turns) {
     const at::Tensor expected = all.own.clone();
-    collectives::wire_codec(format_, at::kCPU).average(all.pointers, {expected, {0, expected.numel()}});
+    collectives::make_wire_codec(format_, at::kCPU)->average(all.pointers, {expected, {0, expected.numel()}});
     const at::Tensor mean = all.own.clone();
     wire_average(format_, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()}, turns);
     EXPECT_TRUE(test::same_bits(mean, expected));
@@ -111,7 +111,8 @@ TEST_P(CudaWireAverage, SumsInRankOrderAndDivides) {
 TEST_P(CudaWireAverage, OrDoesNotDivide) {
   for_each_case([&](const Contributions& all, Turns turns) {
     const at::Tensor expected = all.own.clone();
-    collectives::wire_codec(format_, at::kCPU).reduce(all.pointers, {expected, {0, expected.numel()}}, Reduction::kSum);
+    collectives::make_wire_codec(format_, at::kCPU)
+        ->reduce(all.pointers, {expected, {0, expected.numel()}}, Reduction::kSum);
     const at::Tensor sum = all.own.clone();
     cuda::RankParts parts = all.parts(sum, nullptr);
     parts.reduction = Reduction::kSum;
@@ -125,7 +126,7 @@ TEST_P(CudaWireAverage, KeepsTheSignOfZeros) {
     Contributions all(format_, {200, 1, 0, dtype});
     all.own = at::tensor({0.0F, -0.0F}).repeat({100}).to(dtype);
     const at::Tensor on_cpu = all.own.clone();
-    collectives::wire_codec(format_, at::kCPU).average(all.pointers, {on_cpu, {0, on_cpu.numel()}});
+    collectives::make_wire_codec(format_, at::kCPU)->average(all.pointers, {on_cpu, {0, on_cpu.numel()}});
     EXPECT_TRUE(test::same_bits(on_cpu, all.own)) << dtype;
     const at::Tensor mean = all.own.clone();
     wire_average(format_, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()}, Turns::kForward);
@@ -147,7 +148,7 @@ TEST_P(CudaWireAverage, SumsHostileMessagesAsTheCpu) {
     collectives::RankMessages pointers;
     for (int64_t rank = 0; rank < 3; ++rank) pointers.push_back(messages.data() + rank * test::size_of(format_, 1000));
     const at::Tensor expected = at::zeros({1000});
-    collectives::wire_codec(format_, at::kCPU).average(pointers, {expected, {0, 1000}});
+    collectives::make_wire_codec(format_, at::kCPU)->average(pointers, {expected, {0, 1000}});
     const at::Tensor mean = at::zeros({1000});
     cuda::RankParts parts{.n = 1000};
     cuda::place_messages(pointers, parts);
@@ -161,8 +162,8 @@ TEST_P(CudaWireAverage, EncodesTheMean) {
     for_each_case([&](const Contributions& all, Turns turns) {
       const int64_t n = all.own.numel();
       Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
-      collectives::wire_codec(format_, at::kCPU)
-          .average_and_encode(rounding, all.pointers, {all.own, {0, n}}, nullptr, expected.data());
+      collectives::make_wire_codec(format_, at::kCPU)
+          ->average_and_encode(rounding, all.pointers, {all.own, {0, n}}, nullptr, expected.data());
       test::PlacedArray<uint8_t> message(test::size_of(format_, n), 6);
       wire_average_encode(
           format_, {.parts = all.parts(all.own, nullptr), .rounding = rounding, .message = message.data()}, turns);
@@ -177,9 +178,9 @@ TEST_P(CudaWireAverage, FeedsBackWhatItsMessageLacks) {
     Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
     Floats expected_own = all.own_residual;
     Floats expected_mean = all.mean_residual;
-    collectives::wire_codec(format_, at::kCPU)
-        .average_and_encode(test::kNearest, all.pointers, {all.own, {0, n}, expected_own.data()}, expected_mean.data(),
-                            expected.data());
+    collectives::make_wire_codec(format_, at::kCPU)
+        ->average_and_encode(test::kNearest, all.pointers, {all.own, {0, n}, expected_own.data()}, expected_mean.data(),
+                             expected.data());
     test::PlacedArray<uint8_t> message(test::size_of(format_, n), 0);
     Floats own_residual = all.own_residual;
     test::PlacedArray<float> mean_residual(all.mean_residual, 0);
@@ -204,8 +205,8 @@ TEST_P(CudaWireAverage, FeedsBackWhatAnArraysMessageLacks) {
       Floats expected_residual = random_floats(1000, 5);
       test::PlacedArray<float> residual(expected_residual, 4);
       Bytes expected(static_cast<size_t>(test::size_of(format_, 1000)));
-      collectives::wire_codec(format_, at::kCPU)
-          .encode(test::kStochastic, {array, {0, 1000}, expected_residual.data()}, expected.data());
+      collectives::make_wire_codec(format_, at::kCPU)
+          ->encode(test::kStochastic, {array, {0, 1000}, expected_residual.data()}, expected.data());
       test::PlacedArray<uint8_t> message(test::size_of(format_, 1000), 2);
       wire_encode(format_,
                   {.type = cuda::float_type_of(dtype),
@@ -224,7 +225,7 @@ TEST_P(CudaWireAverage, FeedsBackWhatAnArraysMessageLacks) {
 TEST(CudaWireRanks, AreAsManyAsThereAre) {
   const Contributions all(WireFormat::kInt8B32, {.n = 70, .ranks = 1000, .own_rank = 700});
   const at::Tensor expected = all.own.clone();
-  collectives::wire_codec(WireFormat::kInt8B32, at::kCPU).average(all.pointers, {expected, {0, 70}});
+  collectives::make_wire_codec(WireFormat::kInt8B32, at::kCPU)->average(all.pointers, {expected, {0, 70}});
   const at::Tensor mean = all.own.clone();
   wire_average(WireFormat::kInt8B32, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()},
                Turns::kForward);

@@ -68,10 +68,11 @@ class CudaHostileSegments : public ::testing::TestWithParam<WireFormat> {
     const Operands cpu(messages, own, at::kCPU, begin);
     const Operands gpu(messages, own, at::kCUDA, begin);
     for (const Operands* side : {&cpu, &gpu}) {
-      wire_codec(format_, side->array.device().type())
-          .average_and_encode(test::kStochastic, side->ranks(), side->with_feedback(),
-                              side->mean_residual.mutable_data_ptr<float>(), side->written.mutable_data_ptr<uint8_t>());
-      wire_codec(format_, side->array.device().type()).average(side->ranks(), side->segment());
+      make_wire_codec(format_, side->array.device().type())
+          ->average_and_encode(test::kStochastic, side->ranks(), side->with_feedback(),
+                               side->mean_residual.mutable_data_ptr<float>(),
+                               side->written.mutable_data_ptr<uint8_t>());
+      make_wire_codec(format_, side->array.device().type())->average(side->ranks(), side->segment());
     }
     EXPECT_TRUE(same_bits(gpu.array.cpu(), cpu.array));
     EXPECT_TRUE(same_bits(gpu.residual.cpu(), cpu.residual));
@@ -143,11 +144,11 @@ struct Billions {
     for (int64_t begin = 0; begin < kBillions; begin += kBillionsChunk) chunk(x, begin).normal_();
     mean.copy_(x);
     const ArraySegment whole{mean, {0, kBillions}, nullptr};
-    wire_codec(kBillionsFormat, at::kCUDA).encode({}, whole, message_at(message, 0));
-    wire_codec(kBillionsFormat, at::kCUDA)
-        .average_and_encode({}, {message_at(message, 0), nullptr}, whole, nullptr, message_at(mean_message, 0));
-    wire_codec(kBillionsFormat, at::kCUDA).average({message_at(message, 0), nullptr}, whole);
-    wire_codec(kBillionsFormat, at::kCUDA).decode(message_at(message, 0), {decoded, {0, kBillions}, nullptr});
+    make_wire_codec(kBillionsFormat, at::kCUDA)->encode({}, whole, message_at(message, 0));
+    make_wire_codec(kBillionsFormat, at::kCUDA)
+        ->average_and_encode({}, {message_at(message, 0), nullptr}, whole, nullptr, message_at(mean_message, 0));
+    make_wire_codec(kBillionsFormat, at::kCUDA)->average({message_at(message, 0), nullptr}, whole);
+    make_wire_codec(kBillionsFormat, at::kCUDA)->decode(message_at(message, 0), {decoded, {0, kBillions}, nullptr});
   }
 
   static at::Tensor chunk(const at::Tensor& all, int64_t begin) {
@@ -161,15 +162,15 @@ struct Billions {
     const auto same_bytes = [&](const at::Tensor& all) {
       return at::equal(bytes, all.narrow(0, encoded_size(begin, kBillionsFormat), bytes.numel()));
     };
-    wire_codec(kBillionsFormat, at::kCUDA).encode({}, segment, bytes.mutable_data_ptr<uint8_t>());
+    make_wire_codec(kBillionsFormat, at::kCUDA)->encode({}, segment, bytes.mutable_data_ptr<uint8_t>());
     EXPECT_TRUE(same_bytes(message));
     const RankMessages ranks{message_at(message, begin), nullptr};
-    wire_codec(kBillionsFormat, at::kCUDA)
-        .average_and_encode({}, ranks, segment, nullptr, bytes.mutable_data_ptr<uint8_t>());
+    make_wire_codec(kBillionsFormat, at::kCUDA)
+        ->average_and_encode({}, ranks, segment, nullptr, bytes.mutable_data_ptr<uint8_t>());
     EXPECT_TRUE(same_bytes(mean_message));
-    wire_codec(kBillionsFormat, at::kCUDA).average(ranks, segment);
+    make_wire_codec(kBillionsFormat, at::kCUDA)->average(ranks, segment);
     EXPECT_TRUE(at::equal(part, chunk(mean, begin)));
-    wire_codec(kBillionsFormat, at::kCUDA).decode(message_at(message, begin), segment);
+    make_wire_codec(kBillionsFormat, at::kCUDA)->decode(message_at(message, begin), segment);
     EXPECT_TRUE(at::equal(part, chunk(decoded, begin)));
   }
 };

@@ -82,8 +82,8 @@ TEST_P(CudaSegmentCodec, EncodesAndDecodesAsTheCpu) {
     for_each_case([&](const Side& cpu, const Side& gpu, int64_t) {
       const codec::wire::Rounding rounding = feedback ? test::kNearest : test::kStochastic;
       for (const Side* side : {&cpu, &gpu}) {
-        wire_codec(format_, side->device.type()).encode(rounding, side->segment(feedback), side->out());
-        wire_codec(format_, side->device.type()).decode(side->out(), side->segment(false));
+        make_wire_codec(format_, side->device.type())->encode(rounding, side->segment(feedback), side->out());
+        make_wire_codec(format_, side->device.type())->decode(side->out(), side->segment(false));
       }
     });
   }
@@ -92,7 +92,7 @@ TEST_P(CudaSegmentCodec, EncodesAndDecodesAsTheCpu) {
 TEST_P(CudaSegmentCodec, AveragesAsTheCpu) {
   for_each_case([&](const Side& cpu, const Side& gpu, int64_t ranks) {
     for (const Side* side : {&cpu, &gpu})
-      wire_codec(format_, side->device.type()).average(side->ranks(ranks - 1), side->segment(false));
+      make_wire_codec(format_, side->device.type())->average(side->ranks(ranks - 1), side->segment(false));
   });
 }
 
@@ -102,8 +102,8 @@ TEST_P(CudaSegmentCodec, EncodesAveragesAsTheCpu) {
       const codec::wire::Rounding rounding = test::kStochastic;
       for (const Side* side : {&cpu, &gpu}) {
         float* const mean_residual = feedback ? side->mean_residual.mutable_data_ptr<float>() : nullptr;
-        wire_codec(format_, side->device.type())
-            .average_and_encode(rounding, side->ranks(ranks / 2), side->segment(feedback), mean_residual, side->out());
+        make_wire_codec(format_, side->device.type())
+            ->average_and_encode(rounding, side->ranks(ranks / 2), side->segment(feedback), mean_residual, side->out());
       }
     });
   }

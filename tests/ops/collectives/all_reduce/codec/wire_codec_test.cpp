@@ -38,7 +38,9 @@ TEST_P(WireCodecOf, OwnElementsRoundsByTheNumbersOfItsRankAndPlace) {
   at::manual_seed(1);
   const AllReduceCall call{at::randn({kNumel}), {true, 7, 3, 0}, {}};
   const at::Tensor message = message_of(kSecondGrain);
-  encode_own(wire_codec(format_, at::kCPU), {2, kSecondGrain}, call, message.mutable_data_ptr<uint8_t>());
+  const SentSegment sent{2, kSecondGrain};
+  make_wire_codec(format_, at::kCPU)
+      ->encode(sent.rounding(call, 0), sent.elements(call), message.mutable_data_ptr<uint8_t>());
   const auto seed = static_cast<int64_t>(rounding_of(call.rounding, 2, 0).seed);
   const EncodeOptions options{.seed = seed, .step = 3, .offset = kSecondGrain.begin};
   EXPECT_TRUE(at::equal(message, encode(in_second_grain(call.array), format_, options)));
@@ -50,7 +52,9 @@ TEST_P(WireCodecOf, OwnElementsAddsAndKeepsTheResidualOfItsPlace) {
   const at::Tensor before = residual.clone();
   const AllReduceCall call{at::randn({kNumel}), {}, {.own = residual.mutable_data_ptr<float>()}};
   const at::Tensor message = message_of(kSecondGrain);
-  encode_own(wire_codec(format_, at::kCPU), {0, kSecondGrain}, call, message.mutable_data_ptr<uint8_t>());
+  const SentSegment sent{0, kSecondGrain};
+  make_wire_codec(format_, at::kCPU)
+      ->encode(sent.rounding(call, 0), sent.elements(call), message.mutable_data_ptr<uint8_t>());
   const at::Tensor sum = in_second_grain(call.array + before);
   EXPECT_TRUE(at::equal(message, encode(sum, format_)));
   EXPECT_TRUE(at::equal(in_second_grain(residual), sum - decoded(message)));
@@ -77,22 +81,22 @@ TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
       std::vector<at::Tensor> sent;
       for (const ArraySegment& segment : segments) {
         sent.push_back(message_of(shard));
-        wire_codec(format_, at::kCPU).encode({}, segment, sent.back().mutable_data_ptr<uint8_t>());
+        make_wire_codec(format_, at::kCPU)->encode({}, segment, sent.back().mutable_data_ptr<uint8_t>());
       }
       EXPECT_TRUE(at::equal(sent[0], sent[1]));
       const RankMessages by_rank{sent[0].const_data_ptr<uint8_t>(), nullptr};
       std::vector<at::Tensor> means;
       for (const ArraySegment& segment : segments) {
         means.push_back(message_of(shard));
-        wire_codec(format_, at::kCPU)
-            .average_and_encode({}, by_rank, segment, nullptr, means.back().mutable_data_ptr<uint8_t>());
-        wire_codec(format_, at::kCPU).average(by_rank, segment);
+        make_wire_codec(format_, at::kCPU)
+            ->average_and_encode({}, by_rank, segment, nullptr, means.back().mutable_data_ptr<uint8_t>());
+        make_wire_codec(format_, at::kCPU)->average(by_rank, segment);
       }
       EXPECT_TRUE(at::equal(means[0], means[1]));
       EXPECT_TRUE(at::equal(residuals[0], residuals[1]));
       EXPECT_TRUE(at::equal(order.take(dealt, {0, kLong}), ordered));
       for (const ArraySegment& segment : segments) {
-        wire_codec(format_, at::kCPU).decode(means[0].const_data_ptr<uint8_t>(), segment);
+        make_wire_codec(format_, at::kCPU)->decode(means[0].const_data_ptr<uint8_t>(), segment);
       }
       EXPECT_TRUE(at::equal(order.take(dealt, {0, kLong}), ordered));
     }
@@ -109,8 +113,8 @@ TEST_P(WireCodecOf, TheMeanKeepsTheResidualFromTheBeginningOfTheShard) {
   const at::Tensor part = at::randn({kSecondGrain.numel});
   const at::Tensor received = encode(part, format_);
   const at::Tensor message = message_of(kSecondGrain);
-  encode_mean(wire_codec(format_, at::kCPU), {1, kSecondGrain}, call, {received.const_data_ptr<uint8_t>(), nullptr},
-              message.mutable_data_ptr<uint8_t>());
+  encode_mean(*make_wire_codec(format_, at::kCPU), {1, kSecondGrain}, call,
+              {received.const_data_ptr<uint8_t>(), nullptr}, message.mutable_data_ptr<uint8_t>());
   const at::Tensor mean = (decoded(received) + in_second_grain(call.array)) / 2;
   EXPECT_TRUE(at::equal(message, encode(mean, format_)));
   EXPECT_TRUE(at::equal(residual.narrow(0, 0, kSecondGrain.numel), mean - decoded(message)));
@@ -124,8 +128,8 @@ TEST_P(WireCodecOf, TheMeanTakesTheOwnResidualWithIt) {
   const AllReduceCall call{at::randn({kNumel}).to(at::kBFloat16), {}, {.own = own.mutable_data_ptr<float>()}};
   const at::Tensor received = encode(at::randn({kSecondGrain.numel}), format_);
   const at::Tensor message = message_of(kSecondGrain);
-  encode_mean(wire_codec(format_, at::kCPU), {1, kSecondGrain}, call, {received.const_data_ptr<uint8_t>(), nullptr},
-              message.mutable_data_ptr<uint8_t>());
+  encode_mean(*make_wire_codec(format_, at::kCPU), {1, kSecondGrain}, call,
+              {received.const_data_ptr<uint8_t>(), nullptr}, message.mutable_data_ptr<uint8_t>());
   const at::Tensor sum = in_second_grain(call.array).to(at::kFloat) + in_second_grain(before);
   EXPECT_TRUE(at::equal(message, encode((decoded(received) + sum) / 2, format_)));
   EXPECT_EQ(in_second_grain(own).count_nonzero().item<int64_t>(), 0);
@@ -147,8 +151,8 @@ TEST_P(WireCodecOf, AMeanThatIsNotFiniteLeavesTheResidualsInItAlone) {
       part[40].fill_(bad);
       const at::Tensor received = encode(part, format_);
       const at::Tensor message = message_of(kSecondGrain);
-      encode_mean(wire_codec(format_, at::kCPU), {1, kSecondGrain}, call, {received.const_data_ptr<uint8_t>(), nullptr},
-                  message.mutable_data_ptr<uint8_t>());
+      encode_mean(*make_wire_codec(format_, at::kCPU), {1, kSecondGrain}, call,
+                  {received.const_data_ptr<uint8_t>(), nullptr}, message.mutable_data_ptr<uint8_t>());
       const at::Tensor finite = decoded(message).isfinite();
       ASSERT_FALSE(finite[40].item<bool>());
       EXPECT_EQ(finite.any().item<bool>(), !codec::wire::is_variable(format_)) << "blocks, or all of the message";
