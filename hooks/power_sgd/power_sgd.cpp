@@ -242,7 +242,7 @@ PowerSgdStates::BucketState PowerSgdHook::state_of(const c10d::GradBucket& bucke
                ? collectives::plan_of_square(numel, rank())
                : collectives::plan_by_layer(numel, shaped_segments(bucket), {rank(), options.min_rate, options.batch});
   };
-  return states_.state_of(bucket, layout_of(bucket), collectives::arithmetic_dtype(bucket.getBuffer().scalar_type()),
+  return states_.state_of(bucket, segments_of(bucket), collectives::arithmetic_dtype(bucket.getBuffer().scalar_type()),
                           plan);
 }
 

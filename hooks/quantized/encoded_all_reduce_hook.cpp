@@ -41,7 +41,7 @@ EncodedAllReduceHook::EncodedAllReduceHook(const HookRow& row, const HookOptions
 
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::runHook(c10d::GradBucket& bucket) {
   const bool needs_parameters = options_.wire.error_feedback || options_.wire.exempt_one_dimensional;
-  const ParameterSegments parameters = needs_parameters ? layout_of(bucket) : ParameterSegments{};
+  const ParameterSegments parameters = needs_parameters ? segments_of(bucket) : ParameterSegments{};
   return bucket.getBuffer().is_cpu() ? run_on_engine(bucket, parameters) : run_on_stream(bucket, parameters);
 }
 

@@ -92,7 +92,7 @@ double own_weight(const node::NodeLayout& layout) {
 }
 
 struct SavedBucket {
-  ParameterSegments layout;
+  ParameterSegments segments;
   std::unordered_map<const void*, Saved> saved;  // By parameter.
 };
 
@@ -106,12 +106,12 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
   for (const NamedParameter& parameter : parameters) {
     if (const auto saved = saved_of(state, parameter)) {
       SavedBucket& bucket = buckets[static_cast<size_t>(saved->bucket)];
-      insert_parameter(bucket.layout, parameter, saved->begin);
+      insert_parameter(bucket.segments, parameter, saved->begin);
       bucket.saved.emplace(parameter.tensor.unsafeGetTensorImpl(), *saved);
     }
   }
   for (const auto& [index, bucket] : buckets) {
-    const auto gap = gap_in(bucket.layout);
+    const auto gap = gap_in(bucket.segments);
     NARROWCAST_CHECK_INPUT(!gap, "the hook's residuals of bucket ", index, " leave a gap at ", gap.value_or(0));
   }
   return buckets;
@@ -119,19 +119,19 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
 
 }  // namespace
 
-collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket, const ParameterSegments& layout) {
+collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket, const ParameterSegments& segments) {
   const size_t index = bucket.getIndex();
   const int64_t numel = bucket.getBuffer().numel();
   const at::Device device = bucket.getBuffer().device();
   auto found = entries_.find(index);
   if (found != entries_.end() &&
-      (found->second.layout != layout || found->second.numel != numel || found->second.own.device() != device)) {
+      (found->second.segments != segments || found->second.numel != numel || found->second.own.device() != device)) {
     retire_from(index);
     found = entries_.end();
   }
   if (found == entries_.end()) {
-    retire_holders_of(layout);
-    found = entries_.emplace(index, make_entry(numel, layout, device)).first;
+    retire_holders_of(segments);
+    found = entries_.emplace(index, make_entry(numel, segments, device)).first;
     found->second.parameters = weak_references(bucket.getParameters());
   }
   has_begun_pass_ = has_begun_pass_ || index == 0;
@@ -156,7 +156,7 @@ at::Tensor ErrorFeedback::carried_of(Entry& entry) {
   return entry.carried;
 }
 
-// Buckets before `index` already have their new layout, and may be in flight.
+// Buckets before `index` already have their new segments, and may be in flight.
 void ErrorFeedback::retire_from(size_t index) {
   const auto first = entries_.lower_bound(index);
   for (auto entry = first; entry != entries_.end(); ++entry) {
@@ -166,13 +166,13 @@ void ErrorFeedback::retire_from(size_t index) {
 }
 
 // A hook that does not get every bucket may hold a parameter from a bucket that no longer exists.
-void ErrorFeedback::retire_holders_of(const ParameterSegments& layout) {
+void ErrorFeedback::retire_holders_of(const ParameterSegments& segments) {
   std::unordered_set<const void*> parameters;
-  for (const ParameterSegment& parameter : layout) {
+  for (const ParameterSegment& parameter : segments) {
     parameters.insert(parameter.parameter);
   }
   std::erase_if(entries_, [&](const auto& entry) {
-    const auto& held = entry.second.layout;
+    const auto& held = entry.second.segments;
     const bool holds = std::any_of(held.begin(), held.end(), [&](const ParameterSegment& parameter) {
       return parameters.contains(parameter.parameter);
     });
@@ -209,15 +209,15 @@ void ErrorFeedback::retire(const Entry& old) {
     old.order.add(old.own, own_weight(layout_), old.parts.own, all);
   }
   old.order.add(old.mean, static_cast<double>(layout_.world_size()), old.parts.mean, all);
-  for (const ParameterSegment& parameter : old.layout) {
+  for (const ParameterSegment& parameter : old.segments) {
     by_parameter_[parameter.parameter] = all.narrow(0, parameter.segment.begin, parameter.segment.numel);
   }
 }
 
-ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const ParameterSegments& layout, at::Device device) {
+ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const ParameterSegments& segments, at::Device device) {
   const auto parts = collectives::sent_parts(layout_, rank_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
-  Entry entry{.layout = layout,
+  Entry entry{.segments = segments,
               .numel = numel,
               .order = collectives::ElementOrder::of(format_, numel),
               .parts = parts,
@@ -225,7 +225,7 @@ ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const ParameterSeg
               .mean = at::zeros({parts.mean.numel}, options),
               .carried = {}};
   at::Tensor all;
-  for (const ParameterSegment& parameter : layout) {
+  for (const ParameterSegment& parameter : segments) {
     const auto old = by_parameter_.find(parameter.parameter);
     if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
       if (!all.defined()) {
@@ -254,7 +254,7 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   for (const auto& [index, entry] : entries_) {
     const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
     const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
-    for (const ParameterSegment& parameter : entry.layout) {
+    for (const ParameterSegment& parameter : entry.segments) {
       const std::string& name = names.at(parameter.parameter);
       const Segment& segment = parameter.segment;
       const Segment own = overlap(segment, all_own.segment);
@@ -274,7 +274,7 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   }
   for (const auto& [index, entry] : entries_) {
     const bool carries = entry.carried.defined() && !has_arrived(entry);
-    for (const ParameterSegment& parameter : carries ? entry.layout : ParameterSegments()) {
+    for (const ParameterSegment& parameter : carries ? entry.segments : ParameterSegments()) {
       const at::Tensor carried = entry.carried.narrow(0, parameter.segment.begin, parameter.segment.numel);
       state[kShared + names.at(parameter.parameter)] = carried;
     }
@@ -305,11 +305,11 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
     }
   }
   for (const auto& [index, bucket] : by_bucket(state, parameters)) {
-    const Segment& last = bucket.layout.back().segment;
-    Entry entry = make_entry(last.begin + last.numel, bucket.layout, parameters.at(0).tensor.device());
+    const Segment& last = bucket.segments.back().segment;
+    Entry entry = make_entry(last.begin + last.numel, bucket.segments, parameters.at(0).tensor.device());
     const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
     const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
-    for (const ParameterSegment& parameter : bucket.layout) {
+    for (const ParameterSegment& parameter : bucket.segments) {
       const int64_t begin = parameter.segment.begin;
       const Saved& saved = bucket.saved.at(parameter.parameter);
       const Segment own = {begin + saved.own_begin, saved.own.numel()};

@@ -21,7 +21,7 @@
 
 namespace narrowcast::hooks {
 
-// The residuals of this rank, in the layout of the buckets, for the elements that it sends (collectives::SentParts).
+// The residuals of this rank, by bucket, for the elements that it sends (collectives::SentParts).
 // Without parameters, a residual belongs to the bucket's index. Else residuals belong to parameters. When the Reducer
 // rebuilds its buckets, each parameter's residual moves with the parameter.
 //
@@ -35,11 +35,11 @@ class ErrorFeedback {
   ErrorFeedback(int64_t rank, node::NodeLayout layout, WireFormat format)
       : rank_(rank), layout_(std::move(layout)), format_(format) {}
 
-  // The residuals of a bucket with this `layout`. The numbers stay in place until the bucket's layout changes.
-  // Residuals that are carried over from an earlier layout are passed until they have arrived: once, unless the mean is
+  // The residuals of a bucket with these `segments`. The numbers stay in place until the segments change.
+  // Residuals that are carried over from earlier segments are passed until they have arrived: once, unless the mean is
   // not finite. Buckets of a step come in the order of their indices, after the buckets of the step before are
   // averaged.
-  collectives::Residuals residuals(const c10d::GradBucket& bucket, const ParameterSegments& layout);
+  collectives::Residuals residuals(const c10d::GradBucket& bucket, const ParameterSegments& segments);
 
   // Multiplies all residuals, in place.
   void rescale(double factor);
@@ -71,7 +71,7 @@ class ErrorFeedback {
 
  private:
   struct Entry {
-    ParameterSegments layout;
+    ParameterSegments segments;
     int64_t numel;
     collectives::ElementOrder order;
     collectives::SentParts parts;  // In that order, as the residuals.
@@ -81,7 +81,7 @@ class ErrorFeedback {
     at::Tensor carried;
     // Whether `carried` was passed to an all-reduce. Elements that are not 0 then have not arrived.
     bool is_given = false;
-    WeakParameters parameters = {};  // The identities in `layout` stay unique.
+    WeakParameters parameters = {};  // The identities in `segments` stay unique.
   };
   // Numbers at some places of a bucket.
   struct Held {
@@ -96,9 +96,9 @@ class ErrorFeedback {
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
-  void retire_holders_of(const ParameterSegments& layout);
+  void retire_holders_of(const ParameterSegments& segments);
   void retire(const Entry& old);
-  Entry make_entry(int64_t numel, const ParameterSegments& layout, at::Device device);
+  Entry make_entry(int64_t numel, const ParameterSegments& segments, at::Device device);
 
   bool sends_all() const { return layout_.segments() == 1 && !layout_.has_levels(); }
 

@@ -33,19 +33,19 @@ LastExchange::FuturePtr LastExchange::set(FuturePtr future) {
   return future;
 }
 
-ParameterSegments layout_of(const c10d::GradBucket& bucket) {
+ParameterSegments segments_of(const c10d::GradBucket& bucket) {
   const std::vector<at::Tensor> parameters = bucket.getParameters();
   if (parameters.empty()) {
     return {};
   }
   const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
-  ParameterSegments layout;
+  ParameterSegments segments;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
-    layout.push_back(
+    segments.push_back(
         {parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, is_one_dimensional(parameters[i])});
   }
-  return layout;
+  return segments;
 }
 
 ParameterNames names_of(const std::vector<NamedParameter>& parameters) {
@@ -66,16 +66,16 @@ std::vector<int64_t> place_in(const HookState& state, const std::string& paramet
 }
 
 // A parameter without elements begins at the same place as the next one.
-void insert_parameter(ParameterSegments& layout, const NamedParameter& parameter, int64_t begin) {
+void insert_parameter(ParameterSegments& segments, const NamedParameter& parameter, int64_t begin) {
   const ParameterSegment inserted{
       parameter.tensor.unsafeGetTensorImpl(), {begin, parameter.tensor.numel()}, is_one_dimensional(parameter.tensor)};
   const auto place = [](const ParameterSegment& other) { return std::pair(other.segment.begin, other.segment.numel); };
-  layout.insert(std::ranges::upper_bound(layout, place(inserted), {}, place), inserted);
+  segments.insert(std::ranges::upper_bound(segments, place(inserted), {}, place), inserted);
 }
 
-std::optional<int64_t> gap_in(const ParameterSegments& layout) {
+std::optional<int64_t> gap_in(const ParameterSegments& segments) {
   int64_t next = 0;
-  for (const ParameterSegment& parameter : layout) {
+  for (const ParameterSegment& parameter : segments) {
     if (parameter.segment.begin != next) {
       return next;
     }
@@ -84,26 +84,26 @@ std::optional<int64_t> gap_in(const ParameterSegments& layout) {
   return std::nullopt;
 }
 
-std::vector<Segment> one_dimensional_segments(const ParameterSegments& layout) {
-  std::vector<Segment> segments;
-  for (const ParameterSegment& parameter : layout) {
+std::vector<Segment> one_dimensional_segments(const ParameterSegments& segments) {
+  std::vector<Segment> joined;
+  for (const ParameterSegment& parameter : segments) {
     if (!parameter.one_dimensional || parameter.segment.numel == 0) {
       continue;
     }
-    if (!segments.empty() && segments.back().begin + segments.back().numel == parameter.segment.begin) {
-      segments.back().numel += parameter.segment.numel;
+    if (!joined.empty() && joined.back().begin + joined.back().numel == parameter.segment.begin) {
+      joined.back().numel += parameter.segment.numel;
     } else {
-      segments.push_back(parameter.segment);
+      joined.push_back(parameter.segment);
     }
   }
-  return segments;
+  return joined;
 }
 
-bool NewBuckets::notice(const c10d::GradBucket& bucket, const ParameterSegments& layout) {
+bool NewBuckets::notice(const c10d::GradBucket& bucket, const ParameterSegments& segments) {
   const size_t index = bucket.getIndex();
   const bool continues = index > last_;
   last_ = index;
-  Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), layout};
+  Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), segments};
   const auto found = seen_.find(index);
   const bool is_same = found != seen_.end() && found->second == now;
   if (!is_same) {

@@ -60,7 +60,7 @@ struct ParameterSegment {
 using ParameterSegments = std::vector<ParameterSegment>;
 
 // The parameters in the order of the bucket; empty if the bucket names none.
-ParameterSegments layout_of(const c10d::GradBucket& bucket);
+ParameterSegments segments_of(const c10d::GradBucket& bucket);
 
 // References to parameters. As long as one exists, no other tensor gets the parameter's identity, even if the parameter
 // is destroyed: a hook may last longer than the model, and does not keep it alive.
@@ -73,7 +73,7 @@ inline WeakParameters weak_references(const std::vector<at::Tensor>& parameters)
 }
 
 // The segments of one-dimensional parameters, in order; adjacent ones are joined.
-std::vector<collectives::Segment> one_dimensional_segments(const ParameterSegments& layout);
+std::vector<collectives::Segment> one_dimensional_segments(const ParameterSegments& segments);
 
 // Residuals are saved by parameter, under these prefixes and its name.
 // - residual.NAME: the values.
@@ -88,12 +88,12 @@ ParameterNames names_of(const std::vector<NamedParameter>& parameters);
 // The saved place of that parameter, `least` to `most` numbers. CorruptInputError if it is not a valid place.
 std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most);
 
-// Inserts a parameter whose first element is at `begin` into the layout of a bucket.
-void insert_parameter(ParameterSegments& layout, const NamedParameter& parameter, int64_t begin);
+// Inserts a parameter whose first element is at `begin` into the segments of a bucket.
+void insert_parameter(ParameterSegments& segments, const NamedParameter& parameter, int64_t begin);
 
 // The first element of the bucket that belongs to no parameter although a parameter follows it. Empty if there is no
 // gap.
-std::optional<int64_t> gap_in(const ParameterSegments& layout);
+std::optional<int64_t> gap_in(const ParameterSegments& segments);
 
 // The factor for a residual of a former world's rank that keeps its effect on later means.
 inline double residual_share(int64_t world_size, int64_t former_world_size) {
@@ -115,13 +115,13 @@ class NewBuckets {
  public:
   // Whether this bucket, or an earlier one of the step, has changed since its last call: in size, device or parameters.
   // Called for every bucket, in the order of indices.
-  bool notice(const c10d::GradBucket& bucket, const ParameterSegments& layout);
+  bool notice(const c10d::GradBucket& bucket, const ParameterSegments& segments);
 
  private:
   struct Seen {
     int64_t numel;
     at::Device device;
-    ParameterSegments layout;
+    ParameterSegments segments;
     bool operator==(const Seen&) const = default;
   };
   std::map<size_t, Seen> seen_;

@@ -39,7 +39,7 @@ AllGatherJob::AllGatherJob(AllGatherOptions options, std::shared_ptr<MessageMemo
       guard_(node_) {
   TORCH_INTERNAL_ASSERT(std::ssize(options_.bytes) == options_.nodes->layout.world_size());
   for (const int64_t rank : column_) {
-    layout_.add(kHeaderBytes + options_.bytes[rank]);
+    offsets_.add(kHeaderBytes + options_.bytes[rank]);
   }
   for (int64_t local_rank = 0; has_levels() && local_rank < node_->local_size(); ++local_rank) {
     node_->check_numel(column_floats(local_rank));
@@ -78,7 +78,7 @@ void AllGatherJob::start(engine::Transport& transport) {
   if (has_levels()) {
     use_ = node_->take_slot(kMessagesArray);
   }
-  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  placed_ = offsets_.place_in(memory_->take(offsets_.total_bytes()));
   receives_.clear();
   for (size_t place = 0; place < column_.size(); ++place) {
     if (column_[place] != options_.rank) {

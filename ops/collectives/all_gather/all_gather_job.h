@@ -82,7 +82,7 @@ class NARROWCAST_EXPORT AllGatherJob final : public engine::Job {
   const std::shared_ptr<node::NodeMemory> node_;  // Null with one level.
   // The ranks whose bytes this rank has after the network's part, by node; with one level, all ranks.
   const std::vector<int64_t> column_;
-  MessageLayout layout_;
+  MessageOffsets offsets_;
   Call call_;
   // State of the call in progress:
   std::vector<at::Tensor> placed_;  // By place in column_.

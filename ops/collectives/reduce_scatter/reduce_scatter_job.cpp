@@ -27,11 +27,11 @@ ReduceScatterJob::ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t wor
   for (const Segment& chunk : chunks_) {
     const int64_t bytes = encoded_size(chunk.numel, call_.format);
     for (int64_t peer = 0; peer < ranks_; ++peer) {
-      sent_.push_back(layout_.add(peer == rank_ ? 0 : bytes));
-      received_.push_back(layout_.add(bytes));
+      sent_.push_back(offsets_.add(peer == rank_ ? 0 : bytes));
+      received_.push_back(offsets_.add(bytes));
     }
   }
-  placed_ = layout_.place_in(memory.take(layout_.total_bytes()));
+  placed_ = offsets_.place_in(memory.take(offsets_.total_bytes()));
 }
 
 void ReduceScatterJob::start(engine::Transport& transport) {

@@ -64,8 +64,8 @@ class ReduceScatterJob final : public engine::Job {
   const int64_t ranks_;
   const std::unique_ptr<const WireCodec> codec_;
   const std::vector<Segment> chunks_;  // The chunks of a shard.
-  MessageLayout layout_;
-  std::vector<size_t> sent_;      // Indices into layout_: by chunk, then by rank. The entry of this rank is empty.
+  MessageOffsets offsets_;
+  std::vector<size_t> sent_;      // Indices into offsets_: by chunk, then by rank. The entry of this rank is empty.
   std::vector<size_t> received_;  // The same.
   std::vector<at::Tensor> placed_;
   std::vector<int64_t> receives_;  // By chunk, then by distance of the peer.

@@ -40,7 +40,7 @@ class ErrorFeedbackTest : public ::testing::Test {
  protected:
   Residuals residuals(const std::vector<at::Tensor>& parameters, size_t index = 0, size_t count = 1) {
     const auto bucket = make_parameters_bucket(parameters, parameters, index, count);
-    return feedback_->residuals(bucket, layout_of(bucket));
+    return feedback_->residuals(bucket, segments_of(bucket));
   }
   std::optional<ErrorFeedback> feedback_{std::in_place, kRank, NodeLayout::flat(kFeedbackRanks), WireFormat::kInt4B32};
   const at::Tensor a_ = at::zeros({2, kFeedbackNumel / 2});
@@ -170,7 +170,7 @@ class ErrorFeedbackStateTest : public ::testing::TestWithParam<WireFormat> {
   Residuals residuals_of(ErrorFeedback& feedback, size_t index) {
     const std::vector<at::Tensor> parameters = index == 0 ? std::vector{a_} : std::vector{b_, c_};
     const auto bucket = make_parameters_bucket(parameters, parameters, index, 2);
-    return feedback.residuals(bucket, layout_of(bucket));
+    return feedback.residuals(bucket, segments_of(bucket));
   }
   // The error of the sum of all later means, by parameter, given the residuals of `ranks` ranks.
   at::Tensor missing(std::vector<ErrorFeedback>& feedback) {
@@ -261,8 +261,8 @@ TEST_P(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
   ErrorFeedback after = of_rank(0, 2);
   after.load_state({.world_size = 2, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
   const auto rebuilt = make_parameters_bucket({c_, b_, a_}, {c_, b_, a_});
-  const Residuals expected = before.residuals(rebuilt, layout_of(rebuilt));
-  const Residuals found = after.residuals(rebuilt, layout_of(rebuilt));
+  const Residuals expected = before.residuals(rebuilt, segments_of(rebuilt));
+  const Residuals found = after.residuals(rebuilt, segments_of(rebuilt));
   EXPECT_TRUE(
       at::equal(at::from_blob(found.own, {3 * kParameterNumel}), at::from_blob(expected.own, {3 * kParameterNumel})));
 }

@@ -38,17 +38,17 @@ TEST(SavedLayout, IsInTheOrderOfTheBucket) {
   const NamedParameter a{"a", at::ones({2})};
   const NamedParameter empty{"empty", at::ones({0})};
   const NamedParameter b{"b", at::ones({3, 1})};
-  ParameterSegments layout;
-  insert_parameter(layout, b, 2);
-  EXPECT_EQ(gap_in(layout), 0);
-  insert_parameter(layout, a, 0);
-  insert_parameter(layout, empty, 2);
-  EXPECT_EQ(layout, (ParameterSegments{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
-                                       {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
-                                       {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
-  EXPECT_EQ(gap_in(layout), std::nullopt);
-  insert_parameter(layout, a, 7);
-  EXPECT_EQ(gap_in(layout), 5);
+  ParameterSegments segments;
+  insert_parameter(segments, b, 2);
+  EXPECT_EQ(gap_in(segments), 0);
+  insert_parameter(segments, a, 0);
+  insert_parameter(segments, empty, 2);
+  EXPECT_EQ(segments, (ParameterSegments{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
+                                         {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
+                                         {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
+  EXPECT_EQ(gap_in(segments), std::nullopt);
+  insert_parameter(segments, a, 7);
+  EXPECT_EQ(gap_in(segments), 5);
 }
 
 TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {

@@ -83,13 +83,13 @@ BucketChooser::Result BucketChooser::choose(const hooks::CommHook* in_use) const
   return with_network_errors(group_->getRank(), "choosing the size of buckets", [&] {
     const BackwardPass pass = slowest_pass();
     const std::vector<size_t> order = ready_order(pass.ready_seconds);
-    std::vector<BucketLayout> layouts;
+    std::vector<SizedBuckets> candidates;
     for (const double size : bucket_sizes(bytes_of_all(parameters_))) {
       const DdpOptions sized = DdpOptions(options_).bucket_cap_mb(size);
-      layouts.push_back({.cap_mb = size, .buckets = fill_buckets(parameters_, order, sized)});
+      candidates.push_back({.cap_mb = size, .buckets = fill_buckets(parameters_, order, sized)});
     }
-    BucketChoice choice = choose_bucket_size(layouts, pass, exchange_seconds(in_use));
-    return Result{std::move(choice), std::move(layouts[static_cast<size_t>(choice.chosen)].buckets)};
+    BucketChoice choice = choose_bucket_size(candidates, pass, exchange_seconds(in_use));
+    return Result{std::move(choice), std::move(candidates[static_cast<size_t>(choice.chosen)].buckets)};
   });
 }
 

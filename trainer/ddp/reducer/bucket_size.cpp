@@ -49,14 +49,14 @@ double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& 
   return averaged;
 }
 
-BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
+BucketChoice choose_bucket_size(const std::vector<SizedBuckets>& candidates, const BackwardPass& pass,
                                 const ExchangeSeconds& exchange) {
   BucketChoice choice{.backward_seconds = pass.seconds()};
   std::vector<double> seconds;
-  for (const BucketLayout& layout : layouts) {
-    seconds.push_back(seconds_until_averaged(layout.buckets, pass, exchange));
-    choice.sizes.push_back({.cap_mb = layout.cap_mb,
-                            .buckets = std::ssize(layout.buckets),
+  for (const SizedBuckets& candidate : candidates) {
+    seconds.push_back(seconds_until_averaged(candidate.buckets, pass, exchange));
+    choice.sizes.push_back({.cap_mb = candidate.cap_mb,
+                            .buckets = std::ssize(candidate.buckets),
                             .seconds_left = seconds.back() - choice.backward_seconds});
   }
   const double limit = kAsGood * *std::min_element(seconds.begin(), seconds.end());

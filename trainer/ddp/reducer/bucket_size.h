@@ -36,7 +36,7 @@ struct BackwardPass {
 std::vector<size_t> ready_order(const std::vector<double>& ready_seconds);
 
 // The buckets that a size leads to.
-struct BucketLayout {
+struct SizedBuckets {
   double cap_mb = 0;  // MiB
   BucketIndices buckets;
 };
@@ -51,10 +51,10 @@ using ExchangeSeconds = std::function<double(int64_t numel)>;
 // Seconds from the pass's first gradient to the last average, with these buckets.
 double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const ExchangeSeconds& exchange);
 
-// Chooses the largest layout whose averages are ready at most 1% later than with the best layout. Layouts are given
-// from small to large. Processor time that the all-reduce takes from the backward pass is the same for every size, and
-// so left out.
-BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
+// Chooses the largest candidate whose averages are ready at most 1% later than with the best candidate. Candidates are
+// given from small to large. Processor time that the all-reduce takes from the backward pass is the same for every
+// size, and so left out.
+BucketChoice choose_bucket_size(const std::vector<SizedBuckets>& candidates, const BackwardPass& pass,
                                 const ExchangeSeconds& exchange);
 
 }  // namespace narrowcast

@@ -33,8 +33,8 @@ FirstHop::FirstHop(const AllReduceOptions& options, std::shared_ptr<MessageMemor
     ChunkMessages messages;
     for (int64_t rank = 0; rank < options_.world_size; ++rank) {
       const bool is_peer = rank != options_.rank;
-      messages.sent.push_back(layout_.add(is_peer ? message_bytes(rank, chunk) : 0));
-      messages.received.push_back(layout_.add(is_peer ? message_bytes(options_.rank, chunk) : 0));
+      messages.sent.push_back(offsets_.add(is_peer ? message_bytes(rank, chunk) : 0));
+      messages.received.push_back(offsets_.add(is_peer ? message_bytes(options_.rank, chunk) : 0));
     }
     parts_.push_back(std::move(messages));
   }
@@ -65,7 +65,7 @@ int64_t FirstHop::channel(int64_t hop, size_t chunk) const {
 }
 
 void FirstHop::post_receives(engine::Transport& transport) {
-  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  placed_ = offsets_.place_in(memory_->take(offsets_.total_bytes()));
   receives_.clear();
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {

@@ -13,7 +13,7 @@
 
 namespace narrowcast::collectives {
 
-// An exchange that begins with that hop. A derived class adds its own messages to `layout_`, and places them with the
+// An exchange that begins with that hop. A derived class adds its own messages to `offsets_`, and places them with the
 // others.
 class FirstHop : public AllReduceExchange {
  public:
@@ -38,16 +38,16 @@ class FirstHop : public AllReduceExchange {
   int64_t channel(int64_t hop, size_t chunk) const;
   SentSegment sent(int64_t rank, size_t chunk) const { return {options_.rank, segment(rank, chunk), options_.order}; }
 
-  // A message of the call in progress, by its index in layout_.
+  // A message of the call in progress, by its index in offsets_.
   const at::Tensor& placed(size_t message) const { return placed_[message]; }
 
   // Waits for the other ranks' parts of a chunk of this rank's shard. This rank's own entry is null.
   RankMessages wait_for_parts(engine::Transport& transport, size_t chunk) const;
 
-  MessageLayout layout_;
+  MessageOffsets offsets_;
 
  private:
-  // By chunk, then by rank: indices into layout_. Entries for this rank itself are unused.
+  // By chunk, then by rank: indices into offsets_. Entries for this rank itself are unused.
   struct ChunkMessages {
     std::vector<size_t> sent;      // This rank's part of rank r's shard.
     std::vector<size_t> received;  // Rank r's part of this rank's shard.

@@ -21,7 +21,7 @@ class OneShot final : public AllReduceExchange {
         chunks_(one_shot_result_segments(options.numel, codec_->grain())) {
     for (const Segment& chunk : chunks_) {
       for (int64_t rank = 0; rank < options_.world_size; ++rank) {
-        messages_.push_back(layout_.add(codec_->message_bytes(chunk)));
+        messages_.push_back(offsets_.add(codec_->message_bytes(chunk)));
       }
     }
   }
@@ -37,7 +37,7 @@ class OneShot final : public AllReduceExchange {
   int64_t advances() const override { return 0; }
 
   void post_receives(engine::Transport& transport) override {
-    placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+    placed_ = offsets_.place_in(memory_->take(offsets_.total_bytes()));
     receives_.clear();
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
       for (int64_t distance = 1; distance < options_.world_size; ++distance) {
@@ -90,7 +90,7 @@ class OneShot final : public AllReduceExchange {
   const std::unique_ptr<AllReduceCodec> codec_;
   const std::shared_ptr<MessageMemory> memory_;
   const std::vector<Segment> chunks_;
-  MessageLayout layout_;
+  MessageOffsets offsets_;
   std::vector<size_t> messages_;  // By chunk, then by rank; this rank's own entry is the message that it sends.
   // State of the call in progress:
   AllReduceCall call_;

@@ -22,7 +22,7 @@ class OwnMean final : public FirstHop {
         rounds_part_(options.result == Result::kShardOfWhole && route == Route::kOneShot),
         rounds_mean_(options.result == Result::kShardOfWhole && route == Route::kTwoShot) {
     for (size_t chunk = 0; chunk < chunks(); ++chunk) {
-      own_.push_back(layout_.add(rounds_part_ || rounds_mean_ ? message_bytes(options.rank, chunk) : 0));
+      own_.push_back(offsets_.add(rounds_part_ || rounds_mean_ ? message_bytes(options.rank, chunk) : 0));
     }
   }
 

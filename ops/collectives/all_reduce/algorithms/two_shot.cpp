@@ -32,7 +32,7 @@ TwoShot::TwoShot(const AllReduceOptions& options, std::shared_ptr<MessageMemory>
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
     means_.emplace_back();
     for (int64_t rank = 0; rank < options.world_size; ++rank) {
-      means_.back().push_back(layout_.add(message_bytes(rank, chunk)));
+      means_.back().push_back(offsets_.add(message_bytes(rank, chunk)));
     }
   }
 }

@@ -30,8 +30,8 @@ struct ArraySegment {
   ElementOrder order = {};  // Must be the identity on a GPU, and for messages of shards.
 };
 
-// Layout of the messages of an array's shards, cut(numel, shards): one slot for each, in the order of shards. Every
-// slot begins `stride` bytes after the one before. With several chunks, the slot of shard s holds only part `chunk` of
+// The slots of the messages of an array's shards, cut(numel, shards): one for each, in the order of shards. Every slot
+// begins `stride` bytes after the one before. With several chunks, the slot of shard s holds only part `chunk` of
 // cut(s, chunks).
 struct ShardSlots {
   int64_t shards = 1;
@@ -91,8 +91,8 @@ class WireCodec {
   const WireFormat format_;
 };
 
-// Makes the codec of a format for arrays on devices of that type; an exchange makes one and keeps it. On the CPU it uses
-// the instruction set that is in use now. c10::Error for a GPU in a build without CUDA.
+// Makes the codec of a format for arrays on devices of that type; an exchange makes one and keeps it. On the CPU it
+// uses the instruction set that is in use now. c10::Error for a GPU in a build without CUDA.
 NARROWCAST_EXPORT std::unique_ptr<const WireCodec> make_wire_codec(WireFormat format, at::DeviceType device);
 
 namespace gpu {

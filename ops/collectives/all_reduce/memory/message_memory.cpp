@@ -36,13 +36,13 @@ MessageMemory::Buffer MessageMemory::take(int64_t bytes) {
   return {place, buffer};
 }
 
-size_t MessageLayout::add(int64_t bytes) {
+size_t MessageOffsets::add(int64_t bytes) {
   messages_.push_back({total_, bytes});
   total_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   return messages_.size() - 1;
 }
 
-const std::vector<at::Tensor>& MessageLayout::place_in(const MessageMemory::Buffer& buffer) {
+const std::vector<at::Tensor>& MessageOffsets::place_in(const MessageMemory::Buffer& buffer) {
   Views& views = views_[buffer.place];
   if (!views.buffer.is_same(buffer.bytes)) {
     views.messages.clear();

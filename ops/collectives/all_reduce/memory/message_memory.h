@@ -44,7 +44,7 @@ class MessageMemory {
 };
 
 // The messages of one exchange in such a buffer, each aligned to 64 bytes.
-class MessageLayout {
+class MessageOffsets {
  public:
   // Adds a message of that size and returns its index.
   size_t add(int64_t bytes);

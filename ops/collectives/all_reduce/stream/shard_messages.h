@@ -1,4 +1,4 @@
-// Layout of the messages of a mean on a stream.
+// The offsets of the messages of a mean on a stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>

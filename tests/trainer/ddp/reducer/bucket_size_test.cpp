@@ -51,8 +51,8 @@ TEST(SecondsUntilAveraged, ABucketWaitsForItsLastGradientAndThoseBeforeIt) {
 }
 
 TEST(ChooseBucketSize, TakesTheOneThatIsDoneFirst) {
-  const std::vector<BucketLayout> layouts = {{1, {{0}, {1}, {2}}}, {2, {{0}, {1, 2}}}, {3, {{0, 1, 2}}}};
-  const BucketChoice choice = choose_bucket_size(layouts, kThreeGradients, kCost);
+  const std::vector<SizedBuckets> candidates = {{1, {{0}, {1}, {2}}}, {2, {{0}, {1, 2}}}, {3, {{0, 1, 2}}}};
+  const BucketChoice choice = choose_bucket_size(candidates, kThreeGradients, kCost);
   EXPECT_EQ(choice.backward_seconds, 2);
   EXPECT_EQ(choice.chosen, 1);
   EXPECT_EQ(choice.size().cap_mb, 2);
@@ -79,9 +79,10 @@ TEST(ChooseBucketSize, TakesTheLargerWhereItIsAtMostOnePercentLater) {
 
 TEST(ChooseBucketSize, SparesLatencyWhereNothingElseTakesTime) {
   const hooks::ExchangeCost latency = {.seconds = 5, .seconds_per_element = 0};
-  const std::vector<BucketLayout> layouts = {{1, {{0}, {1}, {2}}}, {3, {{0, 1, 2}}}};
-  EXPECT_EQ(choose_bucket_size(layouts, kThreeGradients, latency).size().cap_mb, 3) << "7 s instead of 15";
-  EXPECT_EQ(choose_bucket_size(layouts, kThreeGradients, hooks::ExchangeCost{}).size().cap_mb, 3) << "nothing is sent";
+  const std::vector<SizedBuckets> candidates = {{1, {{0}, {1}, {2}}}, {3, {{0, 1, 2}}}};
+  EXPECT_EQ(choose_bucket_size(candidates, kThreeGradients, latency).size().cap_mb, 3) << "7 s instead of 15";
+  EXPECT_EQ(choose_bucket_size(candidates, kThreeGradients, hooks::ExchangeCost{}).size().cap_mb, 3)
+      << "nothing is sent";
 }
 
 }  // namespace

@@ -32,15 +32,15 @@ TEST(MessageMemory, TakesItsBuffersInTurn) {
   EXPECT_GE(memory.take(200).bytes.numel(), 200) << "a buffer that is too small is replaced";
 }
 
-TEST(MessageLayout, PlacesMessagesOneAfterTheOther) {
-  MessageLayout layout;
-  EXPECT_EQ(layout.add(1), 0);
-  EXPECT_EQ(layout.add(0), 1);
-  EXPECT_EQ(layout.add(65), 2);
-  EXPECT_EQ(layout.total_bytes(), 64 + 128);
+TEST(MessageOffsets, PlacesMessagesOneAfterTheOther) {
+  MessageOffsets offsets;
+  EXPECT_EQ(offsets.add(1), 0);
+  EXPECT_EQ(offsets.add(0), 1);
+  EXPECT_EQ(offsets.add(65), 2);
+  EXPECT_EQ(offsets.total_bytes(), 64 + 128);
   MessageMemory memory;
-  const MessageMemory::Buffer buffer = memory.take(layout.total_bytes());
-  const std::vector<at::Tensor>& messages = layout.place_in(buffer);
+  const MessageMemory::Buffer buffer = memory.take(offsets.total_bytes());
+  const std::vector<at::Tensor>& messages = offsets.place_in(buffer);
   ASSERT_EQ(messages.size(), 3);
   EXPECT_EQ(messages[0].numel(), 1);
   EXPECT_EQ(messages[1].numel(), 0);
