@@ -42,7 +42,7 @@ std::optional<double> CommHook::compression() const {
   return static_cast<double>(numel * static_cast<int64_t>(sizeof(float))) / static_cast<double>(sum.message);
 }
 
-// The Reducer may have rebuilt its buckets, so entries behind the last bucket are removed.
+// The Reducer may have rebuilt its buckets, so entries after the last bucket are removed.
 void CommHook::count_exchange(const c10d::GradBucket& bucket, const ExchangedBytes& bytes) {
   count_payload(bytes.payload);
   const size_t index = bucket.getIndex();

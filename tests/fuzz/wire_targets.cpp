@@ -104,9 +104,9 @@ void read_announcement(std::string_view input) {
   const std::string usual = collectives::to_message(announcement());
   const auto read = collectives::from_message(input);
   if (read) {
-    const std::string_view behind = input.substr(collectives::to_message(*read).size());
+    const std::string_view padding = input.substr(collectives::to_message(*read).size());
     TORCH_INTERNAL_ASSERT(input.starts_with(collectives::to_message(*read)), "another message has the same content");
-    TORCH_INTERNAL_ASSERT(behind.find_first_not_of('\0') == std::string_view::npos, "bytes follow the message");
+    TORCH_INTERNAL_ASSERT(padding.find_first_not_of('\0') == std::string_view::npos, "bytes follow the message");
   }
   try {
     collectives::check_announcements(0, "call", {usual, usual, input});

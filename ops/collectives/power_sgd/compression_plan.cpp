@@ -62,7 +62,7 @@ void place_factors(CompressionPlan& plan) {
   }
 }
 
-// Collects the segments between the matrices and behind the last one.
+// Collects the segments between the matrices and after the last one.
 void place_plain(CompressionPlan& plan) {
   std::vector<Segment> matrices;
   for (const MatrixBatch& batch : plan.batches) {

@@ -86,7 +86,7 @@ void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDr
 // their magnitude differs.
 struct SentArray {
   int64_t factor_numel = 0;
-  Segment plain = {};  // Empty behind Q unless steps alternate.
+  Segment plain = {};  // Empty after Q unless steps alternate.
 
   int64_t numel() const { return plain.begin + plain.numel; }
   at::Tensor factor_of(const at::Tensor& values) const { return values.narrow(0, 0, factor_numel); }

@@ -38,7 +38,7 @@ at::Tensor make_orthogonal(const at::Tensor& before, const at::Tensor& column) {
   return norm.masked_fill(norm <= kKeepsOfNorm * last_norm, 0);
 }
 
-// Subtracts the projection on column i once, from all columns behind it, as PyTorch's hook does.
+// Subtracts the projection on column i once, from all columns after it, as PyTorch's hook does.
 void subtract_from_rest(const at::Tensor& columns, int64_t i) {
   const int64_t count = columns.size(2) - i - 1;
   if (count > 0) {

@@ -55,7 +55,7 @@ at::Tensor nan_unless(const at::Tensor& is_finite, const at::Tensor& numbers) {
 
 }  // namespace
 
-// A factor and the uncompressed elements behind it.
+// A factor and the uncompressed elements after it.
 class PowerSgdStream::Sent {
  public:
   Sent(const StreamRanks& ranks, const PowerSgdJobOptions& options, at::Device device, Factor factor,

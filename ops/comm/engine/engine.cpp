@@ -279,10 +279,10 @@ void Worker::advance(InFlight& exchange) {
   start_queued();
 }
 
-// Advances the oldest exchange until only its finish is left. The exchange behind it also makes its first advance in
+// Advances the oldest exchange until only its finish is left. The exchange after it also makes its first advance in
 // two cases: between advances of the oldest if it does not block, and after the last one if it also has one advance
 // left. If the oldest has only its finish left at the beginning, nothing advances: it finishes while the messages of
-// the one behind are in flight.
+// the next one are in flight.
 void Worker::advance_in_flight() {
   const auto first = oldest();
   if (first->advances_left == 0) return;

@@ -208,12 +208,12 @@ std::optional<Announcement> from_message(std::string_view bytes) {
   if (!head.read(mark) || !head.read(size) || mark != kMessageMark || size < 0 || size > std::ssize(head.left())) {
     return std::nullopt;
   }
-  const std::string_view behind = head.left().substr(static_cast<size_t>(size));
+  const std::string_view padding = head.left().substr(static_cast<size_t>(size));
   Reader body(head.left().substr(0, static_cast<size_t>(size)));
   Announcement read;
   const bool is_whole = body.read(read.refusal) && body.read(read.call) && body.read(read.entries) &&
                         body.read(read.numbers) && body.left().empty() &&
-                        behind.find_first_not_of('\0') == std::string_view::npos;
+                        padding.find_first_not_of('\0') == std::string_view::npos;
   return is_whole ? std::optional(std::move(read)) : std::nullopt;
 }
 

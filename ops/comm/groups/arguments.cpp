@@ -84,10 +84,10 @@ void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank
                                printable(refusal.reason)));
 }
 
-void refuse_together(const Refusal& refusal, const std::function<void()>& tell) {
+void refuse_together(const Refusal& refusal, const std::function<void()>& inform) {
   std::string failure;
   try {
-    tell();
+    inform();
   } catch (const c10::DistBackendError& error) {
     failure = error_message(error);
   }

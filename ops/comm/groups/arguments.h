@@ -31,8 +31,8 @@ NARROWCAST_EXPORT std::optional<Refusal> refusal_of(const std::function<void()>&
 // a call: "rank R: REASON".
 [[noreturn]] void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
 
-// Sends this rank's refusal to the other ranks by `tell`, a collective that throws the same error on all ranks. If
-// `tell` fails with c10::DistBackendError, throws `refusal` and the reason why it did not reach the other ranks.
-[[noreturn]] void refuse_together(const Refusal& refusal, const std::function<void()>& tell);
+// Sends this rank's refusal to the other ranks by `inform`, a collective that throws the same error on all ranks. If
+// `inform` fails with c10::DistBackendError, throws `refusal` and the reason why it did not reach the other ranks.
+[[noreturn]] void refuse_together(const Refusal& refusal, const std::function<void()>& inform);
 
 }  // namespace narrowcast::collectives

@@ -56,7 +56,7 @@ class FindJob final : public engine::Job {
       listening_ = listen_locally(name);
       std::memcpy(row(Round::kName, rank_), name.data(), name.size());
     });
-    tell(transport, Round::kName);
+    announce(transport, Round::kName);
   }
 
   void advance(engine::Transport& transport) override {
@@ -65,7 +65,7 @@ class FindJob final : public engine::Job {
     switch (round) {
       case Round::kName:
         or_refuse([&] { connect(); });
-        return tell(transport, Round::kReached);
+        return announce(transport, Round::kReached);
       case Round::kReached:
         layout_ = node_size_ ? NodeLayout::of_size(world_size_, *node_size_) : layout_by_reach();
         or_refuse([&] {
@@ -73,11 +73,11 @@ class FindJob final : public engine::Job {
           make_memory();
           hand_over();
         });
-        return tell(transport, Round::kHanded);
+        return announce(transport, Round::kHanded);
       default:
         or_refuse([&] { take_over(); });
         std::memcpy(row(Round::kRefusal, rank_), refusal_.data(), std::min<size_t>(refusal_.size(), kRefusalBytes - 1));
-        return tell(transport, Round::kRefusal);
+        return announce(transport, Round::kRefusal);
     }
   }
 
@@ -114,7 +114,7 @@ class FindJob final : public engine::Job {
   }
 
   // Sends this rank's own row.
-  void tell(engine::Transport& transport, Round round) const {
+  void announce(engine::Transport& transport, Round round) const {
     const at::Tensor own = received_[static_cast<size_t>(round)][rank_];
     for (int64_t distance = 1; distance < world_size_; ++distance) {
       transport.send({own, transport.peer_after(distance), static_cast<int64_t>(round)});

@@ -37,8 +37,8 @@ struct RowParts {
     const int64_t row = row_of(index);
     const int64_t begin = (index - row * per_row) * part_size;
     const int64_t first = row * row_size + begin;
-    const int64_t of_row = row_size - begin;
-    const int64_t left = of_row < numel - first ? of_row : numel - first;
+    const int64_t rest_of_row = row_size - begin;
+    const int64_t left = rest_of_row < numel - first ? rest_of_row : numel - first;
     return {row, first, static_cast<int>(left < 0 ? 0 : left < part_size ? left : part_size)};
   }
 

@@ -40,16 +40,16 @@ struct Granules {
       : phase(static_cast<int>(reinterpret_cast<uintptr_t>(bytes) % kGranule)) {
     const int to_granule = (kGranule - phase) % kGranule;
     head = to_granule < size ? to_granule : size;
-    const auto behind_head = static_cast<unsigned>(size - head);
-    whole = static_cast<int>(behind_head / kGranule);
-    tail = static_cast<int>(behind_head % kGranule);
+    const auto after_head = static_cast<unsigned>(size - head);
+    whole = static_cast<int>(after_head / kGranule);
+    tail = static_cast<int>(after_head % kGranule);
   }
 
   // The byte that the lane transfers by itself: one of the head or of the tail, or -1.
   __device__ __forceinline__ int edge(int lane) const {
     const int i = lane % kGranule;
-    const int behind = head + whole * kGranule;
-    return lane < kGranule ? (i < head ? i : -1) : (i < tail ? behind + i : -1);
+    const int after = head + whole * kGranule;
+    return lane < kGranule ? (i < head ? i : -1) : (i < tail ? after + i : -1);
   }
 };
 

@@ -95,7 +95,7 @@ struct BlockTile {
   }
 
   // The value for a row, from the lane that keeps it.
-  static __device__ __forceinline__ float of_row(float kept, int row) {
+  static __device__ __forceinline__ float value_for_row(float kept, int row) {
     return __shfl_sync(kAllLanes, kept, row / kRowsPerBlock, kScales);
   }
 
@@ -177,7 +177,7 @@ struct BlockTile {
                                                      const Sink& sink) {
     NARROWCAST_UNROLL
     for (int row = 0; row < kRows; ++row) {
-      const float scale = of_row(kept, row);
+      const float scale = value_for_row(kept, row);
       const UnalignedWords<1> word(staging + row_offset(row) / 4 * 4, offset + lane_offset(lane) + row_offset(row) % 4);
       sink(row, 0, scale, number<0>(word.at[0]));
       sink(row, 1, scale, number<1>(word.at[0]));
@@ -194,7 +194,7 @@ struct BlockTile {
                                                        : codec::wire::inverse_scale(scale);
     NARROWCAST_UNROLL
     for (int row = 0; row < kRows; ++row) {
-      const float inverse = of_row(kept, row);
+      const float inverse = value_for_row(kept, row);
       codec::wire::PhiloxWords random = {};
       if constexpr (kStochastic) {
         spare_registers();

@@ -312,8 +312,8 @@ __global__ void __launch_bounds__(kThreads, 6)
   if (tile >= averaging.chunks.tiles) {
     return;
   }
-  const int64_t behind = arguments.parts.n - tile * kShardGrain;
-  const auto n = static_cast<int>(behind < kShardGrain ? behind : kShardGrain);
+  const int64_t left = arguments.parts.n - tile * kShardGrain;
+  const auto n = static_cast<int>(left < kShardGrain ? left : kShardGrain);
   TileSums sums;
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {

@@ -62,7 +62,7 @@ auto AnsweringStore::ask(milliseconds waiting, Operation operation) {
 }
 
 template <class Operation>
-void AnsweringStore::tell(milliseconds waiting, Operation operation) {
+void AnsweringStore::send(milliseconds waiting, Operation operation) {
   ask(waiting, [operation](Store& store) {
     operation(store);
     return true;
@@ -74,7 +74,7 @@ c10::intrusive_ptr<Store> AnsweringStore::clone() {
 }
 
 void AnsweringStore::set(const std::string& key, const Bytes& value) {
-  tell(kNotAtAll, [=](Store& store) { store.set(key, value); });
+  send(kNotAtAll, [=](Store& store) { store.set(key, value); });
 }
 
 Bytes AnsweringStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
@@ -109,7 +109,7 @@ void AnsweringStore::wait(const Keys& keys) { wait(keys, timeout_); }
 void AnsweringStore::wait(const Keys& keys, const milliseconds& timeout) {
   const std::function<std::string()> interrupted = interruption();
   if (!interrupted) {
-    tell(timeout, [=](Store& store) { store.wait(keys, timeout); });
+    send(timeout, [=](Store& store) { store.wait(keys, timeout); });
     return;
   }
   for (milliseconds left = timeout; !arrive(keys, left); left -= kSlice) {
@@ -123,7 +123,7 @@ void AnsweringStore::wait(const Keys& keys, const milliseconds& timeout) {
 bool AnsweringStore::arrive(const Keys& keys, milliseconds left) {
   const milliseconds slice = std::min(left, kSlice);
   try {
-    tell(slice, [=](Store& store) { store.wait(keys, slice); });
+    send(slice, [=](Store& store) { store.wait(keys, slice); });
     return true;
   } catch (const c10::DistStoreError&) {
     if (left <= kSlice) {
@@ -140,7 +140,7 @@ void AnsweringStore::setTimeout(const milliseconds& timeout) {
 }
 
 void AnsweringStore::append(const std::string& key, const Bytes& value) {
-  tell(kNotAtAll, [=](Store& store) { store.append(key, value); });
+  send(kNotAtAll, [=](Store& store) { store.append(key, value); });
 }
 
 std::vector<Bytes> AnsweringStore::multiGet(const Keys& keys) {
@@ -151,13 +151,13 @@ std::vector<Bytes> AnsweringStore::multiGet(const Keys& keys) {
 }
 
 void AnsweringStore::multiSet(const Keys& keys, const std::vector<Bytes>& values) {
-  tell(kNotAtAll, [=](Store& store) { store.multiSet(keys, values); });
+  send(kNotAtAll, [=](Store& store) { store.multiSet(keys, values); });
 }
 
 bool AnsweringStore::hasExtendedApi() const { return store_->hasExtendedApi(); }
 
 void AnsweringStore::queuePush(const std::string& key, const Bytes& value) {
-  tell(kNotAtAll, [=](Store& store) { store.queuePush(key, value); });
+  send(kNotAtAll, [=](Store& store) { store.queuePush(key, value); });
 }
 
 Bytes AnsweringStore::queuePop(const std::string& key, bool block) {

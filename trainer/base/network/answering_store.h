@@ -89,7 +89,7 @@ class AnsweringStore : public c10d::Store {
   template <class Operation>
   auto ask(std::chrono::milliseconds waiting, Operation operation);
   template <class Operation>
-  void tell(std::chrono::milliseconds waiting, Operation operation);
+  void send(std::chrono::milliseconds waiting, Operation operation);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string place_;

@@ -33,7 +33,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 
 // Whether the message is a text on which ranks agreed, "FOLDER: rank 1: FILE: cannot be written". Its failure may be
 // another rank's. Errors of the network begin with this process's own rank.
-bool tells_of_some_rank(const Failure& failure) {
+bool names_some_rank(const Failure& failure) {
   constexpr std::string_view kRank = "rank ";
   const std::string& text = failure.message;
   for (size_t at = text.find(kRank); at != std::string::npos; at = text.find(kRank, at + 1)) {
@@ -48,7 +48,7 @@ bool tells_of_some_rank(const Failure& failure) {
 
 // The limit that was reached, if it was this process's limit and not the system's (ENFILE).
 std::string limit_of_open_files(const Failure& failure) {
-  if (contains(failure.message, std::strerror(ENFILE)) || tells_of_some_rank(failure)) {
+  if (contains(failure.message, std::strerror(ENFILE)) || names_some_rank(failure)) {
     return "";
   }
   return " (RLIMIT_NOFILE: at most " + std::to_string(network::open_file_limit()) + " files may be open)";

@@ -67,7 +67,7 @@ RankWatch::Options watch_options(const ProcessGroupPtr& group, const std::shared
           .watched = (rank + 1) % group->getSize(),
           .silence = options.silence,
           .on_silence = on_silence,
-          .tells_all = true,
+          .on_all_ranks = true,
           .rank_0_serves = rank_0_serves_store(*backend)};
 }
 

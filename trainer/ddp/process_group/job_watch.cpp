@@ -51,8 +51,9 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
     of_ranks.watched = losses_->next();
     of_ranks.silence = options.silence;
     if (options.replaces_silent) {
-      // All ranks are told: whoever asks the launcher gives no sign meanwhile, and would seem to be lost as well.
-      of_ranks.tells_all = true;
+      // All ranks call on_silence: whoever asks the launcher gives no sign meanwhile, and would seem to be lost as
+      // well.
+      of_ranks.on_all_ranks = true;
       of_ranks.rank_0_serves = options.rank_0_serves;
       of_ranks.on_silence = [group = group_, rank, options](int64_t lost) {
         if (!is_replaced(options, lost)) {
@@ -60,12 +61,12 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
         }
       };
     } else {
-      of_ranks.on_silence = [tell = losses_->on_silence(options.silence)](int64_t /*next*/) { tell(); };
+      of_ranks.on_silence = [find_loss = losses_->on_silence(options.silence)](int64_t /*next*/) { find_loss(); };
     }
   } else if (options.on_silence && options.silence.count() > 0) {
     of_ranks.watched = (rank + 1) % group_->getSize();
     of_ranks.silence = options.silence;
-    of_ranks.tells_all = true;
+    of_ranks.on_all_ranks = true;
     of_ranks.rank_0_serves = options.rank_0_serves;
     of_ranks.on_silence = [rank, options](int64_t lost) {
       if (!is_replaced(options, lost)) {
@@ -76,7 +77,7 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
   ranks_ = std::make_unique<RankWatch>(group_->getStore(), of_ranks);
 }
 
-// The farewell must be sent before heartbeats end.
+// The end message must be sent before heartbeats end.
 JobWatch::~JobWatch() {
   losses_.reset();
   ranks_.reset();

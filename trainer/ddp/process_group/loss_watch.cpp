@@ -22,8 +22,8 @@ constexpr int kTag = 0x4DFFFFFF;  // below the tags of engines (ops/comm/engine/
 constexpr milliseconds kAtLeisure = std::chrono::hours(24 * 365 * 10);  // The backend's limit is for collectives.
 constexpr milliseconds kDelivery{1000};  // of a message whose receiver waits for it already
 
-// A message: kFarewell or the lost rank, then for how many milliseconds it was silent (0: it closed its connections).
-constexpr int64_t kFarewell = -1;
+// A message: kEnded or the lost rank, then for how many milliseconds it was silent (0: it closed its connections).
+constexpr int64_t kEnded = -1;
 
 // If a collective over these connections times out, Gloo itself closes all of them. No rank is lost then.
 bool is_of_own_time_out(const std::exception& error) {
@@ -45,7 +45,7 @@ struct LossWatch::State {
   const OnLoss on_loss;
   const int next;
   const int previous;
-  std::vector<at::Tensor> received = {message(kFarewell, 0)};
+  std::vector<at::Tensor> received = {message(kEnded, 0)};
   c10::intrusive_ptr<c10d::Work> receive = {};
   std::thread listener = {};
 
@@ -54,11 +54,11 @@ struct LossWatch::State {
   bool ending = false;
   bool next_has_left = false;
   bool loss_is_found = false;
-  bool loss_is_told = false;  // on_loss has returned
+  bool loss_is_reported = false;  // on_loss has returned
 
-  State(c10::intrusive_ptr<c10d::Backend> group, OnLoss tell)
+  State(c10::intrusive_ptr<c10d::Backend> group, OnLoss call)
       : backend(std::move(group)),
-        on_loss(std::move(tell)),
+        on_loss(std::move(call)),
         next((backend->getRank() + 1) % backend->getSize()),
         previous((backend->getRank() + backend->getSize() - 1) % backend->getSize()) {
     TORCH_CHECK_VALUE(backend->getSize() > 1, "a group of one rank has none to lose");
@@ -85,7 +85,7 @@ struct LossWatch::State {
       return;
     }
     const int64_t what = received[0][0].item<int64_t>();
-    if (what == kFarewell) {
+    if (what == kEnded) {
       const std::lock_guard<std::mutex> lock(mutex);
       next_has_left = true;
     } else {
@@ -101,12 +101,12 @@ struct LossWatch::State {
       }
       loss_is_found = true;
     }
-    std::vector<at::Tensor> told = {message(lost, silence)};
-    const c10::intrusive_ptr<c10d::Work> sent = lost == previous ? nullptr : send(told);
+    std::vector<at::Tensor> report = {message(lost, silence)};
+    const c10::intrusive_ptr<c10d::Work> sent = lost == previous ? nullptr : send(report);
     on_loss(lost, how_noticed(silence));
     {
       const std::lock_guard<std::mutex> lock(mutex);
-      loss_is_told = true;
+      loss_is_reported = true;
       changed.notify_all();
     }
     deliver(sent);
@@ -131,12 +131,12 @@ struct LossWatch::State {
     }
   }
 
-  void say_farewell() const {
-    std::vector<at::Tensor> farewell = {message(kFarewell, 0)};
-    deliver(send(farewell));
+  void send_end() const {
+    std::vector<at::Tensor> end = {message(kEnded, 0)};
+    deliver(send(end));
   }
 
-  // Returns whether this rank must send a farewell.
+  // Returns whether this rank must send an end message.
   bool end() {
     const std::lock_guard<std::mutex> lock(mutex);
     ending = true;
@@ -152,7 +152,7 @@ LossWatch::LossWatch(c10::intrusive_ptr<c10d::Backend> backend, OnLoss on_loss)
 LossWatch::~LossWatch() {
   const bool is_good = state_->end();
   if (is_good && std::uncaught_exceptions() == 0) {
-    state_->say_farewell();
+    state_->send_end();
   }
   state_->receive->abort();  // Ends the wait that is in progress, or the next one.
   state_->listener.join();
@@ -170,7 +170,7 @@ std::function<void()> LossWatch::on_silence(milliseconds silence) const {
 
 void LossWatch::wait_for_loss(milliseconds limit) const {
   std::unique_lock<std::mutex> lock(state_->mutex);
-  state_->changed.wait_for(lock, limit, [&] { return state_->loss_is_told; });
+  state_->changed.wait_for(lock, limit, [&] { return state_->loss_is_reported; });
 }
 
 }  // namespace narrowcast

@@ -1,11 +1,11 @@
 // Detects at once that a rank is lost, for groups whose collectives do not notice it: NCCL's.
 //
 // The ranks form a ring. Each waits for one message of the next rank, over the group's connections for CPU tensors:
-//   - a farewell, from a rank whose work has ended well;
+//   - an end message, from a rank whose work has ended well;
 //   - the number of a lost rank, which it forwards to the previous rank until the message has gone round;
 //   - the end of the connection, which a process that dies closes: then the next rank itself is lost.
 // A rank that is stopped, or whose machine is gone, closes nothing. RankWatch notices its silence and calls on_silence
-// here. A rank that fails by an error sends no farewell, and is lost to the others.
+// here. A rank that fails by an error sends no end message, and is lost to the others.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -27,8 +27,8 @@ class LossWatch {
   // All ranks of `backend`, at least two, create one each. The backend moves CPU tensors. Throws the backend's error if
   // the next rank is gone already.
   LossWatch(c10::intrusive_ptr<c10d::Backend> backend, OnLoss on_loss);
-  // Sends the farewell, unless an exception passes or a rank is lost. Waits at most a second for another rank. The next
-  // rank may send its farewell later, so the connections must not be used for anything else afterwards.
+  // Sends the end message, unless an exception passes or a rank is lost. Waits at most a second for another rank. The
+  // next rank may send its own later, so the connections must not be used for anything else afterwards.
   ~LossWatch();
   LossWatch(const LossWatch&) = delete;
   LossWatch& operator=(const LossWatch&) = delete;

@@ -30,11 +30,11 @@ constexpr milliseconds kUnansweringStore{2000};  // A store that takes longer co
 std::string question_key(int64_t rank) { return c10::str("watch/question/", rank); }
 std::string answer_key(int64_t rank) { return c10::str("watch/answer/", rank); }
 std::string sign_key(int64_t rank) { return c10::str("watch/sign/", rank); }
-std::string farewell_key(int64_t rank) { return c10::str("watch/farewell/", rank); }
+std::string end_key(int64_t rank) { return c10::str("watch/farewell/", rank); }
 constexpr const char* kSilentKey = "watch/silent";
-constexpr const char* kToldKey = "watch/told";  // number of ranks that know it
-constexpr int64_t kReconnects = 3;              // attempts to reach a store whose connection broke
-constexpr int64_t kLeastLooks = 3;              // A poll may just miss a heartbeat, and the next may be late.
+constexpr const char* kInformedKey = "watch/told";  // number of ranks that know it
+constexpr int64_t kReconnects = 3;                  // attempts to reach a store whose connection broke
+constexpr int64_t kLeastLooks = 3;                  // A poll may just miss a heartbeat, and the next may be late.
 
 // The value of a key; empty if it does not exist.
 std::string read(const StorePtr& store, const std::string& key) {
@@ -115,7 +115,7 @@ class Signs {
     unchanged_ = signs == last_ ? unchanged_ + 1 : 0;
     last_ = signs;
     return signs > 0 && unchanged_ >= kLeastLooks && unchanged_ * options_.look_every >= options_.silence &&
-           !store->check({farewell_key(options_.watched)});
+           !store->check({end_key(options_.watched)});
   }
 
  private:
@@ -141,7 +141,7 @@ struct RankWatch::Answering {
   std::condition_variable changed;
   bool stop = false;
   bool look_now = false;
-  bool has_failed = false;  // Then no farewell is written: if this rank hangs, the others notice its silence.
+  bool has_failed = false;  // Then no end is written: if this rank hangs, the others notice its silence.
   bool ended = false;
   StoreConnection connection = StoreConnection::kOpen;
   std::optional<int64_t> silent = {};  // the rank passed to on_silence
@@ -167,7 +167,7 @@ struct RankWatch::Answering {
     return true;
   }
 
-  bool has_told() {
+  bool has_found_loss() {
     const std::lock_guard<std::mutex> lock(mutex);
     return silent.has_value();
   }
@@ -175,15 +175,15 @@ struct RankWatch::Answering {
   // Informs the other ranks. A rank that serves the store or has found a rank silent stays until all others know it,
   // for at most kLeastLooks polls. If it ended earlier, the others could not read the store, or would count it as the
   // lost rank.
-  void tell_others(const Loss& loss, const StorePtr& store, const Options& options) {
+  void inform_others(const Loss& loss, const StorePtr& store, const Options& options) {
     try {
       if (loss.is_found_here) {
         store->set(kSilentKey, c10::str(loss.rank));
       }
-      store->add(kToldKey, 1);
+      store->add(kInformedKey, 1);
       const bool stays = loss.is_found_here || (options.rank == 0 && options.rank_0_serves);
       const auto deadline = Clock::now() + kLeastLooks * options.look_every;
-      while (stays && store->add(kToldKey, 0) < options.world_size - 1 && Clock::now() < deadline &&
+      while (stays && store->add(kInformedKey, 0) < options.world_size - 1 && Clock::now() < deadline &&
              !stops_within(kPause)) {
       }
     } catch (const std::exception&) {
@@ -193,17 +193,17 @@ struct RankWatch::Answering {
 
   void look_for_signs(Signs& signs, const StorePtr& store, const Options& options) {
     signs.give(store);
-    if (has_told()) {
+    if (has_found_loss()) {
       return;
     }
-    const auto lost = options.tells_all ? read_silent_rank(store, options.world_size) : std::nullopt;
+    const auto lost = options.on_all_ranks ? read_silent_rank(store, options.world_size) : std::nullopt;
     const Loss loss{lost.value_or(options.watched), !lost.has_value() && signs.are_missing(store)};
     if (lost == options.rank || (!lost.has_value() && !loss.is_found_here)) {
       return;
     }
     if (find(loss.rank)) {
-      if (options.tells_all) {
-        tell_others(loss, store, options);
+      if (options.on_all_ranks) {
+        inform_others(loss, store, options);
       }
       options.on_silence(loss.rank);
     }
@@ -223,7 +223,7 @@ struct RankWatch::Answering {
       count_look();
     }
     if (looks_for_signs && !has_failed) {
-      store->set(farewell_key(options.rank), "");
+      store->set(end_key(options.rank), "");
     }
   }
 
@@ -358,7 +358,7 @@ std::string RankWatch::describe_others() const {
 std::optional<int64_t> RankWatch::silent_rank() const {
   Answering& watch = *answering_;
   std::unique_lock<std::mutex> lock(watch.mutex);
-  if (watch.silent.has_value() || !options_.tells_all) {
+  if (watch.silent.has_value() || !options_.on_all_ranks) {
     return watch.silent;
   }
   if (watch.unanswered > 0 && watch.unanswered * options_.look_every >= options_.silence / 2) {

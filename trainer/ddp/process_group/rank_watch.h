@@ -42,7 +42,7 @@ class RankWatch {
     std::chrono::milliseconds silence{0};               // heartbeat timeout: after this long without a sign of it
     std::function<void(int64_t lost)> on_silence = {};  // is called once, on a thread of the watch
     // Whether on_silence is called on all ranks except the lost one. The rank that watches the lost rank calls it last.
-    bool tells_all = false;
+    bool on_all_ranks = false;
     // Whether the store is in rank 0's process: a store that does not answer for `silence` then counts as rank 0's
     // silence.
     bool rank_0_serves = false;
@@ -59,7 +59,7 @@ class RankWatch {
   // Takes at most patience + 2 s, and throws nothing.
   std::string describe_others() const;
 
-  // With tells_all, the rank that this or another rank's watch found silent. Takes at most 0.5 s.
+  // With on_all_ranks, the rank that this or another rank's watch found silent. Takes at most 0.5 s.
   std::optional<int64_t> silent_rank() const;
 
  private:

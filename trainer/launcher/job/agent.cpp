@@ -55,14 +55,14 @@ GroupEnd Agent::run() {
         options_.tell(line);
       }
       await_shutdown();
-      tell_ignored();
+      warn_of_ignored();
       return *directive.end;
     }
     run_round(directive);
   }
 }
 
-void Agent::tell_ignored() const {
+void Agent::warn_of_ignored() const {
   if (const int64_t ignored = rendezvous_.ignored_entries(); ignored > 0) {
     options_.tell("another process wrote to the launchers' store: ignored " + std::to_string(ignored) +
                   (ignored == 1 ? " entry" : " entries") + " that did not belong to this job");
@@ -78,7 +78,7 @@ Directive Agent::next_directive() {
       last_note_ = directive.note;
     }
     if (directive.awaits_report) {
-      tell_group({.end = NodeReport::End::kStopped});  // The round ended before this node could start its workers.
+      report_to_group({.end = NodeReport::End::kStopped});  // The round ended before this node could start its workers.
     }
     const int signal = idle();
     if (signals_ > 1) {  // A second signal ends the launcher before the group has reacted to the first.
@@ -102,14 +102,14 @@ int Agent::idle() {
     if (report_.end != NodeReport::End::kFailed) {
       report_ = {.end = NodeReport::End::kInterrupted, .signal = event.signal};
     }
-    tell_group(report_);
+    report_to_group(report_);
   }
   return event.signal;
 }
 
 void Agent::run_round(const Directive& directive) {
   last_note_.clear();
-  tell_restart(directive);
+  announce_restart(directive);
   try {
     if (round_.master_port != 0) {
       follow_store(directive.round);
@@ -123,13 +123,13 @@ void Agent::run_round(const Directive& directive) {
     }
     report(supervise_round());
   } catch (const c10::Error& error) {
-    tell_group({.end = NodeReport::End::kRefused, .text = error.what_without_backtrace()});
+    report_to_group({.end = NodeReport::End::kRefused, .text = error.what_without_backtrace()});
     await_shutdown();
     throw;
   }
 }
 
-void Agent::tell_restart(const Directive& directive) const {
+void Agent::announce_restart(const Directive& directive) const {
   if (!directive.end || directive.round.changes > 0) {  // A node that joins a round starts nothing again.
     return;
   }
@@ -219,10 +219,10 @@ void Agent::report(const Outcome& outcome) {
   if (recovery_) {
     recovery_->complete(report_);
   }
-  tell_group(report_);
+  report_to_group(report_);
 }
 
-void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
+void Agent::report_to_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
 
 WorkerCommand& Agent::worker_of(int64_t rank) { return workers_.at(static_cast<size_t>(rank - first_worker_)); }
 

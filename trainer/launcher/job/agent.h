@@ -47,17 +47,17 @@ class Agent {
  private:
   Directive next_directive();
   void run_round(const Directive& directive);
-  void tell_restart(const Directive& directive) const;
+  void announce_restart(const Directive& directive) const;
   void begin_recovery();
   Outcome supervise_round();
   bool goes_on();
   void follow_store(const Round& round);
   NumberedRank present_rank(int64_t rank) const;
   void report(const Outcome& outcome);
-  void tell_group(const NodeReport& report);
+  void report_to_group(const NodeReport& report);
   WorkerCommand& worker_of(int64_t rank);
   FailureRecord record_of(const WorkerFailure& failure);
-  void tell_ignored() const;
+  void warn_of_ignored() const;
   int idle();
   void await_shutdown();
 

@@ -177,7 +177,7 @@ std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const Group
 }
 
 // Prints an end that no agent has printed. Returns the exit code.
-int tell_end(const GroupEnd& end, const Tell& tell) {
+int print_end(const GroupEnd& end, const Tell& tell) {
   for (const std::string& line : describe_end(end)) {
     tell(line);
   }
@@ -203,7 +203,7 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
   int signal = 0;
   const auto rendezvous = open_rendezvous(runner, group, request.monitor_interval, options, signal);
   if (rendezvous == nullptr) {
-    return tell_end({.cause = GroupEnd::Cause::kInterrupted, .signal = signal}, tell);
+    return print_end({.cause = GroupEnd::Cause::kInterrupted, .signal = signal}, tell);
   }
 
   announce(options, environment, tell);

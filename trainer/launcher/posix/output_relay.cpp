@@ -106,7 +106,7 @@ void OutputRelay::read_some(Source& source) {
 void OutputRelay::show(Source& source, const std::string& lines) {
   if (source.tap.filtered != nullptr) {
     if (const int reason = source.tap.filtered->push(lines, source.tap.prefix); reason != 0) {
-      tell_end(source.tap.filtered->filter().file.string(), reason);
+      report_end(source.tap.filtered->filter().file.string(), reason);
     }
   }
   if (source.tap.shown && !source.sink.closed) {
@@ -121,7 +121,7 @@ void OutputRelay::write_copy(Source& source, std::string_view bytes) {
     if (count > 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      tell_end(source.tap.path.string(), errno);
+      report_end(source.tap.path.string(), errno);
       source.tap.copy.close();
     }
   }
@@ -146,12 +146,12 @@ void OutputRelay::give_up(Sink& sink, int reason) {
   sink.pending.clear();
   sink.closed = true;
   if (reason != EPIPE) {
-    tell_end(sink.name, reason);
+    report_end(sink.name, reason);
   }
 }
 
 // Reports the end of `name` on standard error, or on standard output if standard error has ended.
-void OutputRelay::tell_end(const std::string& name, int reason) {
+void OutputRelay::report_end(const std::string& name, int reason) {
   Sink& open = error_.closed ? output_ : error_;
   if (!open.closed) {
     open.pending += "narrowcast-run: " + name + ": ends here: " + std::strerror(reason) + "\n";

@@ -116,7 +116,7 @@ class OutputRelay {
   void show(Source& source, const std::string& lines);
   bool write_some(Sink& sink);
   void give_up(Sink& sink, int reason);
-  void tell_end(const std::string& name, int reason);
+  void report_end(const std::string& name, int reason);
 
   Sink output_;
   Sink error_;

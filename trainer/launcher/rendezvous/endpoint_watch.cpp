@@ -45,7 +45,7 @@ struct EndpointWatch::State {
     try {
       StoreMember other(network::reach_tcp_store(read->host, *read->port, kPatienceWithTheEndpoint), job.seal);
       if (other.awaits_first_round()) {
-        other.tell_moved(job.store);
+        other.announce_move(job.store);
       }
     } catch (const std::exception&) {
       return;

@@ -130,9 +130,9 @@ class StoreLink::Conversation {
       if (host) {
         host->step(clock.now());
       }
-      tell_ended(*store);
+      announce_ended(*store);
       if (has_host_decided()) {
-        tell_starts(*store);
+        announce_starts(*store);
         if (host && succession_ && !elsewhere) {
           const Decision& decision = host->decision();
           elsewhere.emplace(MovedJob{.places = decision.places, .store = decision.store, .seal = options_.seal});
@@ -189,13 +189,13 @@ class StoreLink::Conversation {
   }
 
   // Announces a rank that ended. Must precede the report, after which the round may be over.
-  void tell_ended(c10d::Store& store) {
+  void announce_ended(c10d::Store& store) {
     std::unique_lock lock(mutex_);
     const std::optional<int64_t> rank = std::exchange(succeeded_, std::nullopt);
     const std::string run_id = current_run();
     lock.unlock();
     if (rank) {
-      tell_ended_rank(store, run_id, *rank);
+      announce_ended_rank(store, run_id, *rank);
     }
   }
 
@@ -225,7 +225,7 @@ class StoreLink::Conversation {
   }
 
   // Announces processes that are about to start.
-  void tell_starts(c10d::Store& store) {
+  void announce_starts(c10d::Store& store) {
     std::unique_lock lock(mutex_);
     const std::set<NumberedRank> ranks = std::exchange(starting_, {});
     const std::string run_id = current_run();

@@ -54,7 +54,7 @@ std::string StoreMember::moved_to() {
   return (entries_.has_secret() ? entries_.get_in("", moved) : entries_.get(moved)).value_or("");
 }
 
-void StoreMember::tell_moved(const std::string& store) {
+void StoreMember::announce_move(const std::string& store) {
   if (moved_to() != store) {
     entries_.set_in("", launcher_key("moved/" + entries_.job()), store);
   }

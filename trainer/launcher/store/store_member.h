@@ -33,7 +33,7 @@ class StoreMember {
   // Returns where the job runs if it does not run here: "HOST:PORT". Empty if it does, or nobody has told yet.
   std::string moved_to();
   // Tells this job's launchers at another store that the job runs at `store`, unless it is told there already.
-  void tell_moved(const std::string& store);
+  void announce_move(const std::string& store);
   // Draws a ticket and writes the node's entries; with a secret only after a host with the same secret has answered.
   // The caller repeats the call until it returns true.
   bool join(const NodeDescription& node);

@@ -27,7 +27,7 @@ int64_t add_start(c10d::Store& store, const std::string& run_id) {
 
 }  // namespace
 
-void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank) {
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank) {
   store.set(key_of(run_id, rendezvous::kEndedRank), stored(std::to_string(rank)));
 }
 

@@ -16,7 +16,7 @@
 namespace narrowcast::launcher {
 
 // Announces that `rank` has ended, to ranks that would wait for it.
-void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
 
 // Whether that was announced of a rank of this round.
 bool has_ended_rank(c10d::Store& store, const std::string& run_id);

@@ -50,8 +50,7 @@ void refuse_useless_flags(const Given& given, const std::string& file) {
   }
 }
 
-// The kind of model in the file: --model or, for a TorchScript module without it, the file itself, so that the data
-// decide.
+// EvaluationJob::as_model: --model or, for a TorchScript module without it, the file itself, so that the data decide.
 std::string evaluated_model(const Given& given, const std::string& file) {
   if (!given.has("model") && models::is_script(file)) {
     return file;
@@ -152,8 +151,8 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const Given& given) 
   inference::EvaluationJob job;
   job.version = version();
   job.file = file;
-  job.model = evaluated_model(given, file);
-  refuse_context_of_images(given, job.model);
+  job.as_model = evaluated_model(given, file);
+  refuse_context_of_images(given, job.as_model);
   if (const auto context = asked.model_options.find("context"); context != asked.model_options.end()) {
     job.context = context->second;
   }

@@ -40,7 +40,8 @@ LoadedModel load_model_file(const EvaluationJob& job) {
 LoadedModel load_script_file(const EvaluationJob& job) {
   files::SavedScript saved = files::load_script(job.file);
   saved.module.eval();
-  LoadedModel loaded = {.model = nullptr, .name = job.model, .vocabulary = files::script_vocabulary(job.file, saved)};
+  LoadedModel loaded = {
+      .model = nullptr, .name = job.as_model, .vocabulary = files::script_vocabulary(job.file, saved)};
   for (const at::Tensor& parameter : saved.module.parameters()) {
     loaded.state.push_back(parameter);
   }
@@ -56,7 +57,7 @@ LoadedModel load_script_file(const EvaluationJob& job) {
                                                            models::ScriptOptions{.name = job.file, .loss = loss});
   loaded.model = model;
   const bool gives_logits = loss == models::Loss::kCrossEntropy;
-  if (gives_logits && data::data_kind(job.model, job.data) == models::DataKind::kText) {
+  if (gives_logits && data::data_kind(job.as_model, job.data) == models::DataKind::kText) {
     loaded.next = {.context = job.context,
                    .logits = [model](const at::Tensor& tokens) { return model->logits(tokens.unsqueeze(0))[0][-1]; }};
   }
@@ -83,7 +84,7 @@ struct Evaluation {
   }
 };
 
-// Other numbers of characters mean other characters behind the tokens; a padded vocabulary has more tokens than them.
+// With another number of characters, tokens stand for other characters. A padded vocabulary has more tokens.
 void check_vocabulary(const Evaluation& evaluation) {
   const int64_t characters = static_cast<int64_t>(evaluation.vocabulary().size());
   if (!evaluation.loaded.next.has_value() || characters == 0) {

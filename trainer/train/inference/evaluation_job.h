@@ -27,10 +27,11 @@ struct GenerationJob {
 struct EvaluationJob {
   std::string version = {};  // of the program
   std::string file = {};     // a model file of narrowcast (*.safetensors) or a TorchScript module (*.pt)
-  // The kind of a TorchScript module: "char_gpt", a language model that sees `context` characters, "mlp", a classifier
-  // of images, or, with its own path, the kind that data::data_kind finds for the data. A model file contains its kind.
-  std::string model = models::CharGpt::kName;
-  int64_t context = models::CharGptOptions().context;
+  // For a TorchScript module: the bundled model as which it is evaluated. That is, it takes this model's data, and its
+  // logits must fit a vocabulary as this model's do. The module's own path: the data decide (data::data_kind). A model
+  // file needs none.
+  std::string as_model = models::CharGpt::kName;
+  int64_t context = models::CharGptOptions().context;  // of a TorchScript module
   std::optional<models::Loss> loss = {};  // of a TorchScript module's predictions; none: its file's, or cross entropy
   std::vector<std::string> data = {};     // as in TrainJob
   std::optional<int64_t> vocabulary_size = {};  // of token files for a TorchScript module, as in data::DataRequest
@@ -45,7 +46,7 @@ struct EvaluationJob {
 // A model read from a file, in evaluation mode.
 struct LoadedModel {
   std::shared_ptr<models::Model> model;
-  std::string name;                            // the name for its data: "char_gpt", "mlp" or a module's path
+  std::string name;                            // of the model, or EvaluationJob::as_model
   std::vector<std::string> vocabulary = {};    // of a text model, if the file contains it
   std::vector<at::Tensor> state = {};          // parameters and buffers
   std::optional<models::NextToken> next = {};  // of a text model that returns logits

@@ -106,7 +106,7 @@ reporting::RecoveryReport recovery_report(const AgreedJob& agreed, const JobChec
 }
 
 // For people, on rank 0.
-void tell_recovery(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+void report_recovery(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   if (!has_recovered(agreed) || agreed.context.env.rank != 0) {
     return;
   }
@@ -355,7 +355,7 @@ int run_training_job(const AgreedJob& agreed) {
   prepare_places(agreed);
   JobCheckpoints checkpoints = open_checkpoints(agreed);
   const std::unique_ptr<Metrics> metrics = prepare_output(agreed, checkpoints);
-  tell_recovery(agreed, checkpoints);
+  report_recovery(agreed, checkpoints);
   std::unique_ptr<CaughtSignals> own_signals;
   std::unique_ptr<CaughtSignals>& caught = agreed.recovery != nullptr ? agreed.recovery->caught : own_signals;
   if (caught == nullptr) {

@@ -4,13 +4,13 @@
 
 namespace narrowcast::training {
 
-bool LastPoint::can_be_told() const {
+bool LastPoint::is_recoverable() const {
   return left_ != nullptr && steps_.outer() == nullptr && steps_.shards() != OptimizerShards::kAll &&
          steps_.model().keeps_replicas_equal() && steps_.model().buckets_are_settled();
 }
 
 void LastPoint::remember(const Counters& counters, Reports reports) {
-  if (!can_be_told()) {
+  if (!is_recoverable()) {
     point_.reset();
     if (left_ != nullptr && steps_.shards() == OptimizerShards::kAll) {
       *left_ = SurvivingState{.why_unusable = "the optimizer is sharded over all ranks"};
@@ -19,7 +19,7 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
     }
     return;
   }
-  left_->reset();  // From now on it can be told anew.
+  left_->reset();  // It may be written anew from now on.
   point_ = Point{.reducer = steps_.model().state(),
                  .counters = counters,
                  .window_loss = steps_.copy_of_window_loss(),
@@ -31,17 +31,17 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
 
 // Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them. A GPU may
 // have no memory for two of each.
-void LastPoint::leave(Moment moment) {
+void LastPoint::leave(Phase phase) {
   if (!point_.has_value()) {
     return;
   }
-  if (moment == Moment::kInStep && steps_.is_torn()) {
+  if (phase == Phase::kInStep && steps_.is_torn()) {
     *left_ = SurvivingState{.why_unusable = "the ranks that are left were in a step of their shards"};
     return;
   }
   SurvivingState state = {
       .content = {}, .is_reported = point_->is_reported, .world_size = steps_.model().process_group()->getSize()};
-  if (moment == Moment::kInStep) {
+  if (phase == Phase::kInStep) {
     steps_.restore_buffers();
   }
   Counters counters = point_->counters;

@@ -14,10 +14,10 @@ namespace narrowcast::training {
 // Whether the reports, evaluations and checkpoints due after the last step are done.
 enum class Reports { kDue, kDone };
 
-// When a training ends or fails: in OptimizerSteps::take_next, or otherwise.
-enum class Moment { kInStep, kBetweenSteps };
+// Where a training ends or fails: in OptimizerSteps::take_next, or otherwise.
+enum class Phase { kInStep, kBetweenSteps };
 
-// Copies little after each step, and can tell this rank's state after a step that failed: no exchange of gradients
+// Copies little after each step, and knows this rank's state after a step that failed: no exchange of gradients
 // changes parameters and optimizer, and OptimizerSteps saves the buffers before each step. The copies are counters and
 // the hook's state, which is as large as the gradients if the hook keeps residuals.
 //
@@ -33,13 +33,13 @@ class LastPoint {
   // 0 may have been lost before it wrote them.
   void remember(const Counters& counters, Reports reports);
 
-  // Whether the state at the last point can be told.
+  // Whether the state at the last point is known.
   bool is_known() const { return point_.has_value(); }
 
   // Writes the state at the last point, when the training has ended or an exchange has failed. If the step was torn,
-  // writes why there is no state. Writes nothing if the state cannot be told: before the buckets are settled, with an
+  // writes why there is no state. Writes nothing if it is not recoverable: before the buckets are settled, with an
   // outer optimizer, or if replicas differ. With shards over all ranks, `remember` has written why there is no state.
-  void leave(Moment moment);
+  void leave(Phase phase);
 
  private:
   struct Point {
@@ -49,11 +49,11 @@ class LastPoint {
     bool is_reported = true;
   };
 
-  bool can_be_told() const;
+  bool is_recoverable() const;
 
   OptimizerSteps& steps_;
   std::optional<SurvivingState>* const left_;
-  std::optional<Point> point_;  // empty if it cannot be told
+  std::optional<Point> point_;  // empty if it is not recoverable
 };
 
 }  // namespace narrowcast::training

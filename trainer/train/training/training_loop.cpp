@@ -38,19 +38,19 @@ class TrainingRun {
   TrainingResult run() {
     try {
       TrainingResult result = train();
-      last_point_.leave(moment_);
+      last_point_.leave(phase_);
       return result;
     } catch (const std::exception&) {  // A GPU may fail in any way when collectives are aborted.
-      leave_what_can_be_told();
+      leave_last_point();
       throw;
     }
   }
 
  private:
   // If even that fails, another rank has the state.
-  void leave_what_can_be_told() noexcept {
+  void leave_last_point() noexcept {
     try {
-      last_point_.leave(moment_);
+      last_point_.leave(phase_);
     } catch (const std::exception&) {
     }
   }
@@ -81,9 +81,9 @@ class TrainingRun {
     }
     steps_.begin_at(counters_.step + 1);
     while (!is_over() && !diverged_at_.has_value() && !preempted_.has_value() && !takes_in_newcomers_) {
-      moment_ = Moment::kInStep;
+      phase_ = Phase::kInStep;
       steps_.take_next(counters_);
-      moment_ = Moment::kBetweenSteps;
+      phase_ = Phase::kBetweenSteps;
       last_point_.remember(counters_now(), Reports::kDue);
       finish_step();
     }
@@ -159,7 +159,7 @@ class TrainingRun {
     }
   }
 
-  // A collective. If this state can be told neither from memory nor by a checkpoint yet, the newcomers wait.
+  // A collective. If this state is neither in memory nor in a checkpoint yet, the newcomers wait.
   void stop_for_newcomers() {
     last_point_.remember(counters_now(), Reports::kDone);
     if (!last_point_.is_known() && saved_step_ != counters_.step) {
@@ -374,8 +374,8 @@ class TrainingRun {
   LastPoint last_point_;
   recovery::StopAgreement stop_agreement_;
   Counters counters_;
-  Moment moment_ = Moment::kBetweenSteps;  // kInStep: take_next runs, or has thrown.
-  int64_t checked_step_ = 0;               // At which the replicas were last compared.
+  Phase phase_ = Phase::kBetweenSteps;  // kInStep: take_next runs, or has thrown.
+  int64_t checked_step_ = 0;            // At which the replicas were last compared.
   bool buckets_reported_ = false;
   std::optional<int64_t> saved_step_;  // of the last checkpoint
   std::optional<int64_t> diverged_at_;

@@ -63,7 +63,7 @@ struct Checkpoints {
   checkpoint::Restored* restored = nullptr;        // to resume from it, empty afterwards; null: a new training
   bool is_reported = true;                         // RecoveredState::is_reported of `restored`; true for a checkpoint
   // To recover in place (recovery.h): when the training ends or throws c10::DistError, this rank's state is written
-  // here, if it can be told (LastPoint::leave). Null: the training cannot recover in place.
+  // here, if it is recoverable (LastPoint::leave). Null: the training cannot recover in place.
   std::optional<SurvivingState>* surviving = nullptr;
   // The signal that asks this process to stop, else 0 (CaughtSignals::first). Once a rank is asked, all ranks write a
   // checkpoint after the same step, and stop. Must be given on all ranks or on none, and only with a writer.

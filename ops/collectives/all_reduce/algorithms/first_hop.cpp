@@ -81,12 +81,12 @@ void FirstHop::start(engine::Transport& transport, AllReduceCall call) {
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
       const int64_t peer = options_.after(distance);
-      call_.callbacks.prepare(segment(peer, chunk));
+      call_.callbacks.call_before_encode(segment(peer, chunk));
       send_part(transport, peer, chunk);
     }
   }
   for (const Segment& chunk : chunks_[options_.rank]) {
-    call_.callbacks.prepare(chunk);
+    call_.callbacks.call_before_encode(chunk);
   }
 }
 

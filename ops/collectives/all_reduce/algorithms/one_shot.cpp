@@ -50,7 +50,7 @@ class OneShot final : public AllReduceExchange {
   void start(engine::Transport& transport, AllReduceCall call) override {
     call_ = std::move(call);
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-      call_.callbacks.prepare(chunks_[chunk]);
+      call_.callbacks.call_before_encode(chunks_[chunk]);
       codec_->encode(call_, chunks_[chunk], message(chunk, options_.rank));
       send_chunk(transport, chunk);
     }
@@ -67,7 +67,7 @@ class OneShot final : public AllReduceExchange {
         by_rank[rank] = message(chunk, rank);
       }
       codec_->average(call_, chunks_[chunk], by_rank);
-      call_.callbacks.tell(chunks_[chunk]);
+      call_.callbacks.call_after_mean(chunks_[chunk]);
     }
     call_ = {};
   }

@@ -38,7 +38,7 @@ class OwnMean final : public FirstHop {
   void finish(engine::Transport& transport) override {
     for (size_t chunk = 0; chunk < chunks(); ++chunk) {
       average(wait_for_parts(transport, chunk), chunk);
-      call().callbacks.tell(own(chunk).range);
+      call().callbacks.call_after_mean(own(chunk).range);
     }
     end_call();
   }

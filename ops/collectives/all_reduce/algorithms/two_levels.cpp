@@ -195,8 +195,8 @@ class TwoLevels final : public AllReduceExchange {
     memory_->choose_buffer(use_, numel_);
     const bool skips = owns_elements() && !stages_own();
     const Segment skipped = skips ? segments_[own()] : Segment{numel_, 0};
-    const int64_t behind = skipped.begin + skipped.numel;
-    for (const Segment& segment : {Segment{0, skipped.begin}, Segment{behind, numel_ - behind}}) {
+    const int64_t rest = skipped.begin + skipped.numel;
+    for (const Segment& segment : {Segment{0, skipped.begin}, Segment{rest, numel_ - rest}}) {
       const at::Tensor buffer = staged(own(), segment);
       copy_from_array(segment, buffer);
       if (call_.residuals.carried.defined()) {

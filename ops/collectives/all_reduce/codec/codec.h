@@ -37,12 +37,12 @@ struct SegmentCallbacks {
   std::function<void(const Segment& segment)> before_encode = nullptr;  // Immediately before the segment is first read.
   std::function<void(const Segment& segment)> after_mean = nullptr;     // Immediately after its mean is written.
 
-  void prepare(const Segment& segment) const {
+  void call_before_encode(const Segment& segment) const {
     if (before_encode && segment.numel > 0) {
       before_encode(segment);
     }
   }
-  void tell(const Segment& segment) const {
+  void call_after_mean(const Segment& segment) const {
     if (after_mean && segment.numel > 0) {
       after_mean(segment);
     }

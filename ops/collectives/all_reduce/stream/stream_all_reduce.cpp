@@ -149,7 +149,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   static int64_t slot_numel(int64_t numel) { return slot_bytes(numel * kFloatBytes) / kFloatBytes; }
 
   // Returns [slot_numel of the array's numel]; all segments except the last one fill their slots. It is the array
-  // itself, or `floats` with 0 behind the array. The carried residual is not added to exact elements.
+  // itself, or `floats` with 0 after the array. The carried residual is not added to exact elements.
   static at::Tensor as_float32(const AllReduceCall& call, ExactElements& exact, const at::Tensor& floats) {
     const int64_t numel = call.array.numel();
     if (call.array.scalar_type() == at::kFloat && !call.residuals.carried.defined() && floats.numel() == numel) {

@@ -94,7 +94,7 @@ class CollectiveOrder {
 
  private:
   std::optional<c10::Stream> last_stream_;
-  std::optional<c10::Event> last_;  // Recorded behind the last collective, on its stream.
+  std::optional<c10::Event> last_;  // Recorded after the last collective, on its stream.
 };
 
 // The ranks that average their arrays on a stream.

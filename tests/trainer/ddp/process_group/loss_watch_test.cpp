@@ -90,7 +90,7 @@ TEST(LossWatchTest, AllRanksLearnWhoIsSilent) {
 }
 
 // Rank 1 ends its work well, and then closes its connections.
-TEST(LossWatchTest, WhoSaysFarewellIsNotLost) {
+TEST(LossWatchTest, ARankThatSendsItsEndIsNotLost) {
   Told told;
   EXPECT_THROW(run_ranks(2,
                          [&](int64_t rank, const auto& group) {

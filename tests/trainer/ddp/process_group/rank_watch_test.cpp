@@ -84,7 +84,7 @@ RankWatch::Options watching(int64_t rank, int64_t watched, ToldOnce& told) {
 
 RankWatch::Options watching_for_all(int64_t rank, int64_t watched, ToldOnce& told) {
   RankWatch::Options options = watching(rank, watched, told);
-  options.tells_all = true;
+  options.on_all_ranks = true;
   return options;
 }
 

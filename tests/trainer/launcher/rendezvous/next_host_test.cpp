@@ -328,10 +328,10 @@ TEST_F(SuccessionTest, ALauncherThatWasLedToALostHostAsksAgain) {
   StoreMember endpoint(store->store());
   const std::string undecided = to_text(Decision());
   store->store()->set(std::string(kLauncherKeys) + "decision", {undecided.begin(), undecided.end()});
-  endpoint.tell_moved(network::host_and_port("127.0.0.1", 1));  // Nobody listens there.
+  endpoint.announce_move(network::host_and_port("127.0.0.1", 1));  // Nobody listens there.
   launchers[3] = std::make_unique<StoreRendezvous>(node(3));
   until(3, [](const Directive& now) { return now.note == "waiting for the store at 127.0.0.1:1"; });
-  endpoint.tell_moved(there);
+  endpoint.announce_move(there);
   EXPECT_EQ(until(3, has_changed(2)).round.master_port, standbys.at(1)->socket.port());
 }
 

@@ -33,7 +33,7 @@ class WorkerEntriesTest : public ::testing::Test {
 };
 
 TEST_F(WorkerEntriesTest, TellsRanksWhoHasEnded) {
-  tell_ended_rank(store, "job7", 3);
+  announce_ended_rank(store, "job7", 3);
   seen_by_ranks.wait({rendezvous::kEndedRank}, testing::kPatience);
   EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), entry("3"));
   hosted.forget_workers();

@@ -46,7 +46,7 @@ TEST(LoadForEvaluation, AScriptIsWhatTheJobSays) {
   EXPECT_EQ(loaded.next.value().context, 3);
   EXPECT_TRUE(loaded.next->logits(at::ones({2}, at::kLong)).equal(at::eye(3)[1]));
   EXPECT_EQ(loaded.state.size(), 1U);
-  job.model = "mlp";
+  job.as_model = "mlp";
   EXPECT_FALSE(load_for_evaluation(job).next.has_value());
 }
 
@@ -55,7 +55,7 @@ TEST(LoadForEvaluation, AScriptIsWhatItsDataAre) {
   const TemporaryFolder folder;
   testing::write_digits(folder);
   save_script(table_module(at::eye(3)), folder / "m.pt", {});
-  EvaluationJob job = {.version = "1", .file = folder / "m.pt", .model = folder / "m.pt"};
+  EvaluationJob job = {.version = "1", .file = folder / "m.pt", .as_model = folder / "m.pt"};
   EXPECT_TRUE(load_for_evaluation(job).next.has_value());
   job.data = {folder.path().string()};
   EXPECT_FALSE(load_for_evaluation(job).next.has_value());

@@ -132,7 +132,7 @@ TEST(EvaluationOfAScript, GivesWhatItsTrainingEndedWith) {
     training.output.folder = folder / "run";
     const Printed trained = print_of([&](const job::JobContext& context) { return job::run_job(training, context); });
     EvaluationJob job = script_job(folder / "run/model.pt");
-    job.model = job.file;
+    job.as_model = job.file;
     job.data = training.data;
     job.batch_size = training.training.batch_size;
     job.batches = training.training.eval_batches;
@@ -159,7 +159,7 @@ TEST(EvaluationOfAScript, TheLossIsThatOfItsTraining) {
   training.output.folder = folder / "run";
   const Printed trained = print_of([&](const job::JobContext& context) { return job::run_job(training, context); });
   EvaluationJob job = script_job(folder / "run/model.pt");
-  job.model = job.file;
+  job.as_model = job.file;
   job.data = training.data;
   job.batch_size = training.training.batch_size;
   job.batches = training.training.eval_batches;
@@ -236,7 +236,7 @@ TEST(EvaluationOfAScript, AClassifierWritesNoText) {
   const TemporaryFolder folder;
   save_script(table_module(at::eye(3)), folder / "m.pt", {"a", "b", "c"});
   EvaluationJob job = script_job(folder / "m.pt");
-  job.model = "mlp";
+  job.as_model = "mlp";
   job.batches = 0;
   job.generation.options.count = 3;
   EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("which cannot generate text"));
