@@ -15,7 +15,6 @@
 namespace narrowcast::hooks {
 namespace {
 
-using test::same_bits;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kHook = "int4";
@@ -76,7 +75,8 @@ struct Side {
 
 void expect_same(const std::vector<at::Tensor>& means, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(means.size(), expected.size());
-  for (size_t i = 0; i < means.size(); ++i) EXPECT_TRUE(same_bits(means[i].cpu(), expected[i].cpu())) << "bucket " << i;
+  for (size_t i = 0; i < means.size(); ++i)
+    EXPECT_TRUE(test::same_bits(means[i].cpu(), expected[i].cpu())) << "bucket " << i;
 }
 
 bool is_of_gradients(const std::string& name) {
@@ -100,7 +100,7 @@ void expect_same_state(const HookState& state, const HookState& expected, bool h
     if (name == "payload_bytes_sent") {
       expect_bytes_sent(tensor.item<int64_t>(), expected.at(name).item<int64_t>(), has_exempt);
     } else {
-      EXPECT_TRUE(same_bits(tensor.cpu(), expected.at(name))) << name;
+      EXPECT_TRUE(test::same_bits(tensor.cpu(), expected.at(name))) << name;
     }
     EXPECT_EQ(tensor.is_cuda(), is_of_gradients(name)) << name;
   }

@@ -12,7 +12,7 @@ namespace {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr int64_t kNumel = 64 * 36 + 33;
+constexpr int64_t kPowerSgdNumel = 64 * 36 + 33;
 constexpr int64_t kSteps = 4;
 
 std::vector<PowerSgdRun> gpu_runs(int64_t node_size) {
@@ -39,7 +39,7 @@ void expect_same_means(const PowerSgdRun& run, int64_t rank, const Group& group)
   const std::vector<at::Tensor> cpu_parameters = parameters_of(run, at::kFloat);
   std::vector<at::Tensor> gpu_parameters;
   for (const at::Tensor& parameter : cpu_parameters) gpu_parameters.push_back(parameter.cuda());
-  const auto gradients = random_gradients(kNumel, at::kFloat);
+  const auto gradients = random_gradients(kPowerSgdNumel, at::kFloat);
   for (int64_t step = 0; step < kSteps; ++step) {
     const at::Tensor gradient = gradients(rank, step);
     const at::Tensor expected = average_step(*on_cpu, cpu_parameters, gradient);
