@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -9,6 +10,13 @@
 #include "trainer/launcher/group/verdict.h"
 
 namespace narrowcast::launcher {
+namespace {
+
+// Each number of a rank is a request to the store, ten times a second. Who knows only older changes meets the others
+// anew soon, and finds silent ranks again.
+constexpr int64_t kKnownChanges = 3;
+
+}  // namespace
 
 Recovery parse_recovery(const std::string& flag, std::string_view text) {
   for (const auto& [name, value] :
@@ -74,9 +82,13 @@ std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
 
 // A report with a smaller number is about an earlier process.
 std::vector<int64_t> InPlaceRecovery::hanging(const std::set<int64_t>& running) {
+  int64_t changes = 0;
   for (const int64_t rank : running) {
-    numbers_[options_.present(rank)] = rank;
+    const NumberedRank present = options_.present(rank);
+    numbers_[present] = rank;
+    changes = std::max(changes, present.changes);
   }
+  std::erase_if(numbers_, [&](const auto& entry) { return entry.first.changes + kKnownChanges < changes; });
   std::set<NumberedRank> asked;
   for (const auto& [number, rank] : numbers_) {
     if (running.contains(rank)) {

@@ -74,7 +74,7 @@ class InPlaceRecovery : public Replacer {
   RestartRule rule_;
   bool any_succeeded_ = false;
   std::optional<GroupEnd> refused_;            // the failure that the rule did not allow
-  std::map<NumberedRank, int64_t> numbers_;    // all that ranks have had in the round: others may use older ones
+  std::map<NumberedRank, int64_t> numbers_;    // that ranks had after the last changes: others may use older ones
   std::map<int64_t, NumberedRank> announced_;  // by rank: under which number its next start was announced
   std::map<int64_t, int64_t> starts_;          // by rank: number of starts that were announced when its process started
   std::set<int64_t> ended_;                    // ranks whose processes were found hanging

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <set>
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
@@ -50,7 +51,10 @@ class FakeGroup : public Rendezvous {
   std::optional<int64_t> announced_start(const NumberedRank& rank) override {
     return announced.empty() || announced.back() != rank.rank ? std::nullopt : starts;
   }
-  SilentRanks silent_ranks(const std::set<NumberedRank>& /*ranks*/) override { return silent; }
+  SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) override {
+    asked = ranks;
+    return silent;
+  }
   void report(const NodeReport& /*report*/) override {}
   bool may_leave() override { return true; }
 
@@ -58,6 +62,7 @@ class FakeGroup : public Rendezvous {
   std::vector<int64_t> announced;
   std::optional<int64_t> starts;
   SilentRanks silent;
+  std::set<NumberedRank> asked;
 };
 
 class InPlaceRecoveryTest : public ::testing::Test {
@@ -207,6 +212,16 @@ TEST_F(InPlaceRecoveryTest, KnowsRanksByTheirPresentNumbers) {
   EXPECT_THAT(group.announced, ElementsAre(5));
   changes = 2;  // Before the start was announced.
   starts(7, 1);
+}
+
+// Each number is a request to the store, ten times a second.
+TEST_F(InPlaceRecoveryTest, ForgetsNumbersOfEarlierChanges) {
+  for (changes = 0; changes < 100; ++changes) {
+    recovery.hanging({6, 7});
+    EXPECT_TRUE(group.asked.contains({.rank = 7, .changes = changes}));
+    EXPECT_EQ(group.asked.contains({.rank = 7, .changes = changes - 1}), changes > 0);
+    EXPECT_LE(group.asked.size(), 2 * 4U);
+  }
 }
 
 TEST_F(InPlaceRecoveryTest, IgnoresReportsAboutAnEarlierProcess) {
