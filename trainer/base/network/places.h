@@ -2,6 +2,7 @@
 // another one joins.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,15 @@ inline constexpr const char* kPlaces = "places";
 // The key by which a rank tells that all ranks can form a new group when nodes are lost or join, below job_prefix().
 // Without it, narrowcast-run starts all ranks again.
 inline constexpr const char* kRegroups = "regroups";
+
+// The key by which a rank tells, before kRegroups, that their training cannot take in newcomers: it would lose its
+// state. Then nodes that come wait until one is lost. Below job_prefix().
+inline constexpr const char* kKeepsNewcomersOut = "keeps_newcomers_out";
+
+// The key of the time without heartbeats after which the launchers take a node for lost, in milliseconds, below
+// job_prefix(). Written with kPlaces. It tells ranks how long the news of a loss may take.
+inline constexpr const char* kNodeSilence = "node_silence";
+inline constexpr std::chrono::milliseconds kDefaultNodeSilence{10000};
 
 // The environment variable of workers on nodes that may change: "NODE/RANK", where NODE is NodeRanks::node, and RANK is
 // the worker's number among its ranks, from 0.

@@ -82,6 +82,14 @@ inline std::string silent_key(int64_t changes, int64_t rank) {
   return "silent/" + std::to_string(changes) + "/" + std::to_string(rank);
 }
 
+// Recovery in place: the key of the heartbeats of a process; below job_prefix(). It has that number among the ranks of
+// its node, which is NodeRanks::node, or 0 where nodes do not change: then the number is its rank. From its start on
+// the process adds 1 each second. It removes the key at its end, and narrowcast-run before another process takes its
+// place. So a process that has not begun to live yet is not silent.
+inline std::string signs_key(int64_t node, int64_t rank_on_node) {
+  return "signs/" + std::to_string(node) + "/" + std::to_string(rank_on_node);
+}
+
 // The environment variable of workers that recover in place, and its value. Other workers do not have the variable.
 inline constexpr const char* kRecoveryVariable = "NARROWCAST_RECOVERY";
 inline constexpr const char* kRecoveryInPlace = "in_place";

@@ -58,6 +58,11 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
   }
   for (const auto& [ticket, node] : roster_.nodes()) {
     released(node);
+    if (node.view.left && !is_member(ticket)) {
+      decision_.evicted.erase(ticket);  // It has read it.
+      std::erase(listed_, ticket);
+      std::erase(listed_members_, ticket);
+    }
   }
   switch (decision_.phase) {
     case Decision::Phase::kForming:
@@ -70,6 +75,7 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
         quorum_.expect_successors();
       }
       if (changes_in_place()) {
+        turn_misfits_away();
         change_members();
       }
       look_at_newcomers();
@@ -135,6 +141,12 @@ void Coordinator::turn_away(int64_t ticket, const std::string& reason, int code)
   evict(ticket, {.cause = GroupEnd::Cause::kAborted, .text = printable(reason, kLongestReason), .code = code});
 }
 
+bool Coordinator::is_done_with(int64_t ticket) const {
+  const auto found = roster_.nodes().find(ticket);
+  return found != roster_.nodes().end() && turned_away_.contains(ticket) && !is_member(ticket) &&
+         (found->second.lost || found->second.view.left);
+}
+
 bool Coordinator::present(const Roster::Node& node) const {
   return !node.view.left && !turned_away_.contains(node.view.ticket);
 }
@@ -193,6 +205,8 @@ void Coordinator::form() {
   gone_.clear();
   joined_.clear();
   regroups_ = false;
+  newcomers_ = Newcomers::kJoin;
+  misfits_.clear();
   is_ending_ = false;
   decision_.store = store_;
   quorum_.propose(decision_.members);
@@ -239,7 +253,7 @@ bool Coordinator::has_twin(const NodeView& view) const {
 }
 
 void Coordinator::look_at_newcomers() {
-  const bool full = static_cast<int64_t>(decision_.members.size()) == own_.settings.max_nodes;
+  const bool full = static_cast<int64_t>(decision_.members.size()) == own_.settings.max_nodes || !takes_newcomers();
   for (const auto& [ticket, node] : roster_.nodes()) {
     if (is_member(ticket) || !present(node)) {
       continue;

@@ -34,13 +34,20 @@
 
 namespace narrowcast::launcher {
 
+// Which nodes may join a round that runs.
+enum class Newcomers {
+  kJoin,         // all, up to the most
+  kReplaceLost,  // only in the place of others that are lost: the ranks could not give them their state
+};
+
 // The state of the job, and the decision that follows from it.
 class Coordinator {
  public:
   // A decision lists at most this many launchers that were turned away, and at most as many former members. The list is
-  // bounded because anybody may connect, any number of times, and all launchers read it. Older entries are dropped. If
-  // more launchers are turned away at once, some never learn it and wait until the job is over.
-  static constexpr size_t kMostListed = 256;
+  // bounded because anybody may connect, any number of times, and all launchers read it ten times a second. Entries of
+  // launchers that have read theirs, and older ones, are dropped. If more launchers are turned away at once, some never
+  // learn it and wait until the job is over.
+  static constexpr size_t kMostListed = 64;
 
   // `own` describes the launcher that the coordinator runs in. `run_id` names the job if --rdzv_id does not.
   Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id);
@@ -56,6 +63,9 @@ class Coordinator {
 
   const Decision& decision() const { return decision_; }
 
+  // After which time without a heartbeat a node is lost.
+  std::chrono::milliseconds silence() const { return timeouts_.silence; }
+
   // Whether ranks of a round that runs may be numbered anew.
   bool numbers_ranks_anew() const { return own_.settings.in_place; }
 
@@ -64,10 +74,16 @@ class Coordinator {
   void learn(const LastKnown& known, const std::vector<NodeView>& joined);
 
   // Tells that the ranks of the round can form a new group. Only then do members change while it runs.
-  void let_members_change() { regroups_ = true; }
+  void let_members_change(Newcomers newcomers = Newcomers::kJoin) {
+    regroups_ = true;
+    newcomers_ = newcomers;
+  }
 
   // Tells that a rank of the round has ended with success, so that the others do so soon. From now on nobody joins.
   void let_round_end() { is_ending_ = true; }
+
+  // Returns whether nothing that this launcher writes counts any more: it was turned away, and is lost or has ended.
+  bool is_done_with(int64_t ticket) const;
 
   // Returns whether no other launcher needs this one any more.
   bool everyone_left() const {
@@ -93,6 +109,8 @@ class Coordinator {
   void change_members();
   void wait_for_members(const Applicants& found);
   void adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined);
+  bool takes_newcomers() const;
+  void turn_misfits_away();
   bool changes_in_place() const { return regroups_ && !is_ending_ && numbers_ranks_anew(); }
   std::optional<NodeReport> report_of(const Member& member) const;
   bool may_change_members() const;
@@ -123,11 +141,13 @@ class Coordinator {
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
   bool regroups_ = false;
+  Newcomers newcomers_ = Newcomers::kJoin;
   bool is_ending_ = false;
   Quorum quorum_;
   std::string store_;                   // Decision::store from the next change on
   std::set<int64_t> joined_;            // members that joined the round while it ran
   std::set<int64_t> gone_;              // members of the round that are gone
+  std::set<int64_t> misfits_;           // members that joined, and whose ranks cannot work with the others
   std::string newcomer_;                // the node for which the round is stopped
   std::set<int64_t> turned_away_;       // tickets of all launchers that were turned away
   std::deque<int64_t> listed_;          // the latest of them that the decision lists, oldest first: non-members

@@ -69,6 +69,26 @@ void Coordinator::end_minority() {
           program::kPeerFailed);
 }
 
+// Whether nodes may join although all members are there.
+bool Coordinator::takes_newcomers() const {
+  return newcomers_ == Newcomers::kJoin || !changes_in_place() ||
+         std::ranges::any_of(decision_.members,
+                             [this](const Member& member) { return !present(roster_.nodes().at(member.ticket)); });
+}
+
+// A node that has joined with other flags, or without the data, ends alone. The others lose it.
+void Coordinator::turn_misfits_away() {
+  for (const Member& member : decision_.members) {
+    const std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
+    const bool has_failed = member.ticket != decision_.host && joined_.contains(member.ticket) && report &&
+                            report->end == NodeReport::End::kFailed;
+    if (has_failed && report->failure->is_final && report->failure->ending.exit_code == program::kWrongUse) {
+      misfits_.insert(member.ticket);
+      turn_away(member.ticket, "the others go on without this node: " + report->failure->message, program::kWrongUse);
+    }
+  }
+}
+
 // Removes members that are gone and admits newcomers, while the ranks of the others live on.
 void Coordinator::change_members() {
   if (!may_change_members()) {
@@ -86,7 +106,10 @@ void Coordinator::change_members() {
   }
   decision_.losses += is_loss ? 1 : 0;
   decision_.store = store_;
-  const Applicants found = applicants();
+  Applicants found = applicants();
+  if (!takes_newcomers()) {
+    std::erase_if(found.nodes, [this](const NodeView& view) { return !is_member(view.ticket); });
+  }
   std::vector<Member> members = membership_->form(found);
   if (members.empty()) {
     if (is_loss) {
@@ -123,7 +146,10 @@ std::string Coordinator::describe_losses() const {
   for (const Member& member : decision_.members) {
     const Roster::Node& node = roster_.nodes().at(member.ticket);
     if (!present(node)) {
-      losses.push_back(member.name + (node.wants_to_leave() ? " left" : " was lost: " + lost_because(node)));
+      losses.push_back(member.name + (node.wants_to_leave() ? " left"
+                                      : misfits_.contains(member.ticket)
+                                          ? " was removed: its ranks do not fit the others"
+                                          : " was lost: " + lost_because(node)));
     }
   }
   return printable(absl::StrJoin(losses, ", "), kLongestReason);

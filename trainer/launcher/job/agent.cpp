@@ -204,7 +204,11 @@ void Agent::follow_store(const Round& round) {
 
 // The number by which the job knows a worker now.
 NumberedRank Agent::present_rank(int64_t rank) const {
-  return {.rank = rank - first_worker_ + round_.first_rank, .changes = round_.changes};
+  const int64_t rank_on_node = rank - first_worker_;
+  return {.rank = rank_on_node + round_.first_rank,
+          .changes = round_.changes,
+          .node = round_.node,
+          .rank_on_node = rank_on_node};
 }
 
 void Agent::report(const Outcome& outcome) {

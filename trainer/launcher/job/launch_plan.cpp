@@ -239,7 +239,9 @@ bool limits_threads(const LaunchOptions& options, const EnvironmentVariables& in
 int64_t open_files_needed(const LaunchOptions& options, int64_t served_workers) {
   constexpr int64_t kOwn = 32;
   const int64_t for_output = options.output.writes_files() ? 4 : 2;
-  return kOwn + for_output * options.nproc_per_node + std::ssize(options.networks.namespaces) + 2 * served_workers;
+  const int64_t connections = options.in_place ? 4 : 2;
+  return kOwn + for_output * options.nproc_per_node + std::ssize(options.networks.namespaces) +
+         connections * served_workers;
 }
 
 void check_workers(const LaunchOptions& options, const EnvironmentVariables& inherited) {

@@ -128,7 +128,7 @@ WorkerCommand plan_replacement(const LaunchOptions& options, const Round& round,
 
 // Estimates the number of files that a launcher has open while its workers run. These are its own files and, for each
 // worker, two pipes, two output files if there are any, and a namespace in a simulated network. If it serves the store,
-// there are also two connections for each of the job's `served_workers` workers.
+// there are also two connections for each of the job's `served_workers` workers, or four with recovery in place.
 int64_t open_files_needed(const LaunchOptions& options, int64_t served_workers);
 
 // Returns whether plan_workers sets OMP_NUM_THREADS, which the launcher then prints.

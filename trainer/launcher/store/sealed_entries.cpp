@@ -155,6 +155,16 @@ void SealedEntries::follow_copies(const std::string& key, size_t most_bytes) {
   }
 }
 
+void SealedEntries::remove(const std::string& key) {
+  const int64_t last = std::max(newest(key), written(key));
+  for (int64_t number = std::max<int64_t>(1, last - kCopies); has_secret() && number <= last; ++number) {
+    store_->deleteKey(copy_key(key, number));
+  }
+  store_->deleteKey(key);
+  known_.erase(key);
+  own_.erase(key);
+}
+
 int64_t SealedEntries::written(const std::string& key) const {
   const auto own = own_.find(key);
   return own == own_.end() ? 0 : own->second.number;

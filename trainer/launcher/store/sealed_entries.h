@@ -87,6 +87,9 @@ class SealedEntries {
   // With a secret, returns the number of reads of `key` that found an invalid entry, or no entry after an earlier one.
   int64_t spoiled(const std::string& key) const;
 
+  // Removes the entry and its copies, which nobody reads any more.
+  void remove(const std::string& key);
+
   // Returns the stored value; nothing if the key does not exist.
   std::optional<std::string> read(const std::string& key) const;
 

@@ -154,7 +154,8 @@ void StoreHost::step(Clock::time_point now) {
   const std::string run_id = coordinator_.decision().run_id;
   if (coordinator_.numbers_ranks_anew()) {
     if (can_regroup(entries_.store(), run_id)) {
-      coordinator_.let_members_change();
+      coordinator_.let_members_change(keeps_newcomers_out(entries_.store(), run_id) ? Newcomers::kReplaceLost
+                                                                                    : Newcomers::kJoin);
     }
     if (has_ended_rank(entries_.store(), run_id)) {
       coordinator_.let_round_end();
@@ -165,7 +166,22 @@ void StoreHost::step(Clock::time_point now) {
     prepare(decision);
   }
   publish(decision);
+  forget_nodes();
   give_sign();
+}
+
+// Launchers that come and go, any number of times, leave nothing.
+void StoreHost::forget_nodes() {
+  std::erase_if(nodes_, [this](const NodeView& node) {
+    if (!coordinator_.is_done_with(node.ticket)) {
+      return false;
+    }
+    for (const char* const name : {"beat", "report", "left", "description", "hello", "welcome"}) {
+      entries_.remove(node_key(node.ticket, name));
+    }
+    welcomed_.erase(node.ticket);
+    return true;
+  });
 }
 
 // Removes and writes what workers read, before they can learn of the round or of the change.
@@ -178,6 +194,7 @@ void StoreHost::prepare(const Decision& decision) {
     before_round_();
   }
   if (coordinator_.numbers_ranks_anew()) {
+    announce_node_silence(entries_.store(), decision.run_id, coordinator_.silence());
     announce_places(entries_.store(), decision.run_id, places_of(decision));
     if (!is_new && (decision.losses != prepared_.losses || lacks_some_of(decision, prepared_))) {
       announce_loss(entries_.store(), decision.run_id);

@@ -62,6 +62,7 @@ class StoreHost {
   void read(NodeView& node, const std::vector<std::optional<std::string>>& texts);
   void prepare(const Decision& decision);
   void publish(const Decision& decision);
+  void forget_nodes();
   void give_sign();
 
   SealedEntries entries_;

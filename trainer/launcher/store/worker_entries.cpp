@@ -43,8 +43,16 @@ void announce_places(c10d::Store& store, const std::string& run_id, const rendez
   store.set(key_of(run_id, rendezvous::kPlaces), stored(rendezvous::to_text(places)));
 }
 
+void announce_node_silence(c10d::Store& store, const std::string& run_id, std::chrono::milliseconds silence) {
+  store.set(key_of(run_id, rendezvous::kNodeSilence), stored(std::to_string(silence.count())));
+}
+
 bool can_regroup(c10d::Store& store, const std::string& run_id) {
   return store.check({key_of(run_id, rendezvous::kRegroups)});
+}
+
+bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id) {
+  return store.check({key_of(run_id, rendezvous::kKeepsNewcomersOut)});
 }
 
 void announce_loss(c10d::Store& store, const std::string& run_id) { add_start(store, run_id); }
@@ -52,6 +60,7 @@ void announce_loss(c10d::Store& store, const std::string& run_id) { add_start(st
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank) {
   const int64_t starts = add_start(store, run_id);
   store.deleteKey(silent_key(run_id, rank));
+  store.deleteKey(key_of(run_id, rendezvous::signs_key(rank.node, rank.rank_on_node)));
   return starts;
 }
 

@@ -2,6 +2,7 @@
 // rendezvous::job_prefix(), and the next round does not have them.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -25,13 +26,16 @@ bool has_ended_rank(c10d::Store& store, const std::string& run_id);
 struct NumberedRank {
   int64_t rank = 0;
   int64_t changes = 0;
+  // The same rank for its process, as long as its node stays: rendezvous::signs_key.
+  int64_t node = 0;
+  int64_t rank_on_node = 0;
 
   auto operator<=>(const NumberedRank&) const = default;
 };
 
 // Announces that a process is about to take the place of `rank`. Returns the number of such processes and of losses of
-// nodes in this round. Earlier reports that the rank is silent are removed. Throws CorruptInputError if the store has a
-// number that no launcher writes.
+// nodes in this round. Earlier reports that the rank is silent, and heartbeats of its last process, are removed. Throws
+// CorruptInputError if the store has a number that no launcher writes.
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank);
 
 // Sets the number of starts that a store of a host that took over begins with.
@@ -40,8 +44,14 @@ void set_starts(c10d::Store& store, const std::string& run_id, int64_t starts);
 // Announces which ranks the nodes have.
 void announce_places(c10d::Store& store, const std::string& run_id, const rendezvous::Places& places);
 
+// Announces after which time without heartbeats a node is lost.
+void announce_node_silence(c10d::Store& store, const std::string& run_id, std::chrono::milliseconds silence);
+
 // Whether a rank of this round has told that they can form a new group.
 bool can_regroup(c10d::Store& store, const std::string& run_id);
+
+// Whether a rank has told before that it cannot take in newcomers while no node is lost.
+bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id);
 
 // Announces that ranks of a lost node may be waited for in vain. The new places must have been announced.
 void announce_loss(c10d::Store& store, const std::string& run_id);

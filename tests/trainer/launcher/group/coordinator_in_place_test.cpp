@@ -79,6 +79,60 @@ TEST_F(CoordinatorInPlaceTest, ANodeThatJoinsWhenTheOthersEndComesTooLate) {
   EXPECT_EQ(end().exit_code(), 0);
 }
 
+// Their training has no state that it could give them.
+TEST_F(CoordinatorInPlaceTest, NewcomersMayOnlyReplaceLostNodes) {
+  begin_in_place(1, 3);
+  comes("b", 0);
+  for (int i = 0; i < 4; ++i) {
+    after(900);
+  }
+  runs_in_place();
+  coordinator->let_members_change(Newcomers::kReplaceLost);
+  comes("c", 0);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().changes, 0);
+  EXPECT_EQ(decision().members.size(), 2U);
+  dead.insert(2);
+  after(600);
+  EXPECT_EQ(after(600).changes, 1);
+  EXPECT_EQ(decision().members.back().ticket, 3) << "it has waited";
+}
+
+// Otherwise a typo in the launcher that is started in a lost node's place would end the job.
+TEST_F(CoordinatorInPlaceTest, ANewcomerWithOtherFlagsEndsAlone) {
+  begin_in_place(1, 2);
+  comes("b", 0);
+  runs_in_place();
+  dead.insert(2);
+  after(600);
+  after(600);
+  comes("c", 0);
+  EXPECT_EQ(after(100).members.back().ticket, 3);
+  reports(3, NodeReport::End::kFailed, program::kWrongUse);
+  view(3).report->report.failure->is_final = true;
+  view(3).report->report.failure->message = "seed: this new process has 2";
+  after(100);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
+  EXPECT_EQ(decision().changes, 3);
+  EXPECT_EQ(decision().members.size(), 1U);
+  EXPECT_EQ(decision().change, "node 1 (c) was removed: its ranks do not fit the others");
+  EXPECT_EQ(decision().evicted.at(3).code, program::kWrongUse);
+  EXPECT_THAT(decision().evicted.at(3).text, HasSubstr("seed: this new process has 2"));
+  view(3).left = true;
+  EXPECT_FALSE(after(100).evicted.contains(3)) << "it has read it";
+  EXPECT_TRUE(coordinator->is_done_with(3));
+}
+
+TEST_F(CoordinatorInPlaceTest, WrongUseOfANodeThatWasThereFromTheBeginningEndsTheRound) {
+  begin_in_place(1, 2);
+  comes("b", 0);
+  runs_in_place();
+  reports(2, NodeReport::End::kFailed, program::kWrongUse);
+  view(2).report->report.failure->is_final = true;
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+}
+
 // Such as ranks on GPUs.
 TEST_F(CoordinatorInPlaceTest, RanksThatCannotRegroupStartAgain) {
   begin_in_place(1, 2);

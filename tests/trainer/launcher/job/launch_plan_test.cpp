@@ -223,6 +223,9 @@ TEST(LaunchPlan, BindsWorkersToProcessors) {
 TEST(LaunchPlan, KnowsHowManyFilesAreOpen) {
   EXPECT_EQ(open_files_needed(options(8), 0), 32 + 16);
   EXPECT_EQ(open_files_needed(options(8), 16), 32 + 16 + 32);
+  LaunchOptions in_place = options(8);
+  in_place.in_place = true;
+  EXPECT_EQ(open_files_needed(in_place, 16), 32 + 16 + 64);
   LaunchOptions teed = options(8);
   teed.output.tee = StreamChoices::parse("--tee", "3");
   EXPECT_EQ(open_files_needed(teed, 16), 32 + 32 + 32);

@@ -14,6 +14,7 @@
 #include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/store/hosted_store.h"
 #include "trainer/launcher/store/store_member.h"
+#include "trainer/launcher/store/store_protocol.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -196,6 +197,19 @@ TEST_F(StrangerInTheStoreTest, WhoCannotBeReadIsTurnedAwayAlone) {
               std::string::npos)
         << end.text;
   }
+}
+
+// Launchers that come and go, any number of times, leave nothing in the store, and are not read again.
+TEST_F(StrangerInTheStoreTest, NodesThatWereTurnedAwayAreForgotten) {
+  own.join(describe("a", 0));
+  join_with("description", "{");
+  step(0);
+  const int64_t ticket = own.decision().evicted.begin()->first;
+  EXPECT_FALSE(store->check({node_key(ticket, "description")}));
+  EXPECT_FALSE(store->check({node_key(ticket, "beat")}));
+  EXPECT_TRUE(store->check({node_key(own.ticket(), "beat")}));
+  step(100);
+  EXPECT_TRUE(own.decision().evicted.contains(ticket)) << "it may still read that";
 }
 
 // With any number of strangers, the decision stays short, and all of them stay turned away.

@@ -93,6 +93,22 @@ TEST_F(WorkerEntriesTest, AStartRemovesReportsAboutTheRank) {
   EXPECT_THAT(read_silent_ranks(store, "job7", {{1}, {2}}), UnorderedElementsAre(Pair(NumberedRank{2}, 0)));
 }
 
+// Otherwise the new process would seem to stand still until it begins to live.
+TEST_F(WorkerEntriesTest, AStartRemovesTheHeartbeatsOfTheLastProcess) {
+  for (const int64_t rank_on_node : {1, 2}) {
+    seen_by_ranks.add(rendezvous::signs_key(5, rank_on_node), 1);
+  }
+  announce_start(store, "job7", {.rank = 3, .changes = 4, .node = 5, .rank_on_node = 1});
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::signs_key(5, 1)}));
+  EXPECT_TRUE(seen_by_ranks.check({rendezvous::signs_key(5, 2)}));
+}
+
+TEST_F(WorkerEntriesTest, TellsRanksAfterWhichTimeANodeIsLost) {
+  announce_node_silence(store, "job7", std::chrono::milliseconds(30000));
+  seen_by_ranks.wait({rendezvous::kNodeSilence}, testing::kPatience);
+  EXPECT_EQ(seen_by_ranks.get(rendezvous::kNodeSilence), entry("30000"));
+}
+
 TEST(ParseStarts, TakesNumbersFromZeroUp) {
   EXPECT_EQ(parse_starts("0"), 0);
   EXPECT_EQ(parse_starts("41"), 41);
