@@ -91,6 +91,13 @@ TEST_F(ElasticGroupTest, ARankThatHangsIsReplaced) {
   EXPECT_THAT(ended.errors, HasSubstr("rank 1 is silent for other ranks"));
 }
 
+// Each of them was to watch the next one.
+TEST_F(ElasticGroupTest, RanksThatHangAtOnceAreReplaced) {
+  const ProgramEnd ended = run_steps("hang_both", {"hang:1:5", "hang:2:5"});
+  expect_undisturbed("hang_both", ended);
+  EXPECT_THAT(ended.errors, AllOf(HasSubstr("rank 1 is silent for other ranks"), HasSubstr("rank 2 is silent")));
+}
+
 // Without the launcher's part, a loss is an error as in other programs.
 TEST_F(ElasticGroupTest, UnderARestartingLauncherAllRanksBeginAgain) {
   const ProgramEnd ended = run_steps("restart", {"kill:1:12"}, {"--recovery=restart"});

@@ -29,9 +29,10 @@ struct ChangeWatch::State {
         break;
       }
       const bool announces = std::exchange(is_asked, false);
+      const bool keeps_out = keeps_newcomers_out;
       lock.unlock();
       if (announces) {
-        announce();
+        announce(keeps_out);
       }
       const Change change = look();
       lock.lock();
@@ -58,9 +59,10 @@ struct ChangeWatch::State {
     }
   }
 
-  void announce() const {
+  void announce(bool keeps_out) const {
     try {
-      job->announce_regroups();
+      job->announce_regroups(keeps_out ? rendezvous::JobStore::Newcomers::kReplaceLost
+                                       : rendezvous::JobStore::Newcomers::kJoin);
     } catch (const std::exception&) {
       // Then all ranks start again when nodes come or are lost.
     }
@@ -75,6 +77,7 @@ struct ChangeWatch::State {
   bool newcomers = false;
   bool was_asked = false;
   bool is_asked = false;  // for the first time
+  bool keeps_newcomers_out = false;
 };
 
 ChangeWatch::ChangeWatch(std::shared_ptr<rendezvous::JobStore> job, c10::intrusive_ptr<c10d::Backend> gloo)
@@ -91,6 +94,11 @@ ChangeWatch::~ChangeWatch() {
   } else {
     thread_.detach();
   }
+}
+
+void ChangeWatch::keep_newcomers_out() {
+  const std::lock_guard lock(state_->mutex);
+  state_->keeps_newcomers_out = true;
 }
 
 bool ChangeWatch::has_newcomers() {

@@ -28,6 +28,9 @@ class ChangeWatch {
   // start all ranks again when nodes come or are lost.
   bool has_newcomers();
 
+  // To be called before: has_newcomers will then tell the launchers that nodes can join only in the place of lost ones.
+  void keep_newcomers_out();
+
  private:
   struct State;
 
@@ -38,5 +41,9 @@ class ChangeWatch {
 // Whether other nodes wait to be taken in, with WorkerEnv::node. They join when all ranks of the scope's group make a
 // new scope. Ranks notice it at different times.
 bool has_newcomers(const ProcessGroupScope& scope);
+
+// To be called by all ranks before has_newcomers, if newcomers could not get the state of the work: then nodes join
+// only in the place of lost ones.
+void keep_newcomers_out(const ProcessGroupScope& scope);
 
 }  // namespace narrowcast

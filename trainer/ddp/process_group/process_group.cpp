@@ -24,6 +24,8 @@
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/job_watch.h"
+#include "trainer/ddp/rendezvous/gloo_listener.h"
+#include "trainer/ddp/rendezvous/life_watch.h"
 #include "trainer/ddp/rendezvous/rendezvous.h"
 
 namespace narrowcast {
@@ -33,6 +35,7 @@ namespace {
 struct JoinedGroup {
   ProcessGroupPtr group;
   std::shared_ptr<rendezvous::JobStore> job;
+  std::shared_ptr<rendezvous::LifeWatch> lives;  // finds silent ranks from before they met on; null: nobody does
 };
 
 // The heartbeat timeout; 0 (never) if it or the time-out of collectives is shorter than RankWatch::kLeastSilence.
@@ -51,8 +54,8 @@ void check_options(const ProcessGroupOptions& options) {
 }
 
 // About how many files a rank opens, as counted in training jobs of 1 to 6 ranks:
-//  - every rank: the connection to the store and another connection of its RankWatch; Gloo's listening socket, epoll
-//    and pipe; a connection to each other rank;
+//  - every rank: the connection to the store and another connection of its RankWatch, with recovery in place also of
+//    LifeSigns and LifeWatch; Gloo's listening socket, epoll and pipe; a connection to each other rank;
 //  - every rank: two files of the job at a time; one more connection to the store when a time-out is explained;
 //  - every rank: the memory of its node, and a connection to each other rank of the node;
 //  - the rank that serves the store: 10 for the server and its event loop, and its ends of each rank's three
@@ -60,7 +63,7 @@ void check_options(const ProcessGroupOptions& options) {
 // Files of NCCL are not counted.
 int64_t open_files_needed(const WorkerEnv& env) {
   const int64_t for_its_node = env.local_world_size > 1 ? env.local_world_size : 0;
-  const int64_t for_every_rank = 8 + env.world_size + for_its_node;
+  const int64_t for_every_rank = (env.recovers_in_place ? 10 : 8) + env.world_size + for_its_node;
   const bool serves = env.rank == 0 && env.world_size > 1 && !env.use_agent_store;
   return for_every_rank + (serves ? 10 + 3 * env.world_size : 0);
 }
@@ -91,24 +94,33 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
   group->setDefaultBackend(created.type);
 }
 
-// How long a rank that could not join waits for the news that the job's ranks have changed. The launcher writes it when
-// it has seen the end of a process. If a node is lost, the launchers notice it by their heartbeats, after 10 s by
-// default.
-std::chrono::milliseconds until_changed(const WorkerEnv& env) {
-  return env.node > 0 ? std::chrono::milliseconds(20000) : std::chrono::milliseconds(5000);
-}
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 
-// The same for a rank that was found silent: its launcher first asks it for its stack.
+// Until the launcher has replaced a rank that was found silent: it first asks it for its stack.
 constexpr std::chrono::milliseconds kUntilSilentIsReplaced{20000};
 
-// The group of the ranks that have met in `store`.
+// Until an attempt to connect has ended that was given up.
+constexpr std::chrono::milliseconds kUntilAttemptEnds{1000};
+
+// How long a rank that could not join waits for the news that the job's ranks have changed. The launcher writes it when
+// it has seen the end of a process. If a node is lost, the launchers notice it by their heartbeats.
+std::chrono::milliseconds until_changed(const rendezvous::JobStore& job) {
+  return job.env().node > 0 ? 2 * job.node_silence() : std::chrono::milliseconds(5000);
+}
+
+// The same for a rank that was found silent: it is replaced, or its node is lost.
+std::chrono::milliseconds until_silent_is_replaced(const rendezvous::JobStore& job) {
+  return std::max(kUntilSilentIsReplaced, until_changed(job));
+}
+
+// The group of the ranks that have met in `store`. Gloo finds the others by `gloo_keys`.
 ProcessGroupPtr connect(const WorkerEnv& env, const ProcessGroupOptions& options,
-                        const c10::intrusive_ptr<c10d::Store>& store) {
+                        const c10::intrusive_ptr<c10d::Store>& store,
+                        const c10::intrusive_ptr<c10d::Store>& gloo_keys) {
   compare_backends(store, env, options.backend);
   auto group =
       c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
-  add_backend(group, create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options));
+  add_backend(group, create_gloo_backend(gloo_keys, env, options));
   if (options.backend == kNcclBackend) {
     add_backend(group, create_nccl_backend(group, c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
   }
@@ -122,38 +134,58 @@ void use_gpu_of(const ProcessGroupPtr& group) {
   }
 }
 
-// As connect, but gives up when the job's ranks change: Gloo tries for a long time to reach one that is gone. Then the
-// attempt ends by itself, on a thread that is left behind. It uses only keys of these ranks' attempt.
+// As connect, but gives up when the job's ranks change: Gloo would wait for a long time for one that is gone. The
+// attempt uses only keys of these ranks' attempt. If it does not end soon, its thread is left behind.
 ProcessGroupPtr connect_unless_changed(const ProcessGroupOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
                                        const std::shared_ptr<rendezvous::JobStore>& job) {
+  const rendezvous::GlooListener listener(store);
   auto task = std::make_shared<std::packaged_task<ProcessGroupPtr()>>(
-      [options, store, job] { return connect(job->env(), options, store); });
+      [options, store, job, keys = listener.keys()] { return connect(job->env(), options, store, keys); });
   std::future<ProcessGroupPtr> connected = task->get_future();
-  std::thread([task] { (*task)(); }).detach();
+  std::thread([task = std::move(task)]() mutable {
+    (*task)();
+    task.reset();
+  }).detach();
   while (connected.wait_for(kBetweenLooks) != std::future_status::ready) {
-    TORCH_CHECK_WITH(DistBackendError, !job->have_changed(std::chrono::milliseconds(0)), "rank ", job->env().rank, ": ",
-                     rendezvous::kRanksHaveChanged);
+    if (job->have_changed(std::chrono::milliseconds(0))) {
+      for (auto left = kUntilAttemptEnds; left.count() > 0; left -= kBetweenLooks) {
+        listener.end_waits(job->env().world_size);
+        if (connected.wait_for(kBetweenLooks) == std::future_status::ready) {
+          break;
+        }
+      }
+      TORCH_CHECK_WITH(DistBackendError, false, "rank ", job->env().rank, ": ", rendezvous::kRanksHaveChanged);
+    }
   }
   auto group = connected.get();
   use_gpu_of(group);
   return group;
 }
 
-// Returns nothing if this failed because the job's ranks have changed meanwhile.
+// Returns nothing if this failed because the job's ranks have changed meanwhile. Gloo's errors of connecting to a
+// machine that is gone speak of time-outs, too: only those of the whole attempt are final. Ranks that are missing then
+// are reported, and may be replaced.
 std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
                                        const std::shared_ptr<rendezvous::JobStore>& job) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool may_change = job->env().recovers_in_place && !rendezvous::is_alone(job->env());
+  JoinedGroup joined = {.group = nullptr, .job = job, .lives = nullptr};
+  if (const auto silence = silence_of(options); may_change && silence.count() > 0) {
+    joined.lives = std::make_shared<rendezvous::LifeWatch>(job, silence);
+  }
   try {
     const auto store = job->join();
-    JoinedGroup joined = {.group = nullptr, .job = job};
-    if (job->env().recovers_in_place && !rendezvous::is_alone(job->env())) {
-      joined.group = connect_unless_changed(options, store, job);
-    } else {
-      joined.group = connect(job->env(), options, store);
-    }
+    joined.group = may_change
+                       ? connect_unless_changed(options, store, job)
+                       : connect(job->env(), options, store, c10::make_intrusive<c10d::PrefixStore>("gloo", store));
     job->end_joining();
     return joined;
   } catch (const c10::DistError& error) {
-    if (!job->have_changed(is_time_out(error) ? std::chrono::milliseconds(0) : until_changed(job->env()))) {
+    const bool is_over = is_time_out(error) && std::chrono::steady_clock::now() - begin >= options.timeout;
+    const auto patience = job->has_reported() ? until_silent_is_replaced(*job)
+                          : is_over           ? std::chrono::milliseconds(0)
+                                              : until_changed(*job);
+    if (!job->have_changed(patience)) {
       throw;
     }
     return std::nullopt;
@@ -172,9 +204,9 @@ bool replace_silent(const std::shared_ptr<rendezvous::JobStore>& job, int64_t ra
         throw;
       }
     }
-    return job->have_changed(kUntilSilentIsReplaced);
+    return job->have_changed(until_silent_is_replaced(*job));
   };
-  const std::chrono::milliseconds limit = 2 * kUntilSilentIsReplaced;
+  const std::chrono::milliseconds limit = 2 * until_silent_is_replaced(*job);
   return network::within(may_move ? std::max(limit, timeout) : limit, ask).value_or(false);
 }
 
@@ -260,18 +292,25 @@ ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOpt
     try {
       watch_ = joined.group->getSize() > 1 ? watch_job(joined, options) : nullptr;
     } catch (const c10::DistError&) {
-      // The store may have moved since the ranks met.
-      if (env.store_file.empty() || !joined.job->have_changed(until_changed(env))) {
+      // A rank may have been lost, or the store may have moved, since the ranks met.
+      if (!joined.job->have_changed(until_changed(*joined.job))) {
         throw;
       }
       continue;
     }
     unregister.release();
     group_ = joined.group;
+    lives_ = joined.lives;
     env_ = joined.job->env();
     if (env_.recovers_in_place && !rendezvous::is_alone(env_)) {
       changes_ = std::make_unique<ChangeWatch>(joined.job, group_->getBackend(c10::DeviceType::CPU));
     }
+  }
+}
+
+void keep_newcomers_out(const ProcessGroupScope& scope) {
+  if (scope.changes_ != nullptr) {
+    scope.changes_->keep_newcomers_out();
   }
 }
 
@@ -283,6 +322,7 @@ bool has_newcomers(const ProcessGroupScope& scope) {
 // in the node's memory, which lives on while this process waits for a new group. Collectives of NCCL are broken off on
 // this rank and, because this rank is gone, on all others.
 ProcessGroupScope::~ProcessGroupScope() {
+  lives_.reset();
   changes_.reset();
   watch_.reset();
   try {

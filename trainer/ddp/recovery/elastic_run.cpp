@@ -66,7 +66,8 @@ AttemptEnd ElasticRun::take_steps(const ProcessGroupPtr& group, const Attempt& a
     check_equal_on_all_ranks(group, {{"first_step", std::to_string(options_.first_step)}});
     point_.reset();
   }
-  const ElasticSteps steps = make_(group);
+  const ElasticSteps steps =
+      with_network_errors(group->getRank(), "making the object of the steps", [&] { return make_(group); });
   if (!point_) {
     point_ = Point{.step = options_.first_step};
   } else if (point_->reducer) {

@@ -2,11 +2,14 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +19,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
+#include "ops/comm/groups/group.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/safetensors_header.h"
@@ -26,9 +30,10 @@ namespace {
 constexpr const char* kStep = "recovery of lost ranks";
 constexpr int kTag = 0x7265;  // of the messages with tensors
 constexpr int64_t kNothing = -1;
-constexpr const char* kCommon = "common.";  // before the names of RankState::common in an inventory
-constexpr const char* kOwn = "own.";        // and of RankState::own
-constexpr const char* kValues = "values";   // RankState::values in an inventory
+constexpr int64_t kLongestInventory = int64_t{1} << 30;  // bytes
+constexpr const char* kCommon = "common.";               // before the names of RankState::common in an inventory
+constexpr const char* kOwn = "own.";                     // and of RankState::own
+constexpr const char* kValues = "values";                // RankState::values in an inventory
 
 // A rank tells this of its state.
 struct Announcement {
@@ -164,6 +169,29 @@ Inventory read_inventory(const std::string& text, size_t sources) {
   return inventory;
 }
 
+// Broadcasts a tensor of one rank. Returns it on the CPU.
+at::Tensor broadcast_from(const ProcessGroupPtr& group, int64_t source, const at::Tensor& tensor) {
+  return with_network_errors(group->getRank(), kStep, [&] {
+    std::vector<at::Tensor> tensors = {tensor.to(collectives::any_device(group))};
+    c10d::BroadcastOptions options;
+    options.rootRank = source;
+    group->broadcast(tensors, options)->wait();
+    return tensors[0].cpu();
+  });
+}
+
+// A text of one rank, on all ranks. Others pass an empty one.
+std::string text_from(const ProcessGroupPtr& group, int64_t source, const std::string& text) {
+  const int64_t bytes =
+      broadcast_from(group, source, at::full({1}, static_cast<int64_t>(text.size()), at::kLong)).item<int64_t>();
+  NARROWCAST_CHECK_INPUT(bytes >= 0 && bytes <= kLongestInventory, kStep, ": the inventory of rank ", source, " has ",
+                         bytes, " bytes, where at most ", kLongestInventory, " are taken");
+  at::Tensor content = at::zeros({std::max<int64_t>(1, bytes)}, at::kByte);
+  std::memcpy(content.data_ptr(), text.data(), text.size());
+  content = broadcast_from(group, source, content);
+  return {reinterpret_cast<const char*>(content.const_data_ptr<uint8_t>()), static_cast<size_t>(bytes)};
+}
+
 at::Tensor bytes_of(const at::Tensor& tensor) { return tensor.cpu().contiguous().reshape({-1}).view(at::kByte); }
 
 int64_t bytes_from(const Inventory& inventory, size_t source) {
@@ -256,8 +284,7 @@ std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optio
   const Roles roles = {.sources = ranks_that(ranks, [&](const auto& rank) { return rank.point == furthest; }),
                        .needy = ranks_that(ranks, [&](const auto& rank) { return rank.point != furthest; })};
   const int64_t first = roles.sources[0];
-  const std::string text =
-      all_gather_text(group, group->getRank() == first ? to_text(*own) : "").at(static_cast<size_t>(first));
+  const std::string text = text_from(group, first, group->getRank() == first ? to_text(*own) : "");
   const Inventory inventory = read_inventory(text, roles.sources.size());
   const TensorMap tensors = move_tensors(group, inventory, roles, own);
   const bool is_received = ranks[static_cast<size_t>(group->getRank())].point != furthest;

@@ -140,6 +140,7 @@ void JobStore::use(const StorePtr& everything) {
     // In this order: the launcher writes them the other way round, so places that are too old are noticed.
     starts_ = read_starts();
     places_ = read_places();
+    node_silence_ = read_node_silence();
   }
 }
 
@@ -155,9 +156,12 @@ StorePtr JobStore::join() {
   const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())), [&] {
     // A rank that lost another one may come before its launcher has announced the loss.
     const auto check = [this] { TORCH_CHECK_WITH(DistNetworkError, is_as_found(), kRanksHaveChanged); };
-    return call_roll(
-        keys_,
-        {.rank = env_.rank, .world_size = env_.world_size, .epoch = epoch, .deadline = deadline_, .check = check});
+    return call_roll(keys_, {.rank = env_.rank,
+                             .world_size = env_.world_size,
+                             .epoch = epoch,
+                             .deadline = deadline_,
+                             .check = check,
+                             .on_missing = [this](const auto& ranks) { report_missing(ranks); }});
   });
   store->setTimeout(options_.timeout);
   if (answering_.defined()) {
@@ -189,11 +193,43 @@ bool JobStore::have_changed(milliseconds within) {
   }
 }
 
-void JobStore::announce_regroups() { keys_->set(kRegroups, std::vector<uint8_t>{'1'}); }
+void JobStore::announce_regroups(Newcomers newcomers) {
+  if (newcomers == Newcomers::kReplaceLost) {
+    keys_->set(kKeepsNewcomersOut, std::vector<uint8_t>{'1'});
+  }
+  keys_->set(kRegroups, std::vector<uint8_t>{'1'});
+}
 
 void JobStore::report_silent(int64_t rank) {
-  const std::string starts = std::to_string(starts_);
-  keys_->set(silent_key(changes_, rank), std::vector<uint8_t>(starts.begin(), starts.end()));
+  const Entry report = report_of_silence(rank);
+  keys_->set(report.key, report.value);
+}
+
+// They live, but hang, e.g. while they read data.
+void JobStore::report_missing(const std::vector<int64_t>& ranks) {
+  if (!env_.recovers_in_place) {
+    return;
+  }
+  TORCH_CHECK_WITH(DistNetworkError, is_as_found(), kRanksHaveChanged);
+  for (const int64_t rank : ranks) {
+    report_silent(rank);
+  }
+  has_reported_ = true;
+}
+
+JobStore::Entry JobStore::report_of_silence(int64_t rank) const {
+  return {.key = silent_key(changes_, rank), .value = std::to_string(starts_)};
+}
+
+std::string JobStore::signs_key_of(int64_t rank) const {
+  int64_t first = 0;
+  for (const NodeRanks& node : parsed_places_.nodes) {
+    if (rank < first + node.ranks) {
+      return signs_key(node.node, rank - first);
+    }
+    first += node.ranks;
+  }
+  return signs_key(0, rank);
 }
 
 JobStore::Change JobStore::change() const {
@@ -245,18 +281,29 @@ void JobStore::take_place() {
   if (places_.empty()) {
     return;
   }
-  const Places places = parse_places(places_);
-  const std::optional<int64_t> first = places.first_rank(env_.node);
+  parsed_places_ = parse_places(places_);
+  const std::optional<int64_t> first = parsed_places_.first_rank(env_.node);
   TORCH_CHECK_WITH(DistBackendError, first.has_value(), "rank ", env_.rank,
                    ": its node is no longer one of the job's nodes");
-  changes_ = places.changes;
+  changes_ = parsed_places_.changes;
   env_.rank = *first + env_.rank_on_node;
-  env_.world_size = places.world_size();
+  env_.world_size = parsed_places_.world_size();
 }
 
 // Empty on a node that stays alone: no launcher changes its place.
 std::string JobStore::read_places() const {
   return env_.node > 0 && keys_->check({kPlaces}) ? keys_->get_to_str(kPlaces) : "";
+}
+
+// An entry with another content counts as the default.
+milliseconds JobStore::read_node_silence() const {
+  if (env_.node == 0 || !keys_->check({kNodeSilence})) {
+    return kDefaultNodeSilence;
+  }
+  const std::string text = keys_->get_to_str(kNodeSilence);
+  int64_t count = 0;
+  std::from_chars(text.data(), text.data() + text.size(), count);
+  return count > 0 ? std::min(milliseconds(count), options_.timeout) : kDefaultNodeSilence;
 }
 
 int64_t JobStore::read_starts() const {

@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/network/answering_store.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/network/store_file.h"
 
 namespace narrowcast::rendezvous {
@@ -48,8 +50,12 @@ class JobStore {
   const WorkerEnv& env() const { return env_; }
 
   // Joins the job's other ranks, and returns a store for their keys only: keys of earlier attempts, in a store that
-  // outlived them, are not visible. Throws c10::DistBackendError naming the ranks that do not come in time.
+  // outlived them, are not visible. Throws c10::DistBackendError naming the ranks that do not come in time. With
+  // recovers_in_place, it has then asked the launchers to replace these.
   c10::intrusive_ptr<c10d::Store> join();
+
+  // Whether join() has done so.
+  bool has_reported() const { return has_reported_; }
 
   // The ranks are connected: from now on, waits for keys last as long as they are asked to.
   void end_joining();
@@ -68,11 +74,29 @@ class JobStore {
   // Throws c10::DistError if the store does not answer, and has not moved.
   Change change() const;
 
+  // Which nodes may join while the ranks live on.
+  enum class Newcomers {
+    kJoin,
+    kReplaceLost,  // only in the place of others that are lost
+  };
   // Tells the launchers that this job's ranks can form a new group when nodes are lost or join.
-  void announce_regroups();
+  void announce_regroups(Newcomers newcomers = Newcomers::kJoin);
 
   // With recovers_in_place: asks the launcher to end the process of a rank that was found silent.
   void report_silent(int64_t rank);
+
+  // An entry below job_prefix().
+  struct Entry {
+    std::string key;
+    std::string value;
+  };
+  // What report_silent writes.
+  Entry report_of_silence(int64_t rank) const;
+  // The key of the heartbeats of a rank (signs_key).
+  std::string signs_key_of(int64_t rank) const;
+
+  // After which time without a heartbeat the launchers take a node for lost, or options.timeout if that is shorter.
+  std::chrono::milliseconds node_silence() const { return node_silence_; }
 
  private:
   bool find_store();
@@ -82,10 +106,12 @@ class JobStore {
   bool has_moved() const;
   int64_t read_starts() const;
   std::string read_places() const;
+  std::chrono::milliseconds read_node_silence() const;
   Change read_change() const;
   std::optional<Change> look() const;
   bool is_as_found() const;
   void take_place();
+  void report_missing(const std::vector<int64_t>& ranks);
 
   WorkerEnv env_;
   const JobStoreOptions options_;
@@ -94,7 +120,10 @@ class JobStore {
   c10::intrusive_ptr<network::AnsweringStore> answering_;  // null in a world of one and on the rank that serves
   int64_t starts_ = 0;                                     // kStarts when this was made
   std::string places_;                                     // kPlaces when this was made; empty: nodes do not change
-  int64_t changes_ = 0;                                    // Places::changes of these
+  Places parsed_places_;
+  int64_t changes_ = 0;  // Places::changes of these
+  std::chrono::milliseconds node_silence_ = kDefaultNodeSilence;
+  bool has_reported_ = false;
 };
 
 }  // namespace narrowcast::rendezvous

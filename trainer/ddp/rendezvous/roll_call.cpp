@@ -100,7 +100,8 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
   return missing;
 }
 
-[[noreturn]] void throw_missing(const std::vector<int64_t>& ranks) {
+[[noreturn]] void throw_missing(const RollCall& call, const std::vector<int64_t>& ranks) {
+  call.on_missing(ranks);
   TORCH_CHECK_WITH(DistStoreError, false, "timed out: ", describe_ranks(ranks), " did not join");
 }
 
@@ -114,7 +115,7 @@ std::string lead(const StorePtr& store, const RollCall& call) {
     keys.push_back(presence_key(attempt, rank));
   }
   if (!arrive_in_time(store, keys, call, OwnEntry{.key = attempt_key(call.epoch), .value = attempt})) {
-    throw_missing(missing_ranks(store, attempt, call.world_size));
+    throw_missing(call, missing_ranks(store, attempt, call.world_size));
   }
   std::vector<std::string> numbers;
   std::transform(keys.begin(), keys.end(), std::back_inserter(numbers),
@@ -132,7 +133,7 @@ class Follower {
     while (!is_complete()) {
       check_none_ended(store_, call_.world_size);
       if (Clock::now() >= call_.deadline) {
-        throw_missing(absentees());
+        throw_missing(call_, absentees());
       }
       if (has_ended_) {
         call_.check();

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 namespace narrowcast::rendezvous {
 
@@ -33,6 +34,8 @@ struct RollCall {
   std::chrono::steady_clock::time_point deadline;
   // Called while only an attempt is found that has ended: throws if no other one will follow in this epoch.
   std::function<void()> check = [] {};
+  // Called with the ranks that are missing at the deadline, before that is thrown.
+  std::function<void(const std::vector<int64_t>& ranks)> on_missing = [](const auto& /*ranks*/) {};
 };
 
 // Returns when all ranks have called it with the same `store`; the result is a store for keys of this attempt only.

@@ -95,6 +95,34 @@ TEST_F(ChangingNodesTest, ALossEndsTheWaitForARankThatIsGone) {
   });
 }
 
+TEST_F(ChangingNodesTest, RanksMayTellThatNewcomersMustWait) {
+  on_ranks([&](const ProcessGroupScope& scope) {
+    barrier(scope.group(), "until no rank connects any more");
+    keep_newcomers_out(scope);
+    EXPECT_FALSE(has_newcomers(scope));
+    launcher_.wait({"narrowcast/run/regroups"}, testing::kPatience);
+    EXPECT_TRUE(launcher_.check({"narrowcast/run/keeps_newcomers_out"})) << "before";
+    barrier(scope.group(), "test");
+  });
+}
+
+// Rank 1 lives, but hangs before it joins, e.g. while it reads its data. The launcher replaces it.
+TEST_F(ChangingNodesTest, ARankThatDoesNotComeInTimeIsReplaced) {
+  const auto join = [&](int64_t rank) {
+    return std::async(std::launch::async, [&, rank] {
+      const ProcessGroupScope scope(env(rank),
+                                    {.timeout = std::chrono::seconds(4), .group_name = "late" + std::to_string(rank)});
+      return all_reduce_sum(scope.group(), {1}).at(0);
+    });
+  };
+  auto waits = join(0);
+  launcher_.wait({"narrowcast/run/silent/0/1"}, testing::kPatience);
+  launcher_.add("narrowcast/run/starts", 1);
+  auto replaces = join(1);
+  EXPECT_EQ(waits.get(), 2);
+  EXPECT_EQ(replaces.get(), 2);
+}
+
 TEST_F(ChangingNodesTest, NewcomersBreakNothing) {
   on_ranks([&](const ProcessGroupScope& scope) {
     barrier(scope.group(), "until no rank connects any more");

@@ -259,6 +259,34 @@ TEST_F(RecoveringStoreTest, ReportsASilentRankWithTheStartsThatItKnows) {
   EXPECT_THAT(launcher_.get("narrowcast/run/silent/0/1"), ElementsAre('1'));
 }
 
+// It lives, but hangs, e.g. while it reads its data.
+TEST_F(RecoveringStoreTest, ReportsARankThatDoesNotComeInTime) {
+  JobStore store(env(0), options(200ms));
+  EXPECT_FALSE(store.has_reported());
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { store.join(); }), HasSubstr("rank 1 did not join"));
+  EXPECT_TRUE(store.has_reported());
+  EXPECT_THAT(launcher_.get("narrowcast/run/silent/0/1"), ElementsAre('0'));
+  JobStore other(env(1), options(200ms));
+  EXPECT_THROW(other.join(), c10::DistBackendError);
+  EXPECT_THAT(launcher_.get("narrowcast/run/silent/0/0"), ElementsAre('0')) << "rank 0 does not go on";
+}
+
+TEST_F(RecoveringStoreTest, KnowsTheHeartbeatsOfRanks) {
+  EXPECT_EQ(JobStore(env(0), options()).signs_key_of(1), "signs/0/1");
+  set_places("1 1:2,4:1");
+  EXPECT_EQ(JobStore(env_on(4, 2), options()).signs_key_of(1), "signs/1/1");
+  EXPECT_EQ(JobStore(env_on(4, 2), options()).signs_key_of(2), "signs/4/0");
+}
+
+TEST_F(RecoveringStoreTest, KnowsHowLongTheLaunchersWaitForANode) {
+  set_places("0 1:1,2:1,3:1");
+  EXPECT_EQ(JobStore(env_on(1, 0), options()).node_silence(), kDefaultNodeSilence);
+  const std::string longer = "11000";
+  launcher_.set("narrowcast/run/node_silence", std::vector<uint8_t>(longer.begin(), longer.end()));
+  EXPECT_EQ(JobStore(env_on(1, 0), options(12s)).node_silence(), 11s);
+  EXPECT_EQ(JobStore(env_on(1, 0), options(3s)).node_silence(), 3s) << "no longer than all ranks wait for each other";
+}
+
 TEST(JobStoreTest, OnlyWhoRecoversInPlaceLooksForReplacedProcesses) {
   EXPECT_FALSE(JobStore(WorkerEnv{}, options()).have_changed(0ms));
 }

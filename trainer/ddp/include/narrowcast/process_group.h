@@ -20,6 +20,9 @@
 namespace narrowcast {
 class ChangeWatch;
 class JobWatch;
+namespace rendezvous {
+class LifeWatch;
+}
 }  // namespace narrowcast
 
 namespace NARROWCAST_EXPORT narrowcast {
@@ -114,14 +117,16 @@ class ProcessGroupScope {
 
  private:
   friend bool has_newcomers(const ProcessGroupScope& scope);
+  friend void keep_newcomers_out(const ProcessGroupScope& scope);
 
   void throw_if_broken_off() const;
   void throw_explained(const std::exception& error) const;
 
   ProcessGroupPtr group_;
   WorkerEnv env_;
-  std::unique_ptr<JobWatch> watch_;       // none in a world of one
-  std::unique_ptr<ChangeWatch> changes_;  // none without recovery in place
+  std::unique_ptr<JobWatch> watch_;               // none in a world of one
+  std::unique_ptr<ChangeWatch> changes_;          // none without recovery in place
+  std::shared_ptr<rendezvous::LifeWatch> lives_;  // the same
 };
 
 }  // namespace narrowcast

@@ -1,0 +1,158 @@
+#include "trainer/ddp/rendezvous/life_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "tests/support/moving_store.h"
+#include "tests/support/patience.h"
+#include "trainer/ddp/rendezvous/life_signs.h"
+
+namespace narrowcast::rendezvous {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using namespace std::chrono_literals;
+
+// The heartbeats of ranks as rank 0 of 4 sees them.
+class SilenceOfOthersTest : public ::testing::Test {
+ protected:
+  // All ranks except `still` give a sign, then rank 0 looks.
+  std::vector<int64_t> look(const std::set<int64_t>& still) {
+    for (auto& [rank, count] : signs_) count += still.contains(rank) ? 0 : 1;
+    asked_.clear();
+    return others_.look([&](int64_t rank) {
+      asked_.push_back(rank);
+      return signs_.at(rank);
+    });
+  }
+  std::vector<int64_t> look_often(int64_t looks, const std::set<int64_t>& still) {
+    std::vector<int64_t> silent;
+    for (int64_t number = 0; number < looks; ++number) silent = look(still);
+    return silent;
+  }
+
+  std::map<int64_t, int64_t> signs_ = {{1, 7}, {2, 7}, {3, 7}};
+  std::vector<int64_t> asked_;
+  SilenceOfOthers others_{{.rank = 0, .world_size = 4, .look_every = 1s, .silence = 5s}};
+};
+
+TEST_F(SilenceOfOthersTest, NamesARankThatStandsStillForTheHeartbeatTimeout) {
+  EXPECT_THAT(look({}), IsEmpty());
+  EXPECT_THAT(look_often(4, {1}), IsEmpty());
+  EXPECT_THAT(look({1}), ElementsAre(1));
+  EXPECT_THAT(look({1}), ElementsAre(1)) << "until somebody replaces it";
+  EXPECT_THAT(look({}), IsEmpty());
+}
+
+// Nobody else looks at rank 2 then.
+TEST_F(SilenceOfOthersTest, NamesARankBehindAnotherOne) {
+  EXPECT_THAT(look_often(10, {1, 2}), ElementsAre(1, 2));
+  EXPECT_THAT(asked_, ElementsAre(1, 2, 3));
+}
+
+TEST_F(SilenceOfOthersTest, LooksAtFewRanksWhileAllLive) {
+  look_often(10, {});
+  EXPECT_THAT(asked_, ElementsAre(1));
+}
+
+TEST_F(SilenceOfOthersTest, ARankWithoutHeartbeatsHasNotBegun) {
+  signs_[1] = 0;
+  EXPECT_THAT(look_often(100, {1}), IsEmpty());
+  EXPECT_THAT(asked_, ElementsAre(1, 2)) << "those after it may stand still";
+  signs_[1] = 1;
+  EXPECT_THAT(look_often(5, {1}), IsEmpty()) << "its time begins with its first heartbeat";
+  EXPECT_THAT(look({1}), ElementsAre(1));
+}
+
+TEST_F(SilenceOfOthersTest, APauseOfTheRankItselfBlamesNobody) {
+  SilenceOfOthers impatient{{.rank = 0, .world_size = 2, .look_every = 1h, .silence = 1s}};
+  int64_t named = 0;
+  for (int64_t number = 0; number < 3; ++number) {
+    named += std::ssize(impatient.look([](int64_t) { return 7; }));
+  }
+  EXPECT_EQ(named, 0);
+  EXPECT_THAT(impatient.look([](int64_t) { return 7; }), ElementsAre(1));
+}
+
+// Three nodes with a rank each, and a launcher's store.
+class LifeWatchTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<const JobStore> job_of_rank_0() const {
+    return std::make_shared<const JobStore>(file_.env(1, store_->getPort()),
+                                            JobStoreOptions{.timeout = testing::kPatience, .interface = ""});
+  }
+  std::string sign_of(int64_t node) const { return testing::job_key(signs_key(node, 0)); }
+  void wait_for(const std::string& key) { store_->wait({key}, testing::kPatience); }
+  // Returns when that number has grown.
+  void wait_for_more(const std::string& key) {
+    const int64_t before = store_->add(key, 0);
+    while (store_->add(key, 0) == before) std::this_thread::yield();
+  }
+
+  const testing::StoreFileOfTest file_;
+  network::TcpStorePtr store_ = testing::serve_job("0 1:1,2:1,3:1");
+};
+
+TEST_F(LifeWatchTest, ReportsARankThatStandsStillBeforeTheRanksMeet) {
+  const LifeSigns lives(file_.env(3, store_->getPort()), 1ms);
+  store_->add(sign_of(2), 7);
+  wait_for(sign_of(3));
+  const LifeWatch watch(job_of_rank_0(), 1s, 20ms);
+  wait_for(testing::job_key(silent_key(0, 1)));
+  EXPECT_EQ(store_->get_to_str(testing::job_key(silent_key(0, 1))), "0") << "for processes that started before";
+  EXPECT_FALSE(store_->check({testing::job_key(silent_key(0, 2))}));
+}
+
+TEST_F(LifeWatchTest, ReportsARankBehindAnother) {
+  store_->add(sign_of(2), 7);
+  store_->add(sign_of(3), 7);
+  const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
+  wait_for(testing::job_key(silent_key(0, 1)));
+  wait_for(testing::job_key(silent_key(0, 2)));
+}
+
+TEST_F(LifeWatchTest, AProcessThatEndsIsNotSilent) {
+  {
+    const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+    wait_for_more(sign_of(2));
+  }
+  while (store_->check({sign_of(2)})) std::this_thread::yield();
+  try {
+    const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+    wait_for_more(sign_of(2));
+    throw std::runtime_error("test");
+  } catch (const std::runtime_error&) {
+    EXPECT_TRUE(store_->check({sign_of(2)})) << "it should end soon, and another one takes its place";
+  }
+}
+
+TEST_F(LifeWatchTest, SignsFollowTheStore) {
+  const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+  wait_for(sign_of(2));
+  const network::TcpStorePtr moved = testing::serve_job("1 2:1,3:1");
+  file_.tell(moved->getPort());
+  moved->wait({sign_of(2)}, testing::kPatience);
+}
+
+TEST_F(LifeWatchTest, SignsOutliveABrokenConnection) {
+  const network::ListeningSocket socket = testing::loopback_socket();
+  network::TcpStorePtr store = testing::serve_job(socket, "0 1:1,2:1");
+  WorkerEnv env = file_.env(2, socket.port());
+  env.store_file.clear();
+  const LifeSigns lives(env, 1ms);
+  store->wait({sign_of(2)}, testing::kPatience);
+  store.reset();
+  store = testing::serve_job(socket, "0 1:1,2:1");
+  store->wait({sign_of(2)}, testing::kPatience);
+}
+
+}  // namespace
+}  // namespace narrowcast::rendezvous
