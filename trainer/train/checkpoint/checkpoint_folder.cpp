@@ -102,10 +102,11 @@ void remove_probes(const std::string& folder) {
 }
 
 // Nothing is changed before this job owns the folder: an unfinished checkpoint may be one that another job is writing.
-std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const std::string& job) {
+std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const FolderUser& user) {
   const std::string reason = files::try_to_make_folder(folder);
   TORCH_CHECK_VALUE(reason.empty(), "cannot be created: ", reason);
-  auto owner = std::make_unique<FolderOwner>(folder, this_writer(job));
+  auto owner =
+      std::make_unique<FolderOwner>(folder, this_writer(user.job), OwnerTimes{.own_job_is_lost = user.has_recovered});
   remove_unfinished(folder);
   remove_probes(folder);
   for (const int64_t step : checkpoint_steps(folder)) {
@@ -251,7 +252,7 @@ ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t wo
 }
 
 std::unique_ptr<FolderOwner> prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing,
-                                            const std::string& job) {
+                                            const FolderUser& user) {
   const bool is_rank_0 = group->getRank() == 0;
   std::unique_ptr<FolderOwner> owner;
   const std::string text = from_rank_0(group, random_text());
@@ -264,7 +265,7 @@ std::unique_ptr<FolderOwner> prepare_folder(const ProcessGroupPtr& group, const 
   });
   do_on_all_ranks(group, option, [&] {
     if (is_rank_0) {
-      owner = make_ready(folder, existing, job);
+      owner = make_ready(folder, existing, user);
       write_probe(folder, text);
     }
   });

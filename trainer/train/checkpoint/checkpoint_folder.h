@@ -57,13 +57,19 @@ enum class Existing {
   kRemove,  // the user asked to replace them
 };
 
-// A collective: rank 0 makes the folder if it does not exist, becomes its owner, under the name of its `job`, and
+// Who uses a folder.
+struct FolderUser {
+  std::string job = {};        // the run_id of its launcher; empty: none
+  bool has_recovered = false;  // in place: an owner of the same job on another machine is lost
+};
+
+// A collective: rank 0 makes the folder if it does not exist, becomes its owner, as this `user`, and
 // removes unfinished checkpoints. Every rank then reads rank 0's file there: ranks on several nodes need a shared
 // folder. Returns the ownership on rank 0, null on the others. Throws c10::ValueError naming the folder, the same on
 // all ranks, if the folder cannot be created or written, another job owns it, it is not shared, or it contains
 // checkpoints under kRefuse.
 std::unique_ptr<FolderOwner> prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing,
-                                            const std::string& job = "");
+                                            const FolderUser& user = {});
 
 // The checkpoints found in a folder.
 struct FoundCheckpoint {

@@ -212,6 +212,7 @@ class Taking {
 
   // False if that is unclear: then the caller starts again.
   bool is_silent(const Look& look) {
+    if (times_.own_job_is_lost && is_of_own_job(look.record)) return true;
     const Sign sign = watch(folder_, look.text, times_.silence);
     if (sign == Sign::kLives) {
       const Look now = look_at(folder_);
@@ -227,11 +228,15 @@ class Taking {
     return false;
   }
 
+  // A launcher without a job name calls every job "none".
+  bool is_of_own_job(const std::optional<OwnerRecord>& owner) const {
+    return owner && owner->writer.job == self_.job && !self_.job.empty() && self_.job != "none";
+  }
+
   // Returns false after a moment in which the owner, an earlier rank 0 of this job, may have ended: then the caller
-  // starts again. A launcher without a job name calls every job "none".
+  // starts again.
   bool wait_or_refuse(const std::optional<OwnerRecord>& owner) const {
-    const bool is_own = owner && owner->writer.job == self_.job && !self_.job.empty() && self_.job != "none";
-    if (!is_own || std::chrono::steady_clock::now() >= patient_until_) refuse(owner);
+    if (!is_of_own_job(owner) || std::chrono::steady_clock::now() >= patient_until_) refuse(owner);
     std::this_thread::sleep_for(kMoment);
     return false;
   }

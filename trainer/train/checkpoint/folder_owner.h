@@ -31,6 +31,9 @@ struct OwnerTimes {
   // The time to wait for an owner of the same job: a launcher that restarts a job cannot see a lost node, whose rank 0
   // may take a while to end.
   std::chrono::milliseconds own_job{30'000};
+  // Whether an owner of the same job on another machine is known to be lost, as ranks know that have recovered in
+  // place. Then the folder is taken at once.
+  bool own_job_is_lost = false;
 };
 
 // The content of an owner's file.

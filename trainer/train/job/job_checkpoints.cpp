@@ -234,8 +234,10 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   std::unique_ptr<checkpoint::FolderOwner> owner;
   const auto prepare = [&] {
     if (!options.folder.empty()) {
-      owner = checkpoint::prepare_folder(agreed.group, options.folder, existing_ones(agreed.job),
-                                         agreed.context.env.run_id);
+      owner =
+          checkpoint::prepare_folder(agreed.group, options.folder, existing_ones(agreed.job),
+                                     {.job = agreed.context.env.run_id,
+                                      .has_recovered = has_recovered(agreed) || !why_memory_is_lost(agreed).empty()});
     }
   };
   if (options.resume) {

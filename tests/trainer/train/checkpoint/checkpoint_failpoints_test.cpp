@@ -61,7 +61,7 @@ const Death kDeaths[] = {
 
 // Keeps one checkpoint.
 void write_as_job(const ProcessGroupPtr& group, const std::string& folder, int64_t step) {
-  auto owner = prepare_folder(group, folder, Existing::kKeep, "job");
+  auto owner = prepare_folder(group, folder, Existing::kKeep, {.job = "job"});
   CheckpointWriter writer(group, {.folder = folder, .keep = 1}, {}, {}, std::move(owner));
   writer.write(small_content(step, group->getRank()));
 }
@@ -76,7 +76,7 @@ std::set<std::string> names_in(const std::string& folder) {
 
 // Resumes as the next attempt would: from that step, with all its state.
 void expect_newest(const ProcessGroupPtr& group, const std::string& folder, int64_t step) {
-  const auto owner = prepare_folder(group, folder, Existing::kKeep, "job");
+  const auto owner = prepare_folder(group, folder, Existing::kKeep, {.job = "job"});
   const FoundCheckpoint found =
       find_newest(group, folder, [](const std::string& warning) { ADD_FAILURE() << warning; });
   ASSERT_TRUE(found.newest.has_value());

@@ -109,6 +109,15 @@ TEST_F(FolderOwnerTest, TakesOverFromAnotherMachineThatIsSilent) {
   EXPECT_EQ(owner(), on("here", 2));
 }
 
+// Ranks that have recovered in place know it. A test that waited for silence would not end.
+TEST_F(FolderOwnerTest, TakesOverAtOnceFromALostMachineOfTheSameJob) {
+  Writer lost = on("elsewhere", 1);
+  lost.job = "job-2";
+  folder.write(FolderOwner::kFileName, record(lost, 5));
+  const FolderOwner second(name, on("here", 2), {.beat = 1h, .silence = 1h, .own_job_is_lost = true});
+  EXPECT_EQ(owner(), on("here", 2));
+}
+
 TEST_F(FolderOwnerTest, RefusesWhereAnotherMachinesOwnerCountsOn) {
   const FolderOwner first(name, on("elsewhere", 1), {.beat = 1ms, .silence = 1h});
   EXPECT_THAT(error_of(on("here", 2), {.beat = 1h, .silence = testing::kPatience}),
