@@ -1,6 +1,11 @@
 #include "trainer/train/training/training_options.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "ops/common/enumerator_names.h"
 #include "trainer/train/data/dataset.h"
@@ -14,6 +19,27 @@ constexpr EnumeratorNames<OptimizerShards, 4> kOptimizerShardsNames{"shard_optim
                                                                       {OptimizerShards::kNode, "node"},
                                                                       {OptimizerShards::kAll, "all"},
                                                                       {OptimizerShards::kAuto, "auto"}}}};
+
+constexpr int64_t kLargestStep = 10000;  // to a larger number of ranks
+
+// The nearest numbers of ranks for this batch size, and batch sizes for this number of ranks.
+std::string possible_sizes(const TrainingOptions& options, int64_t world_size) {
+  const auto fits = [&](int64_t ranks) { return options.batch_size % (ranks * options.accumulation_steps) == 0; };
+  const int64_t most = options.batch_size / options.accumulation_steps;
+  int64_t fewer = std::min(world_size - 1, most);
+  while (fewer > 0 && !fits(fewer)) --fewer;
+  int64_t more = world_size + 1;
+  const int64_t last = std::min(most, world_size + kLargestStep);
+  while (more <= last && !fits(more)) ++more;
+  std::vector<std::string> ranks;
+  if (fewer > 0) ranks.push_back(std::to_string(fewer));
+  if (more <= last) ranks.push_back(std::to_string(more));
+  const int64_t unit = world_size * options.accumulation_steps;
+  const int64_t below = options.batch_size / unit * unit;
+  const std::string batches = below > 0 ? c10::str(below, " or ", below + unit) : std::to_string(unit);
+  return c10::str("; possible: ", ranks.empty() ? "" : c10::str(c10::Join(" or ", ranks), " ranks, or "), "batch_size ",
+                  batches);
+}
 
 }  // namespace
 
@@ -33,7 +59,7 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
                                           .world_size = world_size,
                                           .accumulation_steps = options.accumulation_steps}),
                     "batch_size: must be divisible by ranks * accumulation_steps (", world_size, " * ",
-                    options.accumulation_steps, "), but is ", options.batch_size);
+                    options.accumulation_steps, "), but is ", options.batch_size, possible_sizes(options, world_size));
   TORCH_CHECK_VALUE(
       options.skip_nonfinite_steps || options.precision != Precision::kFp16,
       "skip_nonfinite_steps: must be true with precision fp16, which adapts its loss scale by skipped steps");

@@ -11,6 +11,7 @@
 namespace narrowcast::training {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::string complaint(const TrainingOptions& options, int64_t world_size) {
@@ -22,6 +23,12 @@ TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
   options.batch_size = 12;
   EXPECT_EQ(complaint(options, 4), "nothing was thrown");
   EXPECT_THAT(complaint(options, 5), HasSubstr("batch_size: must be divisible by ranks * accumulation_steps (5 * 1)"));
+  EXPECT_THAT(complaint(options, 5), EndsWith("is 12; possible: 4 or 6 ranks, or batch_size 10 or 15"));
+  options.accumulation_steps = 5;
+  EXPECT_THAT(complaint(options, 1), EndsWith("is 12; possible: batch_size 10 or 15"));
+  options.accumulation_steps = 1;
+  options.batch_size = 2;
+  EXPECT_THAT(complaint(options, 7), EndsWith("is 2; possible: 2 ranks, or batch_size 7"));
   const auto with = [&](auto change) {
     TrainingOptions changed = options;
     change(changed);
