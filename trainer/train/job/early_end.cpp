@@ -8,7 +8,9 @@
 
 #include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
+#include "trainer/train/job/restarts.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/progress.h"
 
@@ -46,6 +48,19 @@ std::unique_ptr<CaughtSignals> catch_preemption_signals(const AgreedJob& agreed)
 
 std::function<int()> asked_by(const CaughtSignals* caught) {
   return caught == nullptr ? std::function<int()>() : [caught] { return caught->first(); };
+}
+
+std::function<int()> asked_to_stop(const AgreedJob& agreed, const CaughtSignals* caught) {
+  const std::function<int()> by_signal = asked_by(caught);
+  if (agreed.recovery == nullptr || agreed.context.env.node == 0) {
+    return by_signal;
+  }
+  if (!can_take_in_newcomers(agreed)) {
+    agreed.recovery->keep_newcomers_out();
+  }
+  return [by_signal, has_newcomers = agreed.recovery->has_newcomers] {
+    return has_newcomers() ? recovery::kNewcomers : (by_signal ? by_signal() : 0);
+  };
 }
 
 int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted, CaughtSignals& caught) {

@@ -23,6 +23,10 @@ std::unique_ptr<CaughtSignals> catch_preemption_signals(const AgreedJob& agreed)
 // it.
 std::function<int()> asked_by(const CaughtSignals* caught);
 
+// The same, or that newcomers are there (recovery::kNewcomers), with recovery in place on nodes that may change. Null
+// on all ranks or on none.
+std::function<int()> asked_to_stop(const AgreedJob& agreed, const CaughtSignals* caught);
+
 // Prints on rank 0 after which step the training stopped and where it resumes, and returns the exit code, 128 plus the
 // signal. If JobContext::end_for_signal ends this process, it ignores the caught signals from now on: launchers
 // terminate all ranks once the first has ended, and each rank should end with this code.

@@ -22,6 +22,14 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
 // Whether this process recovers in place: its launcher does its part, and the job is a training on several ranks.
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env);
 
+// A collective: throws c10::ValueError on all ranks if their plans differ. If ranks have worked together before, it
+// does so on a new process alone that differs from them. The others throw c10::DistBackendError, as if it had been
+// lost.
+void check_plans(const AgreedJob& begun);
+
+// Whether the job could give its state to a node that joins: from the ranks' memory, or by a checkpoint.
+bool can_take_in_newcomers(const AgreedJob& agreed);
+
 // A collective of a job that recovers in place: finds the state from which the training continues in the memory of the
 // ranks. If nobody has one, this process begins as a new one, and rank 0 prints why.
 void recover_from_memory(const AgreedJob& begun);

@@ -20,6 +20,7 @@
 #include "trainer/base/program/job_secret.h"
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/recovery/attempts.h"
+#include "trainer/ddp/rendezvous/life_signs.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
@@ -216,9 +217,7 @@ std::string nodes_text(const nlohmann::json& plan) {
 }
 
 void print_warnings(const JobInputs& inputs, const JobContext& context) {
-  if (context.env.rank != 0) {
-    return;
-  }
+  if (context.env.rank != 0) return;
   for (const std::string& warning : inputs.warnings) {
     context.progress << "warning: " << printable(warning) << std::endl;
   }
@@ -277,7 +276,7 @@ JobInputs make_inputs_on(const TrainJob& job, at::Device device) {
 // The work of the job's ranks in their group. `begun.plan` is this rank's own plan.
 int run_in_group(const AgreedJob& begun) {
   prove_to_peers(begun.group, process_environment());
-  check_equal_on_all_ranks(begun.group, options::compared_values(begun.plan));
+  check_plans(begun);
   if (begun.recovery != nullptr) {
     recover_from_memory(begun);
   }
@@ -306,6 +305,7 @@ int run_through_losses(const TrainJob& job, JobInputs& inputs, const ProcessGrou
     const ProcessGroupScope scope(attempt.env, group);
     attempt.has_joined = true;
     recovery.has_newcomers = [&scope] { return narrowcast::has_newcomers(scope); };
+    recovery.keep_newcomers_out = [&scope] { narrowcast::keep_newcomers_out(scope); };
     recovery.regroups = false;
     JobContext again = context;
     again.env = scope.env();
@@ -368,6 +368,7 @@ void set_threads(int64_t threads, const JobContext& context) {
 }
 
 int run_job(const TrainJob& wanted, const JobContext& context) {
+  const rendezvous::LifeSigns signs(context.env);  // Other ranks may wait while this one reads its data.
   const TrainJob job = as_restarted(wanted, context.env);
   set_threads(job.threads, context);
   check_alone(job, context.env);

@@ -77,11 +77,13 @@ struct InPlaceRecovery {
   std::string why_nothing = {};              // share_states found no state in the ranks' memory, because of this
   std::function<void()> make_inputs = {};    // makes model and data anew: nobody has the state of the last training
   std::function<bool()> has_newcomers = {};  // has_newcomers (change_watch.h) of the present group
-  bool regroups = false;                     // the training has stopped to take newcomers in
+  std::function<void()> keep_newcomers_out = {};    // keep_newcomers_out of the same
+  bool has_agreed = false;                          // this process has been in a group of ranks with equal plans
+  bool regroups = false;                            // the training has stopped to take newcomers in
   std::unique_ptr<CaughtSignals> caught = nullptr;  // the signals for preemption, which must not be forgotten meanwhile
 
-  // The last step whose state this rank has; -1: none.
-  int64_t step() const { return surviving && surviving->why_unusable.empty() ? surviving->content.step : -1; }
+  // The last step that this rank has done in its last training; -1: unknown.
+  int64_t step() const { return surviving ? surviving->content.step : -1; }
 };
 
 // A job that all ranks have agreed on.

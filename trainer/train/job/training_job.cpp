@@ -13,7 +13,6 @@
 #include "models/script_model.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/process_group/first_failure.h"
-#include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
@@ -98,7 +97,8 @@ reporting::RecoveryReport recovery_report(const AgreedJob& agreed, const JobChec
   reporting::RecoveryReport report = {.ranks = agreed.context.env.world_size,
                                       .former_ranks = recovery.recovered->former_ranks,
                                       .step = checkpoints.restored->step,
-                                      .lost_ranks = recovery.recovered->lost_ranks};
+                                      .lost_ranks = recovery.recovered->lost_ranks,
+                                      .lost_residuals = recovery.recovered->lost_residuals};
   if (recovery.interrupted_at.has_value()) {
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - *recovery.interrupted_at).count();
   }
@@ -188,17 +188,6 @@ void add_observers(reporting::Observers& observers, const AgreedJob& agreed, con
   if (!output.report.empty()) {
     observers.own(std::make_unique<reporting::TrainingReport>(output.report, output.folder));
   }
-}
-
-// Null on all ranks or on none.
-std::function<int()> asked_to_stop(const AgreedJob& agreed, const CaughtSignals* caught) {
-  const std::function<int()> by_signal = asked_by(caught);
-  if (agreed.recovery == nullptr || agreed.context.env.node == 0) {
-    return by_signal;
-  }
-  return [by_signal, has_newcomers = agreed.recovery->has_newcomers] {
-    return has_newcomers() ? recovery::kNewcomers : (by_signal ? by_signal() : 0);
-  };
 }
 
 training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints, Metrics* metrics,

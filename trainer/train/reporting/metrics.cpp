@@ -205,6 +205,9 @@ void Metrics::on_resume(const ResumeReport& report) {
 void Metrics::on_recovery(const RecoveryReport& report) {
   json line = {
       {"event", "recovery"}, {"step", report.step}, {"ranks", report.ranks}, {"lost_ranks", report.lost_ranks}};
+  if (report.lost_residuals > 0) {
+    line["lost_residuals"] = report.lost_residuals;
+  }
   if (report.seconds.has_value()) {
     line["seconds"] = *report.seconds;
   }

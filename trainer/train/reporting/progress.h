@@ -112,6 +112,7 @@ struct RecoveryReport {
   int64_t former_ranks = 1;              // before
   int64_t step = 0;                      // optimizer steps done
   std::vector<int64_t> lost_ranks = {};  // in order; empty if only connections were lost
+  int64_t lost_residuals = 0;            // ranks whose residuals (error feedback) are lost
   std::optional<double> seconds = {};    // from the loss, as rank 0 noticed it, to here; empty if rank 0 was lost
 };
 

@@ -12,8 +12,11 @@ bool LastPoint::is_recoverable() const {
 void LastPoint::remember(const Counters& counters, Reports reports) {
   if (!is_recoverable()) {
     point_.reset();
-    if (left_ != nullptr && steps_.shards() == OptimizerShards::kAll) {
-      *left_ = SurvivingState{.why_unusable = "the optimizer is sharded over all ranks"};
+    const bool is_whole = steps_.outer() == nullptr && steps_.model().keeps_replicas_equal();
+    if (left_ != nullptr && (steps_.shards() == OptimizerShards::kAll || !is_whole)) {
+      *left_ = SurvivingState{
+          .content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}},
+          .why_unusable = is_whole ? "the optimizer is sharded over all ranks" : "the parameters differ between ranks"};
     } else if (left_ != nullptr && steps_.sharded() != nullptr) {
       left_->reset();  // The optimizer may step the tensors of an earlier state.
     }

@@ -2,10 +2,12 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "hooks/row/bucket.h"
 #include "trainer/base/files/json.h"
 #include "trainer/ddp/recovery/shared_state.h"
 #include "trainer/train/training/training_state.h"
@@ -86,6 +88,10 @@ std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::op
   recovered.restored.replica = std::move(shared->state.common);
   recovered.restored.replica.merge(hooks::part_of(shared->state.own, kReplica));
   checkpoint::TensorMap of_rank = hooks::part_of(shared->state.own, kRank);
+  if (std::ranges::any_of(of_rank,
+                          [](const auto& entry) { return entry.first.find(hooks::kResidual) != std::string::npos; })) {
+    recovered.lost_residuals = recovered.former_ranks - shared->sources;
+  }
   if (shared->is_received) {
     recovered.restored.former.first = std::move(of_rank);
   } else {

@@ -33,7 +33,8 @@ struct SurvivingState {
   int64_t world_size = 1;  // of the group
   // If the optimizer is sharded: this rank's shard, which `content` lacks. The tensors are the optimizer's own.
   std::optional<pieces::HeldPieces> optimizer = {};
-  std::string why_unusable = {};  // If it is not empty, this rank lives on without a state, because of this.
+  // If it is not empty, this rank lives on without a state, because of this. Then only content.step is known.
+  std::string why_unusable = {};
 };
 
 // The state from which a rank of the new group continues.
@@ -42,6 +43,7 @@ struct RecoveredState {
   bool is_reported = true;          // as in SurvivingState
   std::vector<int64_t> lost_ranks;  // ranks that had no state, in order
   int64_t former_ranks = 1;         // size of the group in which that state was reached
+  int64_t lost_residuals = 0;       // its ranks whose residuals (error feedback) are lost
 };
 
 // A collective of the new group. Ranks at the furthest point at which they hold everything keep their state, and are

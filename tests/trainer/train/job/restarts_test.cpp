@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
@@ -15,6 +16,8 @@
 namespace narrowcast::job {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using testing::error_message;
 using ::testing::HasSubstr;
 using testing::small_job;
@@ -85,6 +88,63 @@ TEST(ReportDivergence, TellsTheLauncherThatARestartWouldDivergeToo) {
   const program::WorkerError told = program::read_error_file(env.error_file);
   EXPECT_TRUE(told.is_final);
   EXPECT_THAT(told.message, HasSubstr("the loss is not finite by step 4"));
+}
+
+// Two ranks have worked together. The third one is new.
+class NewProcessTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> errors_with(const std::string& plan_of_new) {
+    std::vector<std::string> errors(3);
+    const TrainJob job{};
+    const JobInputs inputs{};
+    testing::run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+      const auto plan = nlohmann::json::parse(rank == 2 ? plan_of_new : kPlan);
+      testing::outcome_of({}, [&](const JobContext& context) {
+        InPlaceRecovery recovery;
+        recovery.has_agreed = rank != 2;
+        try {
+          check_plans({job, inputs, plan, group, context, &recovery});
+          EXPECT_TRUE(recovery.has_agreed);
+        } catch (const c10::DistBackendError& error) {
+          errors[rank] = std::string("lost: ") + error.what_without_backtrace();
+        } catch (const c10::ValueError& error) {
+          errors[rank] = error.what_without_backtrace();
+        }
+        return 0;
+      });
+    });
+    return errors;
+  }
+
+  static constexpr const char* kPlan = R"({"model": "char_gpt", "seed": 1})";
+};
+
+TEST_F(NewProcessTest, WithTheSamePlanIsTakenIn) { EXPECT_THAT(errors_with(kPlan), Each("")); }
+
+TEST_F(NewProcessTest, WithAnotherPlanEndsAlone) {
+  const std::vector<std::string> errors = errors_with(R"({"model": "char_gpt", "seed": 2})");
+  EXPECT_EQ(errors[0], "lost: rank 0: rank 2 is new, and has another plan");
+  EXPECT_EQ(errors[1], "lost: rank 1: rank 2 is new, and has another plan");
+  EXPECT_THAT(errors[2], AllOf(HasSubstr("seed: this new process has"), HasSubstr("the ranks of the job have")));
+}
+
+TEST(CanTakeInNewcomers, IfTheStateIsEqualOnAllRanksOrThereAreCheckpoints) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const auto can = [&] {
+    std::vector<int> answers(2);
+    testing::run_agreed(job, 2, [&](const AgreedJob& agreed) {
+      answers[agreed.context.env.rank] = can_take_in_newcomers(agreed) ? 1 : 0;
+      return 0;
+    });
+    EXPECT_EQ(answers[0], answers[1]);
+    return answers[0] == 1;
+  };
+  EXPECT_TRUE(can());
+  job.ddp.hook("noop");
+  EXPECT_FALSE(can());
+  job.checkpoints.folder = folder / "checkpoints";
+  EXPECT_TRUE(can());
 }
 
 TEST(RecoversInPlace, ATrainingOfSeveralRanks) {

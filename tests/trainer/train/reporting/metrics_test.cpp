@@ -209,7 +209,7 @@ TEST(TruncateMetrics, LeavesWhatWasBeforeTheStep) {
   metrics.on_resume({.step = 5, .path = "c", .changes = "ranks (3, was 2)"});
   metrics.on_checkpoint({.step = 6, .path = "d", .bytes = 7, .seconds = 0.5});
   metrics.on_recovery({.step = 7, .lost_ranks = {0}});
-  metrics.on_recovery({.step = 8, .lost_ranks = {1, 2}, .seconds = 0.5});
+  metrics.on_recovery({.step = 8, .lost_ranks = {1, 2}, .lost_residuals = 2, .seconds = 0.5});
   const std::vector<nlohmann::json> lines = lines_of(path);
   ASSERT_EQ(lines.size(), 9U);
   EXPECT_EQ(lines[5],
@@ -217,9 +217,12 @@ TEST(TruncateMetrics, LeavesWhatWasBeforeTheStep) {
   EXPECT_EQ(lines[6],
             nlohmann::json({{"event", "checkpoint"}, {"step", 6}, {"path", "d"}, {"bytes", 7}, {"seconds", 0.5}}));
   EXPECT_EQ(lines[7], nlohmann::json({{"event", "recovery"}, {"step", 7}, {"ranks", 1}, {"lost_ranks", {0}}}));
-  EXPECT_EQ(
-      lines[8],
-      nlohmann::json({{"event", "recovery"}, {"step", 8}, {"ranks", 1}, {"lost_ranks", {1, 2}}, {"seconds", 0.5}}));
+  EXPECT_EQ(lines[8], nlohmann::json({{"event", "recovery"},
+                                      {"step", 8},
+                                      {"ranks", 1},
+                                      {"lost_ranks", {1, 2}},
+                                      {"lost_residuals", 2},
+                                      {"seconds", 0.5}}));
 }
 
 }  // namespace
