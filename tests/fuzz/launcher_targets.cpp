@@ -14,7 +14,10 @@
 #include "trainer/base/environment/launchers.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/places.h"
+#include "trainer/base/network/store_file.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/rendezvous/gloo_listener.h"
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/job/launch_plan.h"
 #include "trainer/launcher/posix/last_lines.h"
@@ -126,6 +129,36 @@ void read_places(const std::string& text) {
   }
 }
 
+// The file with the store's address. What is accepted is written again.
+void read_store_file(const std::string& path) {
+  if (const std::optional<network::StoreAddress> place = network::read_store_file(path)) {
+    network::write_store_file(path, *place);
+    TORCH_INTERNAL_ASSERT(network::read_store_file(path) == place);
+  }
+}
+
+// The ranges of tensors that another rank tells that it holds.
+void read_holding(const std::string& text) {
+  const pieces::Holding holding = pieces::read_holding(files::parse_json(text, "rank 1"), "rank 1");
+  TORCH_INTERNAL_ASSERT(!pieces::first_gap({&holding, &holding}) == !pieces::first_gap({&holding}));
+  for (const pieces::Range& range : pieces::read_holding(pieces::to_json(holding), "rank 1").ranges) {
+    TORCH_INTERNAL_ASSERT(0 <= range.begin && range.begin <= range.end, pieces::describe(range));
+  }
+}
+
+std::vector<std::string> holdings() {
+  const pieces::Holding whole = {.numels = {{"weight", 12}, {"bias", 3}},
+                                 .ranges = {{"weight", 0, 12}, {"bias", 0, 3}}};
+  const pieces::Holding part = {.numels = {{"weight", 12}}, .ranges = {{"weight", 2, 5}}};
+  return {pieces::to_json(whole).dump(), pieces::to_json(part).dump()};
+}
+
+// Where another rank's Gloo listens.
+void read_gloo_address(std::string_view bytes) {
+  const rendezvous::GlooAddress address = rendezvous::GlooAddress::parse({bytes.begin(), bytes.end()});
+  TORCH_INTERNAL_ASSERT(address.numbers.size() * sizeof(int64_t) <= bytes.size());
+}
+
 // Lists that a writer of checkpoints gets from the ranks.
 void read_list_of_rank(const std::string& text) {
   files::parse_list({.text = text, .rank = 1, .what = "the files that it wrote"}, [](const nlohmann::json& entry) {
@@ -142,6 +175,13 @@ std::vector<Target> launcher_targets() {
       of_text("store_decision", read_decision, decisions()),
       of_text("store_silent_rank", read_silent_rank, {"0", "12"}),
       of_text("store_places", read_places, {"0 1:1", "2 1:4,3:4"}),
+      {"store_file", as_file("store", read_store_file),
+       [] {
+         return std::vector<std::string>{"10.0.0.2:41207\n", "[::1]:7\n"};
+       }},
+      of_text("holding", read_holding, holdings()),
+      {"gloo_address", read_gloo_address,
+       [] { return std::vector<std::string>{std::string(8, '\0') + "\x88" + std::string(7 + 136 + 16, '\0')}; }},
       of_text("store_sealed", read_sealed_entry, {sealed_entry()}),
       {"secret_file",
        as_file("secret",
