@@ -29,10 +29,11 @@ struct ChangeWatch::State {
         break;
       }
       const bool announces = std::exchange(is_asked, false);
-      const bool keeps_out = keeps_newcomers_out;
+      const auto newcomers_to_take =
+          keeps_newcomers_out ? rendezvous::JobStore::Newcomers::kReplaceLost : rendezvous::JobStore::Newcomers::kJoin;
       lock.unlock();
       if (announces) {
-        announce(keeps_out);
+        announce(newcomers_to_take);
       }
       const Change change = look();
       lock.lock();
@@ -59,10 +60,9 @@ struct ChangeWatch::State {
     }
   }
 
-  void announce(bool keeps_out) const {
+  void announce(rendezvous::JobStore::Newcomers newcomers_to_take) const {
     try {
-      job->announce_regroups(keeps_out ? rendezvous::JobStore::Newcomers::kReplaceLost
-                                       : rendezvous::JobStore::Newcomers::kJoin);
+      job->announce_regroups(newcomers_to_take);
     } catch (const std::exception&) {
       // Then all ranks start again when nodes come or are lost.
     }

@@ -6,9 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "tests/support/moving_store.h"
 #include "tests/support/patience.h"
@@ -91,11 +89,6 @@ class LifeWatchTest : public ::testing::Test {
   }
   std::string sign_of(int64_t node) const { return testing::job_key(signs_key(node, 0)); }
   void wait_for(const std::string& key) { store_->wait({key}, testing::kPatience); }
-  // Returns when that number has grown.
-  void wait_for_more(const std::string& key) {
-    const int64_t before = store_->add(key, 0);
-    while (store_->add(key, 0) == before) std::this_thread::yield();
-  }
 
   const testing::StoreFileOfTest file_;
   network::TcpStorePtr store_ = testing::serve_job("0 1:1,2:1,3:1");
@@ -117,41 +110,6 @@ TEST_F(LifeWatchTest, ReportsARankBehindAnother) {
   const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
   wait_for(testing::job_key(silent_key(0, 1)));
   wait_for(testing::job_key(silent_key(0, 2)));
-}
-
-TEST_F(LifeWatchTest, AProcessThatEndsIsNotSilent) {
-  {
-    const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
-    wait_for_more(sign_of(2));
-  }
-  while (store_->check({sign_of(2)})) std::this_thread::yield();
-  try {
-    const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
-    wait_for_more(sign_of(2));
-    throw std::runtime_error("test");
-  } catch (const std::runtime_error&) {
-    EXPECT_TRUE(store_->check({sign_of(2)})) << "it should end soon, and another one takes its place";
-  }
-}
-
-TEST_F(LifeWatchTest, SignsFollowTheStore) {
-  const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
-  wait_for(sign_of(2));
-  const network::TcpStorePtr moved = testing::serve_job("1 2:1,3:1");
-  file_.tell(moved->getPort());
-  moved->wait({sign_of(2)}, testing::kPatience);
-}
-
-TEST_F(LifeWatchTest, SignsOutliveABrokenConnection) {
-  const network::ListeningSocket socket = testing::loopback_socket();
-  network::TcpStorePtr store = testing::serve_job(socket, "0 1:1,2:1");
-  WorkerEnv env = file_.env(2, socket.port());
-  env.store_file.clear();
-  const LifeSigns lives(env, 1ms);
-  store->wait({sign_of(2)}, testing::kPatience);
-  store.reset();
-  store = testing::serve_job(socket, "0 1:1,2:1");
-  store->wait({sign_of(2)}, testing::kPatience);
 }
 
 }  // namespace
