@@ -118,7 +118,7 @@ class BucketsOfPass {
     if (!parameters.empty()) buckets_.push_back(hooks::weak_references(parameters));
   }
 
-  // Those of the last pass; empty before one, and once a parameter is gone.
+  // The parameters of the last pass; empty before one, and once a parameter is gone.
   std::vector<std::vector<at::Tensor>> parameters() const {
     std::vector<std::vector<at::Tensor>> result;
     for (const hooks::WeakParameters& bucket : buckets_) {

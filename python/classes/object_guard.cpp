@@ -39,7 +39,6 @@ class ReleasedObjects {
         nullptr);
   }
 
- private:
   // Objects may run code of their own, so the mutex is not held.
   void release() {
     std::vector<Holder> objects;
@@ -49,6 +48,7 @@ class ReleasedObjects {
     }
   }
 
+ private:
   std::mutex mutex_;
   std::vector<Holder> objects_;
 };
@@ -96,7 +96,9 @@ const Interpreter& Interpreter::of_this_process() {
   return found;
 }
 
+// The main thread may run no code of Python for long, for instance while it waits for a thread that trains.
 c10::IValue guarded_object(const c10::IValue& object, const Interpreter& interpreter) {
+  ReleasedObjects::get().release();
   return c10::IValue(Holder(c10::make_intrusive<GuardedObject>(object.toPyObjectHolder(), interpreter)));
 }
 

@@ -19,7 +19,8 @@ struct Interpreter {
 // Returns `object`, a Python object, as a value that may be released on any thread, also by one that another thread
 // waits for while it holds Python's global lock (GIL). A usual value takes the lock to release its object: a thread of
 // Gloo then waits for the thread that destroys the process group, which holds the lock, and joins Gloo's. This one
-// gives the object to Python's main thread, unless the releasing thread holds the lock itself.
+// gives the object to Python's main thread or to the next caller of this function, unless the releasing thread holds
+// the lock itself. Call it where the lock may be taken.
 c10::IValue guarded_object(const c10::IValue& object, const Interpreter& interpreter = Interpreter::of_this_process());
 
 }  // namespace narrowcast::classes

@@ -77,6 +77,14 @@ TEST(ObjectGuard, AThreadWithTheLockReleasesAnObjectItself) {
   EXPECT_TRUE(FakePython::calls.empty());
 }
 
+TEST(ObjectGuard, TheNextObjectReleasesThoseForWhichTheMainThreadHasNoTime) {
+  const Interpreter interpreter = FakePython::interpreter();
+  int count = 0;
+  release_on_another_thread(guarded_object(fake_object(count), interpreter));
+  const c10::IValue next = guarded_object(fake_object(count), interpreter);
+  EXPECT_EQ(count, 1);
+}
+
 TEST(ObjectGuard, AnObjectWaitsForTheNextOneIfTooManyCallsWait) {
   const Interpreter interpreter = FakePython::interpreter();
   int count = 0;

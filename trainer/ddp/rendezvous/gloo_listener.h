@@ -13,7 +13,7 @@
 
 namespace narrowcast::rendezvous {
 
-// What a rank publishes for the others, so that they connect to it: Gloo's TCP address with the numbers by which the
+// A rank publishes it for the others, so that they connect to it: Gloo's TCP address with the numbers by which the
 // ranks name their connections.
 struct GlooAddress {
   network::SocketAddress place;

@@ -34,7 +34,7 @@
 
 namespace narrowcast::launcher {
 
-// Which nodes may join a round that runs.
+// The nodes that may join a round that runs.
 enum class Newcomers {
   kJoin,         // all, up to the most
   kReplaceLost,  // only in the place of others that are lost: the ranks could not give them their state
@@ -101,8 +101,11 @@ class Coordinator {
   bool cannot_form(const Applicants& found);
   void form();
   void confirm_members();
+  // A misfit that was turned away cannot continue elsewhere, so it does not count as lost.
   Quorum::IsHere is_here() const {
-    return [this](const Member& member) { return present(roster_.nodes().at(member.ticket)); };
+    return [this](const Member& member) {
+      return misfits_.contains(member.ticket) || present(roster_.nodes().at(member.ticket));
+    };
   }
   bool has_majority() const { return quorum_.suffices(is_here()); }
   void end_minority();
@@ -145,7 +148,7 @@ class Coordinator {
   bool is_ending_ = false;
   Quorum quorum_;
   std::string store_;                   // Decision::store from the next change on
-  std::set<int64_t> joined_;            // members that joined the round while it ran
+  std::set<int64_t> joined_;            // members that joined with the last change of the round
   std::set<int64_t> gone_;              // members of the round that are gone
   std::set<int64_t> misfits_;           // members that joined, and whose ranks cannot work with the others
   std::string newcomer_;                // the node for which the round is stopped

@@ -76,7 +76,8 @@ bool Coordinator::takes_newcomers() const {
                              [this](const Member& member) { return !present(roster_.nodes().at(member.ticket)); });
 }
 
-// A node that has joined with other flags, or without the data, ends alone. The others lose it.
+// A node that has joined with the last change, with other flags or without the data, ends alone. The others lose it.
+// One that has worked with them before is no misfit, whatever its ranks fail with.
 void Coordinator::turn_misfits_away() {
   for (const Member& member : decision_.members) {
     const std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
@@ -120,6 +121,7 @@ void Coordinator::change_members() {
   }
   decision_.note.clear();
   if (std::string change = describe_change(members); !change.empty()) {
+    joined_.clear();
     for (const Member& member : members) {
       if (!is_member(member.ticket)) {
         joined_.insert(member.ticket);

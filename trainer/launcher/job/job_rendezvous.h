@@ -41,7 +41,7 @@ bool surely_serves(const GroupRequest& request);
 // Returns whether it may ever serve the store: from the beginning, or, with recovery in place, when it takes over.
 bool may_serve(const GroupRequest& request, const LaunchOptions& launch);
 
-// What a LocalRendezvous does in the job's store. The defaults do nothing.
+// Functions by which a LocalRendezvous uses the job's store. The defaults do nothing.
 struct LocalEntries {
   std::function<void()> before_round = [] {};               // called before each round
   std::function<void(int64_t)> succeeded = [](int64_t) {};  // of a rank

@@ -79,7 +79,11 @@ StoreRendezvous::StoreRendezvous(const LinkOptions& options)
       link_(std::in_place, options),
       began_(Clock::now()) {}
 
+// The host forgets a launcher that has left, so the reason to end stays here.
 Directive StoreRendezvous::directive() {
+  if (over_) {
+    return *over_;
+  }
   const LinkState state = link_->state();
   if (lost_.empty() && !state.moved.empty()) {
     follow(state.moved);
@@ -121,6 +125,7 @@ Directive StoreRendezvous::directive() {
   }
   if (directive.kind == Directive::Kind::kOver) {
     link_->leave();
+    over_ = directive;
   }
   return directive;
 }

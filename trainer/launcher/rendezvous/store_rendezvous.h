@@ -50,6 +50,7 @@ class StoreRendezvous : public Rendezvous {
   Clock::time_point began_;
   PatientClock clock_;
   Clock::time_point heard_ = clock_.now();  // time of the last new answer
+  std::optional<Directive> over_;           // the last directive: this launcher ends
   std::string lost_;                        // why the group is lost for good; empty: it is not lost
   std::optional<Clock::time_point> over_since_;
   int signal_ = 0;  // received by this launcher; 0: none

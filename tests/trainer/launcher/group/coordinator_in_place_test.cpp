@@ -124,6 +124,43 @@ TEST_F(CoordinatorInPlaceTest, ANewcomerWithOtherFlagsEndsAlone) {
   EXPECT_TRUE(coordinator->is_done_with(3));
 }
 
+// Those that were turned away cannot go on elsewhere, so the one that is left is no minority.
+TEST_F(CoordinatorInPlaceTest, TwoNewcomersWithOtherFlagsLeaveTheNodeThatRuns) {
+  begin_in_place(1, 3);
+  for (int i = 0; i < 4; ++i) {
+    after(900);
+  }
+  runs_in_place();
+  comes("b", 0);
+  comes("c", 0);
+  after(100);
+  ASSERT_EQ(after(100).members.size(), 3U);
+  for (const int64_t ticket : {2, 3}) {
+    reports(ticket, NodeReport::End::kFailed, program::kWrongUse);
+    view(ticket).report->report.failure->is_final = true;
+  }
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().members.size(), 1U);
+}
+
+// Its ranks have worked with the others since the change before.
+TEST_F(CoordinatorInPlaceTest, WrongUseOfANodeThatJoinedBeforeTheLastChangeEndsTheRound) {
+  begin_in_place(1, 3);
+  for (int i = 0; i < 4; ++i) {
+    after(900);
+  }
+  runs_in_place();
+  comes("b", 0);
+  after(100);
+  comes("c", 0);
+  after(100);
+  ASSERT_EQ(after(100).changes, 2);
+  reports(2, NodeReport::End::kFailed, program::kWrongUse);
+  view(2).report->report.failure->is_final = true;
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+}
+
 TEST_F(CoordinatorInPlaceTest, WrongUseOfANodeThatWasThereFromTheBeginningEndsTheRound) {
   begin_in_place(1, 2);
   comes("b", 0);

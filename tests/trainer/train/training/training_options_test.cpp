@@ -29,6 +29,7 @@ TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
   options.accumulation_steps = 1;
   options.batch_size = 2;
   EXPECT_THAT(complaint(options, 7), EndsWith("is 2; possible: 2 ranks, or batch_size 7"));
+  options.batch_size = 12;
   const auto with = [&](auto change) {
     TrainingOptions changed = options;
     change(changed);
