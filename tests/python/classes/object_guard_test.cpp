@@ -83,6 +83,7 @@ TEST(ObjectGuard, TheNextObjectReleasesThoseForWhichTheMainThreadHasNoTime) {
   release_on_another_thread(guarded_object(fake_object(count), interpreter));
   const c10::IValue next = guarded_object(fake_object(count), interpreter);
   EXPECT_EQ(count, 1);
+  FakePython::holds_lock = true;  // `next` is released here, while `count` exists.
 }
 
 TEST(ObjectGuard, AnObjectWaitsForTheNextOneIfTooManyCallsWait) {
