@@ -100,7 +100,8 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
   return missing;
 }
 
-[[noreturn]] void throw_missing(const std::vector<int64_t>& ranks) {
+[[noreturn]] void throw_missing(const RollCall& call, const std::vector<int64_t>& ranks) {
+  call.on_missing(ranks);
   TORCH_CHECK_WITH(DistStoreError, false, "timed out: ", describe_ranks(ranks), " did not join");
 }
 
@@ -114,9 +115,7 @@ std::string lead(const StorePtr& store, const RollCall& call) {
     keys.push_back(presence_key(attempt, rank));
   }
   if (!arrive_in_time(store, keys, call, OwnEntry{.key = attempt_key(call.epoch), .value = attempt})) {
-    const std::vector<int64_t> missing = missing_ranks(store, attempt, call.world_size);
-    call.on_missing(missing);
-    throw_missing(missing);
+    throw_missing(call, missing_ranks(store, attempt, call.world_size));
   }
   std::vector<std::string> numbers;
   std::transform(keys.begin(), keys.end(), std::back_inserter(numbers),
@@ -134,11 +133,7 @@ class Follower {
     while (!is_complete()) {
       check_none_ended(store_, call_.world_size);
       if (Clock::now() >= call_.deadline) {
-        const std::vector<int64_t> missing = absentees();
-        if (!missing.empty()) {
-          call_.on_missing(missing);
-        }
-        throw_missing(missing.empty() ? std::vector<int64_t>{0} : missing);
+        throw_missing(call_, absentees());
       }
       if (has_ended_) {
         call_.check();
@@ -165,10 +160,11 @@ class Follower {
     return has_ended_ && counts_this_rank(store_->get_to_str(complete_key(attempt_)));
   }
 
-  // If none is missing, rank 0 did not continue. It is not reported then: it may just have done so.
+  // If no other rank is missing, rank 0 did not continue.
   std::vector<int64_t> absentees() const {
     const bool rank_zero_came = !attempt_.empty() && !has_ended_;
-    return rank_zero_came ? missing_ranks(store_, attempt_, call_.world_size) : std::vector<int64_t>{0};
+    const auto missing = rank_zero_came ? missing_ranks(store_, attempt_, call_.world_size) : std::vector<int64_t>{};
+    return missing.empty() ? std::vector<int64_t>{0} : missing;
   }
 
   bool counts_this_rank(const std::string& complete) const {
