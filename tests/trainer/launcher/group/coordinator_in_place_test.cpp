@@ -124,7 +124,7 @@ TEST_F(CoordinatorInPlaceTest, ANewcomerWithOtherFlagsEndsAlone) {
   EXPECT_TRUE(coordinator->is_done_with(3));
 }
 
-// Those that were turned away cannot go on elsewhere, so the one that is left is no minority.
+// Launchers that were turned away cannot go on elsewhere, so the node that is left is no minority.
 TEST_F(CoordinatorInPlaceTest, TwoNewcomersWithOtherFlagsLeaveTheNodeThatRuns) {
   begin_in_place(1, 3);
   for (int i = 0; i < 4; ++i) {
@@ -268,7 +268,7 @@ TEST_F(CoordinatorStaticInPlaceTest, ALauncherThatIsNeededWaitsForOthersThatAreM
   EXPECT_EQ(decision().members[4].ticket, last);
 }
 
-// Whoever sees that it waits may end it.
+// A user who sees that it waits may end it.
 TEST_F(CoordinatorStaticInPlaceTest, ASignalToALauncherThatWaitsForAPlaceEndsItAlone) {
   run_three();
   const int64_t fourth = comes("d", 1);

@@ -303,7 +303,7 @@ TEST_P(StaticSuccessionTest, TheNewHostMayBeLostToo) {
 INSTANTIATE_TEST_SUITE_P(Secret, StaticSuccessionTest, ::testing::Bool());
 INSTANTIATE_TEST_SUITE_P(Secret, SealedSuccessionTest, ::testing::Bool());
 
-// Whoever started the lost host starts it again in the same way. It serves a new store at the endpoint.
+// The user starts the lost host again in the same way. It serves a new store at the endpoint.
 TEST_P(SealedSuccessionTest, ANewLauncherAtTheEndpointJoins) {
   begin();
   lose(0);
