@@ -103,7 +103,11 @@ function(narrowcast_program name)
   target_compile_definitions(${target} PRIVATE NARROWCAST_VERSION="${PROJECT_VERSION}")
   target_link_libraries(${target} PRIVATE narrowcast_options narrowcast_program ${arg_DEPS})
   narrowcast_steers(${target})
-  install(TARGETS ${target})
+  if(NARROWCAST_SANITIZE)  # Tests that start programs are not run under sanitizers.
+    set_property(TARGET ${target} PROPERTY EXCLUDE_FROM_ALL ON)
+  else()
+    install(TARGETS ${target})
+  endif()
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_PROGRAMS ${target})
 endfunction()
 

@@ -29,7 +29,12 @@ function(narrowcast_test name)
     set_property(TARGET ${target} PROPERTY EXCLUDE_FROM_ALL ON)
   endif()
   target_link_libraries(${target} PRIVATE narrowcast_test_main narrowcast_gtest_main ${options} ${arg_DEPS} GTest::gmock)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # Compiles in a quarter less time than -O3.
+  if(arg_OWN_CODE OR NARROWCAST_SANITIZE MATCHES "thread")
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  else()  # Compiles in a third less time than with -O1. _FORTIFY_SOURCE is for optimised code only.
+    set_property(TARGET ${target} PROPERTY NARROWCAST_UNOPTIMISED ON)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0;-U_FORTIFY_SOURCE>)
+  endif()
   narrowcast_use_pch(${target})
   narrowcast_list_gpu_cases(${name})
 endfunction()

@@ -35,8 +35,8 @@ class NarrowcastRunShardsTest : public ::testing::TestWithParam<LostShard> {
     std::string train = kNarrowcastTrain;
     for (const std::string& flag :
          Words{"--model=char_gpt", "--layers=1", "--heads=2", "--width=32", "--context=16", "--batch_size=8"} +
-             Words{"--steps=120", "--log_every=1", "--eval_every=0", "--hook=int8", "--link_gbit=1", "--link_us=100"} +
-             Words{"--checkpoint_every=10", "--checkpoint_dir=" + folder / (name + "_checkpoints")} +
+             Words{"--steps=60", "--log_every=1", "--eval_every=0", "--hook=int8", "--link_gbit=1", "--link_us=100"} +
+             Words{"--checkpoint_every=8", "--checkpoint_dir=" + folder / (name + "_checkpoints")} +
              Words{"--output_dir=" + folder / name} + text_elsewhere()) {
       train += " " + flag;
     }

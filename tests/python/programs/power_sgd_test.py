@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as upstrea
 
 from support.ranks import run_on_ranks
 
-STEPS = 20
+STEPS = 8
 START = 2
 # Two buckets: matrices, two of which have the same shape, a convolution's weight, a bias, and one too small to
 # compress.
