@@ -23,6 +23,10 @@ list(TRANSFORM _frameworks REPLACE "^[a-z-]+==([0-9.]*).*" "\\1")
 list(JOIN _frameworks "-" _frameworks)
 set(NARROWCAST_PYTHON_FRAMEWORKS "${_cache}/python-frameworks-${_frameworks}"
   CACHE STRING "PYTHONPATH with Lightning, Accelerate and torchvision, for the tests that train with them")
+file(STRINGS "${PROJECT_SOURCE_DIR}/third_party/python-types.txt" _types REGEX "^mypy==")
+string(REGEX REPLACE "^mypy==([0-9.]*).*" "\\1" _types "${_types}")
+set(NARROWCAST_PYTHON_TYPES "${_cache}/python-types-${_types}"
+  CACHE STRING "PYTHONPATH with mypy, for the test that checks the types of the Python package")
 # Python compiles the modules that it imports, 1500 files for torch. Results are kept here for all clones, in any
 # environment of the caller. Importing torch then takes 1.7 s of processor time instead of 3.4 s.
 set(NARROWCAST_PYTHON_BYTECODE "${_cache}/python-bytecode")

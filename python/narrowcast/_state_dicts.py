@@ -9,7 +9,7 @@ _STRUCTURE = "structure"
 _PLAIN = (type(None), bool, int, float, str)
 _SEQUENCES = {"list": list, "tuple": tuple}
 _MAPPINGS = {"dict": dict, "OrderedDict": collections.OrderedDict, "Counter": collections.Counter}
-_NAMES = {kind: name for name, kind in {**_SEQUENCES, **_MAPPINGS}.items()}
+_NAMES: dict[type, str] = {kind: name for name, kind in {**_SEQUENCES, **_MAPPINGS}.items()}
 
 
 def to_tensors(value: Any, name: str) -> dict[str, torch.Tensor]:

@@ -1,5 +1,5 @@
 """Saved states of the ranks of an earlier run."""
-from typing import Any, Sequence, Union
+from typing import Any, Sequence, Union, cast
 
 import torch.distributed as dist
 
@@ -11,7 +11,7 @@ def states_of_rank(saved: Union[State, Sequence[State]], group: dist.ProcessGrou
     """All saved states, and those that this rank takes over. `saved`: this rank's own, or those of all former ranks in their
     order. entries: that each state has besides "rank" and "world_size". TypeError or ValueError for something else, ValueError
     for other ranks' states, and if the number of ranks has changed and there are not all."""
-    states = list(saved) if isinstance(saved, (list, tuple)) else [saved]
+    states: list[State] = list(saved) if isinstance(saved, (list, tuple)) else [cast(State, saved)]
     if not states:
         raise ValueError("saved: must be a state or the states of all ranks, but is empty")
     for number, each in enumerate(states):

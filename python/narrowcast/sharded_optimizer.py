@@ -89,7 +89,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._whole_parameters = whole_parameters
         self._ranks: list[int] = own.ranks()  # That share the shards.
         self._local_rank = self._ranks.index(self.process_group.rank())
-        self._made_hook = made_hook
+        self._made_hook: Any = made_hook
         self._over_all_ranks = made_hook is not None
         self._step_supports_amp_scaling = self._over_all_ranks  # So that GradScaler's step arrives at step().
         self._read_shards()
@@ -160,7 +160,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Rank `to` gets the state of whole parameters, which state_dict() returns there until the next step."""
         self._drop_whole_state()
-        sent = None
+        sent: SentStates
         with self._agreeing("consolidate_state_dict", lambda: f"{to} {self._local_rank} {sent.text()}") as texts:
             if not isinstance(to, int) or not 0 <= to < self.process_group.size():
                 raise ValueError(f"to: must be a rank of the group, 0 to {self.process_group.size() - 1}, but is {to!r}")
@@ -238,7 +238,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return
         if not self._own.follow():
             return
-        shards, states, sent = self._shards, self._own_states(), None
+        shards, states = self._shards, self._own_states()
+        sent: SentStates
         with self._agreeing("moving the optimizer's state", lambda: sent.text()) as texts:
             sent = SentStates(states)
         self._read_shards()
@@ -262,7 +263,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _check_passes(self) -> None:
         if not self._made_hook.has_averaged():
             raise ValueError("no gradients were averaged yet: register the hook, and call backward() first")
-        self._passes.check()
+        if self._passes is not None:
+            self._passes.check()
 
     @contextlib.contextmanager
     def _agreeing(self, call: str, text: Callable[[], str] = str) -> Any:
@@ -326,7 +328,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return gradient if piece.is_whole else piece.of(laid_out_as(piece.parameter, gradient.detach()))
 
     def _drop_whole_state(self) -> None:
-        self.state = collections.defaultdict(dict)
+        self.state: collections.defaultdict[torch.Tensor, Any] = collections.defaultdict(dict)
         self._has_whole_state = False
 
     def _gather(self, to: int, texts: list[str], sent: SentStates) -> None:
