@@ -3,10 +3,11 @@
 
 #include <cstdint>
 
+#include "ops/codec/wire_grain.h"
+
 namespace narrowcast::cpu {
 
-// Elements at whose multiples an array can be split (wire_kernels.h).
-inline constexpr int64_t kWireGrain = 1024;
+using codec::wire::kWireGrain;
 
 // Grains by which memory is prefetched ahead: memory takes longer to answer than a grain takes to process. In the
 // measurements 2 was too few and 6 too many; 3 and 4 were equally good. This holds for contiguous grains in all formats

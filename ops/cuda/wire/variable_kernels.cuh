@@ -178,7 +178,7 @@ __device__ __forceinline__ void clear_spent(const VariableEncodeArguments& argum
   }
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
-    const int64_t i = tile * kShardGrain + k * kWarpSize + threadIdx.x % kWarpSize;
+    const int64_t i = tile * kWireGrain + k * kWarpSize + threadIdx.x % kWarpSize;
     if (i < arguments.n) {
       arguments.spent[i] = 0;
     }
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
   CodeBuffer& buffer = buffers[threadIdx.x / kWarpSize];
   visit_source(encoding.arguments, index, tile.lane, [&](const auto& source) {
     auto* const words = reinterpret_cast<uint32_t*>(buffer.bytes());
-    const codec::wire::Rounding rounding = encoding.arguments.rounding.at(index * kShardGrain);
+    const codec::wire::Rounding rounding = encoding.arguments.rounding.at(index * kWireGrain);
     if (rounding.stochastic) {
       encode_tile(source, tile, step, words,
                   [&](float y, int i) { return codec::wire::variable_code(y, random_word_of(rounding, i)); });
@@ -263,7 +263,7 @@ __device__ __forceinline__ void add_own(const VariableAverageArguments& argument
   const auto* const own =
       static_cast<const typename Element::Storage*>(arguments.parts.own) + arguments.own_places.element(tile);
   const float* const residual =
-      arguments.parts.own_residual == nullptr ? nullptr : arguments.parts.own_residual + tile * kShardGrain;
+      arguments.parts.own_residual == nullptr ? nullptr : arguments.parts.own_residual + tile * kWireGrain;
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
     const int i = k * kWarpSize + static_cast<int>(threadIdx.x % kWarpSize);
@@ -312,8 +312,8 @@ __global__ void __launch_bounds__(kThreads, 6)
   if (tile >= averaging.chunks.tiles) {
     return;
   }
-  const int64_t left = arguments.parts.n - tile * kShardGrain;
-  const auto n = static_cast<int>(left < kShardGrain ? left : kShardGrain);
+  const int64_t left = arguments.parts.n - tile * kWireGrain;
+  const auto n = static_cast<int>(left < kWireGrain ? left : kWireGrain);
   TileSums sums;
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {

@@ -17,7 +17,7 @@
 
 namespace narrowcast::cuda {
 
-// The positions of a segment's grains, of kShardGrain elements each, in its array. The segment begins with grain
+// The positions of a segment's grains, of kWireGrain elements each, in its array. The segment begins with grain
 // `first` of the order in which the array is sent. Grain g < `dealt` of that order is the array's grain g * stride mod
 // dealt; other grains keep their index (ElementOrder of ops/collectives/all_reduce/array/element_order.h). A grain's
 // elements are contiguous.
@@ -29,7 +29,7 @@ struct VariablePlaces {
   // The first element of one of the segment's grains.
   NARROWCAST_HOST_DEVICE int64_t element(int64_t grain_of_segment) const {
     const int64_t grain = first + grain_of_segment;
-    return (grain < dealt ? grain * stride % dealt : grain) * kShardGrain;
+    return (grain < dealt ? grain * stride % dealt : grain) * kWireGrain;
   }
 };
 

@@ -12,10 +12,10 @@ namespace narrowcast::cuda {
 
 inline constexpr int64_t kLeastChunk = 16;  // Tiles; a short message has a single chunk.
 inline constexpr int64_t kMostChunks = 512;
-inline constexpr int64_t kTileBlocks = kShardGrain / codec::wire::kVariableBlock;
+inline constexpr int64_t kTileBlocks = kWireGrain / codec::wire::kVariableBlock;
 static_assert(kTileBlocks == codec::wire::kGroupBlocks, "a tile is read as a whole or not at all");
 
-// Each block of threads has a chunk of a message: adjacent tiles of kShardGrain elements. Each warp works on a tile.
+// Each block of threads has a chunk of a message: adjacent tiles of kWireGrain elements. Each warp works on a tile.
 struct VariableChunks {
   int64_t tiles;  // The last one may be shorter.
   int64_t each;   // Tiles of a chunk; the last chunk may have fewer.
@@ -29,7 +29,7 @@ struct VariableChunks {
 
 // The chunks of n > 0 elements, with at least `least` tiles each.
 inline VariableChunks variable_chunks(int64_t n, int64_t least = kLeastChunk) {
-  const int64_t tiles = (n + kShardGrain - 1) / kShardGrain;
+  const int64_t tiles = (n + kWireGrain - 1) / kWireGrain;
   const int64_t each = std::max(least, (tiles + kMostChunks - 1) / kMostChunks);
   return {tiles, each, (tiles + each - 1) / each};
 }

@@ -90,9 +90,9 @@ struct TileSource {
 
   __device__ __forceinline__ TileSource(const VariableEncodeArguments& arguments, int64_t tile, int of_lane)
       : x(static_cast<const typename ArrayElement<kType>::Storage*>(arguments.x) + arguments.places.element(tile)),
-        residual(kFeedback ? arguments.residual + tile * kShardGrain : nullptr),
-        n(static_cast<int>(arguments.n - tile * kShardGrain < kShardGrain ? arguments.n - tile * kShardGrain
-                                                                          : kShardGrain)),
+        residual(kFeedback ? arguments.residual + tile * kWireGrain : nullptr),
+        n(static_cast<int>(arguments.n - tile * kWireGrain < kWireGrain ? arguments.n - tile * kWireGrain
+                                                                        : kWireGrain)),
         lane(of_lane) {}
 
   // The lane's element of a block; 0 beyond the last element.

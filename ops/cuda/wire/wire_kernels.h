@@ -16,15 +16,14 @@
 
 #include <narrowcast/reduction.h>
 #include "ops/codec/wire_format.h"
+#include "ops/codec/wire_grain.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/cuda/launch/launch_arguments.h"
 
 namespace narrowcast::cuda {
 
+using codec::wire::kWireGrain;
 using codec::wire::Rounding;
-
-// Shards begin at multiples of this number of elements, like the shards of collectives::cut.
-inline constexpr int64_t kShardGrain = 1024;
 
 // Grains of a shard, counted from its first one.
 struct GrainRange {
@@ -70,7 +69,7 @@ inline Shards shards_of(int64_t n, int64_t count, int64_t left_out, int64_t stri
     throw std::invalid_argument("an array on a GPU must have 1 to " + std::to_string(kMost) + " shards, but has " +
                                 std::to_string(count));
   }
-  const int64_t grains = (n + kShardGrain - 1) / kShardGrain;
+  const int64_t grains = (n + kWireGrain - 1) / kWireGrain;
   Shards shards;
   shards.count = static_cast<uint32_t>(count);
   shards.left_out = static_cast<uint32_t>(left_out);

@@ -22,7 +22,7 @@ using WireTile = typename std::conditional_t<Format::kHasBlocks, std::enable_if<
 inline constexpr int kWarpsPerBlock = 4;
 inline constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
 
-static_assert(kTile == kShardGrain, "a shard must begin with a tile");
+static_assert(kTile == kWireGrain, "a shard must begin with a tile");
 
 // Blocks of threads for n elements. If the array is cut into shards, each shard is a row of blocks, and this is the
 // number for the longest shard, or for the longest chunk of one.

@@ -15,7 +15,6 @@
 #include "ops/cpu/variable/variable_message.h"
 #include "ops/cpu/wire/element_copy.h"
 #include "ops/cpu/wire/wire_kernels.h"
-#include "ops/cuda/wire/wire_kernels.h"
 #include "ops/operators/meta.h"
 
 namespace narrowcast::collectives {
@@ -24,8 +23,6 @@ namespace {
 using codec::wire::Rounding;
 using cpu::for_wire_parts;
 using cpu::kWireGrain;
-
-static_assert(cuda::kShardGrain == kWireGrain, "shards must begin at the same elements on all devices");
 
 using Tile = std::array<float, kWireGrain>;
 
