@@ -9,13 +9,15 @@
 #include <sstream>
 #include <string>
 
-// Defined by AddressSanitizer's runtime, which the process may have even if this file is compiled without it.
+// Defined by the runtimes of AddressSanitizer and ThreadSanitizer, of which the process may have one even if this file
+// is compiled without it.
 extern "C" __attribute__((weak)) void* __asan_region_is_poisoned(void* begin, size_t size);
+extern "C" __attribute__((weak)) void __tsan_acquire(void* address);
 
 namespace narrowcast::testing {
 
-// Whether memory is given out by AddressSanitizer, which keeps what is freed.
-inline bool keeps_freed_memory() { return __asan_region_is_poisoned != nullptr; }
+// Whether a sanitizer gives out the memory: it keeps what is freed, and needs memory of its own for each byte.
+inline bool has_sanitized_memory() { return __asan_region_is_poisoned != nullptr || __tsan_acquire != nullptr; }
 
 // In bytes, without the pages of files. Memory that N processes map counts as an N-th in each of them. Freed memory
 // that the allocator has kept is returned to the system first. 0 if the system does not have these numbers.

@@ -13,7 +13,8 @@ NARROWCAST_SANITIZER_HOOK __ubsan_default_options();
 NARROWCAST_SANITIZER_HOOK __ubsan_default_options() { return "print_stacktrace=1"; }
 NARROWCAST_SANITIZER_HOOK __tsan_default_options();
 NARROWCAST_SANITIZER_HOOK __tsan_default_options() {
-  return "ignore_noninstrumented_modules=1:allocator_may_return_null=1";
+  // Tests fork processes that start threads, also after other tests had threads of their own.
+  return "ignore_noninstrumented_modules=1:allocator_may_return_null=1:die_after_fork=0";
 }
 NARROWCAST_SANITIZER_HOOK __tsan_default_suppressions();
 NARROWCAST_SANITIZER_HOOK __tsan_default_suppressions() {
