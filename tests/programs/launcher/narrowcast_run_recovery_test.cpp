@@ -8,6 +8,7 @@
 
 #include "tests/programs/launcher/node_commands.h"
 #include "tests/support/patience.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::testing {
@@ -40,8 +41,9 @@ class NarrowcastRunRecoveryTest : public NarrowcastRunNodesFixture {
   // The job's store as its ranks see it.
   network::TcpStorePtr store() const { return network::reach_tcp_store("127.0.0.1", std::stol(port), kPatience); }
   static std::string key(const std::string& name) { return rendezvous::job_prefix("job7") + "/" + name; }
-  static void report_silent(c10d::Store& store, int64_t rank, const std::string& starts) {
-    store.set(key(rendezvous::silent_key(0, rank)), std::vector<uint8_t>(starts.begin(), starts.end()));
+  static void report_silent(c10d::Store& store, const rendezvous::RankOfNode& rank, const std::string& starts) {
+    store.set(key(rendezvous::silent_key(rank.node, rank.rank_on_node)),
+              std::vector<uint8_t>(starts.begin(), starts.end()));
   }
   static std::string starts(c10d::Store& store) { return store.get_to_str(key(rendezvous::kStarts)); }
 };
@@ -166,13 +168,13 @@ TEST_F(NarrowcastRunRecoveryTest, KillsARankThatOthersFindSilent) {
   RunningProgram launcher(in_place(2, "trap '' QUIT; echo hangs; sleep 1000"));
   launcher.wait_for_output("hangs");
   const auto job_store = store();
-  report_silent(*job_store, 1, "0");
+  report_silent(*job_store, {.rank_on_node = 1}, "0");
   launcher.wait_for_output("count 1");
   EXPECT_EQ(starts(*job_store), "1");
   EXPECT_FALSE(job_store->check({key(rendezvous::silent_key(0, 1))}));
-  report_silent(*job_store, 1, "0");  // The report comes late: it is about the first process.
+  report_silent(*job_store, {.rank_on_node = 1}, "0");  // The report comes late: it is about the first process.
   job_store->wait({key(rendezvous::silent_key(0, 1))}, kPatience);
-  report_silent(*job_store, 0, "1");
+  report_silent(*job_store, {.rank_on_node = 0}, "1");
   launcher.wait_for_output("rank 0", 2);  // Rank 0 is replaced, so the launcher has read both reports.
   EXPECT_EQ(starts(*job_store), "2");
   const ProgramEnd ended = end(launcher);
@@ -188,7 +190,7 @@ TEST_F(NarrowcastRunRecoveryTest, LetsASilentRankPrintWhereItWaits) {
       in_place(2, "trap 'echo a stack >&2; exit 9' QUIT; echo waits; while true; do sleep 0.1; done"));
   launcher.wait_for_output("waits");
   const auto job_store = store();
-  report_silent(*job_store, 1, "0");
+  report_silent(*job_store, {.rank_on_node = 1}, "0");
   launcher.wait_for_output("count 1");
   EXPECT_THAT(end(launcher).errors, AllOf(HasSubstr("[1]: a stack\n"),
                                           ContainsRegex("rank 1 \\(pid [0-9]+\\) ended with exit code 9; a new")));
@@ -218,7 +220,7 @@ TEST_F(NarrowcastRunRecoveryOnNodesTest, OneLauncherActsAlone) {
   first.wait_for_output("rank 0 pid ");
   second.wait_for_output("hangs");
   const auto job_store = store();
-  report_silent(*job_store, 1, "0");
+  report_silent(*job_store, {.node = 2}, "0");
   second.wait_for_output("count 1");
   EXPECT_EQ(starts(*job_store), "1");
   kill(pids_after("rank 1 pid ", second.output()).back(), SIGKILL);

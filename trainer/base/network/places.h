@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,8 +19,10 @@ namespace narrowcast::rendezvous {
 inline constexpr const char* kPlaces = "places";
 
 // The key by which a rank tells that all ranks can form a new group when nodes are lost or join, below job_prefix().
-// Without it, narrowcast-run starts all ranks again.
+// Without it, narrowcast-run starts all ranks again. With the value kWhenReady, ranks have a ready_key; with another
+// one all count as ready.
 inline constexpr const char* kRegroups = "regroups";
+inline constexpr const char* kWhenReady = "ready";
 
 // The key by which a rank tells, before kRegroups, that their training cannot take in newcomers: it would lose its
 // state. Then nodes that come wait until one is lost. Below job_prefix().
@@ -37,6 +40,15 @@ inline constexpr const char* kNodeVariable = "NARROWCAST_NODE";
 // The environment variable of the same workers: the path of the file that tells where the store is served
 // (store_file.h).
 inline constexpr const char* kStoreFileVariable = "NARROWCAST_STORE_FILE";
+
+// A rank, by its node (NodeRanks::node; 0: nodes do not change) and its number among the node's ranks. Both stay the
+// same when ranks are numbered anew.
+struct RankOfNode {
+  int64_t node = 0;
+  int64_t rank_on_node = 0;
+
+  auto operator<=>(const RankOfNode&) const = default;
+};
 
 // A node and its number of ranks.
 struct NodeRanks {

@@ -75,19 +75,23 @@ inline constexpr const char* kEndedRank = "ended_rank";
 // gone.
 inline constexpr const char* kStarts = "starts";
 
-// Recovery in place: the key for a rank, as it is numbered after so many changes of the places; below job_prefix(). A
-// rank that finds it silent writes the value of kStarts that it read when its group was made. narrowcast-run then ends
-// that rank's process, unless the process was started later.
-inline std::string silent_key(int64_t changes, int64_t rank) {
-  return "silent/" + std::to_string(changes) + "/" + std::to_string(rank);
-}
-
-// Recovery in place: the key of the heartbeats of a process; below job_prefix(). It has that number among the ranks of
-// its node, which is NodeRanks::node, or 0 where nodes do not change: then the number is its rank. From its start on
-// the process adds 1 each second. It removes the key at its end, and narrowcast-run before another process takes its
-// place. So a process that has not begun to live yet is not silent.
+// Recovery in place: keys of a process; below job_prefix(). It has that number among the ranks of its node, which is
+// NodeRanks::node, or 0 where nodes do not change: then the number is its rank. narrowcast-run removes the keys before
+// another process takes its place, and when the node is gone.
+//
+// Heartbeats: from its start on the process adds 1 each second. It removes the key at its end. So a process that has
+// not begun to live yet is not silent.
 inline std::string signs_key(int64_t node, int64_t rank_on_node) {
   return "signs/" + std::to_string(node) + "/" + std::to_string(rank_on_node);
+}
+// Exists since the process meets the others, and watches them. Ranks of a node that joins are waited for only then.
+inline std::string ready_key(int64_t node, int64_t rank_on_node) {
+  return "ready/" + std::to_string(node) + "/" + std::to_string(rank_on_node);
+}
+// A rank that finds the process silent writes the value of kStarts that it read when its group was made. narrowcast-run
+// then ends the process, unless it was started later.
+inline std::string silent_key(int64_t node, int64_t rank_on_node) {
+  return "silent/" + std::to_string(node) + "/" + std::to_string(rank_on_node);
 }
 
 // The environment variable of workers that recover in place, and its value. Other workers do not have the variable.

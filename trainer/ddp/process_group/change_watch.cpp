@@ -1,18 +1,23 @@
 #include "trainer/ddp/process_group/change_watch.h"
 
+#include <c10/util/Exception.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <utility>
 
+#include "trainer/base/network/places.h"
 #include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/rendezvous/life_signs.h"
 
 namespace narrowcast {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenChangeLooks{1000};
 constexpr std::chrono::milliseconds kPatienceWithTheThread{500};
+constexpr std::chrono::milliseconds kPatienceWithTheJob{10000};
 
 }  // namespace
 
@@ -99,6 +104,15 @@ ChangeWatch::~ChangeWatch() {
 void ChangeWatch::keep_newcomers_out() {
   const std::lock_guard lock(state_->mutex);
   state_->keeps_newcomers_out = true;
+}
+
+void check_begins_together(const WorkerEnv& env, const std::string& work) {
+  if (!env.recovers_in_place || env.node == 0) {
+    return;
+  }
+  const auto job = rendezvous::JobKeys::reach(env, kPatienceWithTheJob);
+  TORCH_CHECK_VALUE(!job.keys->check({rendezvous::kRegroups}), work,
+                    ": this node comes to a job that is already training, and cannot join it");
 }
 
 bool ChangeWatch::has_newcomers() {

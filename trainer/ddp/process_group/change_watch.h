@@ -4,6 +4,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <memory>
+#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -38,12 +39,17 @@ class ChangeWatch {
   std::thread thread_;
 };
 
-// Whether other nodes wait to be taken in, with WorkerEnv::node. They join when all ranks of the scope's group make a
-// new scope. Ranks notice it at different times.
+// Whether other nodes wait to be taken in, with WorkerEnv::node: all their ranks have started, and try to join. They do
+// when all ranks of the scope's group make a new scope. Ranks notice it at different times.
 bool has_newcomers(const ProcessGroupScope& scope);
 
 // To be called by all ranks before has_newcomers, if newcomers could not get the state of the work: then nodes join
 // only in the place of lost ones.
 void keep_newcomers_out(const ProcessGroupScope& scope);
+
+// To be called before joining by a process whose work no newcomer can join. Throws c10::ValueError if the job's ranks
+// do other work, which newcomers can join: they have called has_newcomers. `work` is the option that asks for this
+// work.
+void check_begins_together(const WorkerEnv& env, const std::string& work);
 
 }  // namespace narrowcast

@@ -19,7 +19,7 @@ constexpr milliseconds kPatienceWithAWatch{500};
 
 }  // namespace
 
-std::vector<int64_t> SilenceOfOthers::look(const Signs& signs) {
+std::vector<int64_t> SilenceOfOthers::look(const Signs& signs, const Looks& looks) {
   std::vector<int64_t> silent;
   for (int64_t distance = 1; distance < options_.world_size; ++distance) {
     const int64_t rank = (options_.rank + distance) % options_.world_size;
@@ -27,7 +27,7 @@ std::vector<int64_t> SilenceOfOthers::look(const Signs& signs) {
     const int64_t now = signs(rank);
     seen.unchanged = now == seen.signs && now > 0 ? seen.unchanged + 1 : 0;
     seen.signs = now;
-    if (now > 0 && seen.unchanged < kLateLooks) {
+    if (now > 0 && seen.unchanged < kLateLooks && looks(rank)) {
       break;
     }
     if (seen.unchanged >= kLooksOfSilence && seen.unchanged * options_.look_every >= options_.silence) {
@@ -61,7 +61,9 @@ struct LifeWatch::State {
 
   // Reading a number by adding 0 takes one request, and does not wait for a key that does not exist.
   void look(c10d::Store& keys) {
-    for (const int64_t rank : others.look([&](int64_t other) { return keys.add(job->signs_key_of(other), 0); })) {
+    const auto signs = [&](int64_t other) { return keys.add(job->signs_key_of(other), 0); };
+    const auto looks = [&](int64_t other) { return keys.check({job->ready_key_of(other)}); };
+    for (const int64_t rank : others.look(signs, looks)) {
       const JobStore::Entry report = job->report_of_silence(rank);
       keys.set(report.key, report.value);
     }

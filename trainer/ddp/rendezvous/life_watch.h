@@ -14,7 +14,8 @@
 namespace narrowcast::rendezvous {
 
 // Decides by their heartbeats (life_signs.h) which ranks stand still. Each rank looks at those after it, in a ring, up
-// to the first one that lives. So somebody looks at each rank, even if the ranks before it stand still, too.
+// to the first one that lives and looks itself. So somebody looks at each rank, even if the ranks before it stand
+// still, too, or do not look yet.
 //
 // Time is counted in looks: a process that was stopped itself does not blame others. A rank without heartbeats has not
 // begun, or has ended: it does not stand still.
@@ -22,6 +23,8 @@ class SilenceOfOthers {
  public:
   // The number of heartbeats of a rank so far.
   using Signs = std::function<int64_t(int64_t rank)>;
+  // Whether a rank looks at others.
+  using Looks = std::function<bool(int64_t rank)>;
 
   struct Options {
     int64_t rank = 0;
@@ -33,7 +36,7 @@ class SilenceOfOthers {
   explicit SilenceOfOthers(const Options& options) : options_(options) {}
 
   // To be called every look_every: the ranks that stand still, which it names at each look.
-  std::vector<int64_t> look(const Signs& signs);
+  std::vector<int64_t> look(const Signs& signs, const Looks& looks);
 
  private:
   struct Seen {

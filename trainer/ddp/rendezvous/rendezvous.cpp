@@ -152,6 +152,10 @@ StorePtr JobStore::join() {
     // The store owns the function, and this object the store, which another thread may still use.
     answering_->set_interruption([this]() -> std::string { return is_as_found() ? "" : kRanksHaveChanged; });
   }
+  if (env_.recovers_in_place) {
+    with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())),
+                        [&] { keys_->set(ready_key_of(env_.rank), std::vector<uint8_t>{'1'}); });
+  }
   const std::string epoch = env_.recovers_in_place ? c10::str(starts_, "/", changes_) : "";
   const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())), [&] {
     // A rank that lost another one may come before its launcher has announced the loss.
@@ -197,7 +201,7 @@ void JobStore::announce_regroups(Newcomers newcomers) {
   if (newcomers == Newcomers::kReplaceLost) {
     keys_->set(kKeepsNewcomersOut, std::vector<uint8_t>{'1'});
   }
-  keys_->set(kRegroups, std::vector<uint8_t>{'1'});
+  keys_->set(kRegroups, std::string(kWhenReady));
 }
 
 void JobStore::report_silent(int64_t rank) {
@@ -218,18 +222,29 @@ void JobStore::report_missing(const std::vector<int64_t>& ranks) {
 }
 
 JobStore::Entry JobStore::report_of_silence(int64_t rank) const {
-  return {.key = silent_key(changes_, rank), .value = std::to_string(starts_)};
+  const RankOfNode place = place_of(rank);
+  return {.key = silent_key(place.node, place.rank_on_node), .value = std::to_string(starts_)};
 }
 
 std::string JobStore::signs_key_of(int64_t rank) const {
+  const RankOfNode place = place_of(rank);
+  return signs_key(place.node, place.rank_on_node);
+}
+
+std::string JobStore::ready_key_of(int64_t rank) const {
+  const RankOfNode place = place_of(rank);
+  return ready_key(place.node, place.rank_on_node);
+}
+
+RankOfNode JobStore::place_of(int64_t rank) const {
   int64_t first = 0;
   for (const NodeRanks& node : parsed_places_.nodes) {
     if (rank < first + node.ranks) {
-      return signs_key(node.node, rank - first);
+      return {.node = node.node, .rank_on_node = rank - first};
     }
     first += node.ranks;
   }
-  return signs_key(0, rank);
+  return {.node = 0, .rank_on_node = rank};
 }
 
 JobStore::Change JobStore::change() const {
@@ -253,7 +268,23 @@ JobStore::Change JobStore::read_change() const {
   if (read_starts() != starts_) {
     return Change::kLoss;
   }
-  return read_places() == places_ ? Change::kNone : Change::kNewcomer;
+  const std::string places = read_places();
+  if (places == places_) {
+    return Change::kNone;
+  }
+  return has_ready_newcomers(parse_places(places)) ? Change::kNewcomer : Change::kComing;
+}
+
+// Whether there are other nodes than when this object was made, and all ranks of these wait for the others.
+bool JobStore::has_ready_newcomers(const Places& now) const {
+  std::vector<std::string> keys;
+  for (const NodeRanks& node : now.nodes) {
+    const bool is_new = !parsed_places_.first_rank(node.node).has_value();
+    for (int64_t rank = 0; is_new && rank < node.ranks; ++rank) {
+      keys.push_back(ready_key(node.node, rank));
+    }
+  }
+  return !keys.empty() && keys_->check(keys);
 }
 
 // The change so far. Nothing if the store does not answer, and may move.

@@ -69,7 +69,8 @@ class JobStore {
   enum class Change {
     kNone,
     kLoss,      // a process was replaced, a node was lost, or the store has moved
-    kNewcomer,  // only nodes have joined
+    kComing,    // only nodes have joined, and processes of theirs start, read data, or have failed
+    kNewcomer,  // only nodes have joined, and their ranks wait for the others
   };
   // Throws c10::DistError if the store does not answer, and has not moved.
   Change change() const;
@@ -92,8 +93,9 @@ class JobStore {
   };
   // What report_silent writes.
   Entry report_of_silence(int64_t rank) const;
-  // The key of the heartbeats of a rank (signs_key).
+  // The keys of a rank: its heartbeats (signs_key), and whether it meets the others (ready_key).
   std::string signs_key_of(int64_t rank) const;
+  std::string ready_key_of(int64_t rank) const;
 
   // After which time without a heartbeat the launchers take a node for lost, or options.timeout if that is shorter.
   std::chrono::milliseconds node_silence() const { return node_silence_; }
@@ -108,6 +110,8 @@ class JobStore {
   std::string read_places() const;
   std::chrono::milliseconds read_node_silence() const;
   Change read_change() const;
+  bool has_ready_newcomers(const Places& now) const;
+  RankOfNode place_of(int64_t rank) const;
   std::optional<Change> look() const;
   bool is_as_found() const;
   void take_place();

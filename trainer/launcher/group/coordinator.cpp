@@ -213,6 +213,7 @@ void Coordinator::form() {
   decision_.changes_in_place = false;
   decision_.phase = Decision::Phase::kRunning;
   decision_.note.clear();
+  round_began_ = now_;
 }
 
 bool Coordinator::is_member(int64_t ticket) const {
@@ -258,8 +259,8 @@ void Coordinator::look_at_newcomers() {
     if (is_member(ticket) || !present(node)) {
       continue;
     }
-    if (!full && is_ending_ && numbers_ranks_anew()) {
-      continue;  // It came too late.
+    if (!full && numbers_ranks_anew() && (is_ending_ || is_beginning())) {
+      continue;  // It came too late, or so early that the ranks do not know yet whether they can take it in.
     } else if (!full && !(changes_in_place() && may_change_members())) {
       newcomer_ = name_of(node.view.node);
       decision_.phase = Decision::Phase::kStopping;
@@ -279,7 +280,7 @@ std::optional<NodeReport> Coordinator::report_of(const Member& member) const {
   std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
   const bool came_too_late = is_ending_ && joined_.contains(member.ticket) && report &&
                              report->end == NodeReport::End::kFailed &&
-                             report->failure->ending.exit_code == program::kPeerFailed;
+                             (is_starting(member.ticket) || report->failure->ending.exit_code == program::kPeerFailed);
   return came_too_late ? NodeReport{.end = NodeReport::End::kSucceeded} : report;
 }
 

@@ -9,7 +9,8 @@
 // A node that joins stops the round only if the job has fewer members than --nnodes allows.
 //
 // With recovery in place, nodes come and go while a round runs, as long as no member has reported: the members change,
-// and the ranks of those that stay live on. If too few nodes stay, their ranks wait for others to come.
+// and the ranks of those that stay live on. If too few nodes stay, their ranks wait for others to come. The ranks of a
+// newcomer start while the others work. If they end before they meet the others, that node alone ends.
 //
 // A round that ended by a failure counts against --max_restarts. A round that ended because nodes came, left or were
 // lost does not count (verdict.h).
@@ -58,7 +59,8 @@ class Coordinator {
   // Adds a place to which launchers may come, "HOST:PORT". The first one is kept, of the others the last.
   void add_place(const std::string& place);
 
-  // Updates the decision at time `now` from the state of all nodes that ever came. All members must be among them.
+  // Updates the decision at time `now` from the state of all nodes that came and are not forgotten. All members must be
+  // among them.
   const Decision& step(Clock::time_point now, const std::vector<NodeView>& nodes);
 
   const Decision& decision() const { return decision_; }
@@ -79,11 +81,24 @@ class Coordinator {
     newcomers_ = newcomers;
   }
 
+  // Nodes that have joined the round, unless they were ready at a later change: NodeView::ready of these counts.
+  const std::set<int64_t>& newcomers() const { return joined_; }
+
   // Tells that a rank of the round has ended with success, so that the others do so soon. From now on nobody joins.
   void let_round_end() { is_ending_ = true; }
 
   // Returns whether nothing that this launcher writes counts any more: it was turned away, and is lost or has ended.
   bool is_done_with(int64_t ticket) const;
+  // Whether such a launcher was a member of the round.
+  bool was_member(int64_t ticket) const { return gone_.contains(ticket); }
+  // Forgets such a launcher. It must not be among the nodes of step() any more.
+  void forget(int64_t ticket) {
+    roster_.forget(ticket);
+    gone_.erase(ticket);
+  }
+
+  // Number of launchers that are not forgotten.
+  int64_t known_nodes() const { return static_cast<int64_t>(roster_.nodes().size()); }
 
   // Returns whether no other launcher needs this one any more.
   bool everyone_left() const {
@@ -101,10 +116,12 @@ class Coordinator {
   bool cannot_form(const Applicants& found);
   void form();
   void confirm_members();
-  // A misfit that was turned away cannot continue elsewhere, so it does not count as lost.
+  // A misfit that was turned away cannot continue elsewhere, so it does not count as lost. The host has forgotten nodes
+  // that are long gone.
   Quorum::IsHere is_here() const {
     return [this](const Member& member) {
-      return misfits_.contains(member.ticket) || present(roster_.nodes().at(member.ticket));
+      const auto found = roster_.nodes().find(member.ticket);
+      return misfits_.contains(member.ticket) || (found != roster_.nodes().end() && present(found->second));
     };
   }
   bool has_majority() const { return quorum_.suffices(is_here()); }
@@ -112,8 +129,12 @@ class Coordinator {
   void change_members();
   void wait_for_members(const Applicants& found);
   void adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined);
+  void note_newcomers(const std::vector<Member>& members);
+  bool is_starting(int64_t ticket) const;
+  std::string why_misfit(const Member& member) const;
   bool takes_newcomers() const;
   void turn_misfits_away();
+  bool is_beginning() const { return !regroups_ && now_ - round_began_ < timeouts_.last_call; }
   bool changes_in_place() const { return regroups_ && !is_ending_ && numbers_ranks_anew(); }
   std::optional<NodeReport> report_of(const Member& member) const;
   bool may_change_members() const;
@@ -140,6 +161,7 @@ class Coordinator {
   std::unique_ptr<Membership> membership_;
   Roster roster_;
   Clock::time_point now_;
+  Clock::time_point round_began_;
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
@@ -147,14 +169,14 @@ class Coordinator {
   Newcomers newcomers_ = Newcomers::kJoin;
   bool is_ending_ = false;
   Quorum quorum_;
-  std::string store_;                   // Decision::store from the next change on
-  std::set<int64_t> joined_;            // members that joined with the last change of the round
-  std::set<int64_t> gone_;              // members of the round that are gone
-  std::set<int64_t> misfits_;           // members that joined, and whose ranks cannot work with the others
-  std::string newcomer_;                // the node for which the round is stopped
-  std::set<int64_t> turned_away_;       // tickets of all launchers that were turned away
-  std::deque<int64_t> listed_;          // the latest of them that the decision lists, oldest first: non-members
-  std::deque<int64_t> listed_members_;  // and members
+  std::string store_;                       // Decision::store from the next change on
+  std::set<int64_t> joined_;                // newcomers()
+  std::set<int64_t> gone_;                  // members of the round that are gone
+  std::map<int64_t, std::string> misfits_;  // members that joined, and whose ranks do not work with the others: why
+  std::string newcomer_;                    // the node for which the round is stopped
+  std::set<int64_t> turned_away_;           // tickets of all launchers that were turned away
+  std::deque<int64_t> listed_;              // the latest of them that the decision lists, oldest first: non-members
+  std::deque<int64_t> listed_members_;      // and members
   Decision decision_;
 };
 

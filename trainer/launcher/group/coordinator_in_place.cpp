@@ -76,16 +76,42 @@ bool Coordinator::takes_newcomers() const {
                              [this](const Member& member) { return !present(roster_.nodes().at(member.ticket)); });
 }
 
-// A node that has joined with the last change, with other flags or without the data, ends alone. The others lose it.
-// One that has worked with them before is no misfit, whatever its ranks fail with.
+// Whether the ranks of a newcomer have not met the others yet: nobody waits for them.
+bool Coordinator::is_starting(int64_t ticket) const {
+  return joined_.contains(ticket) && !roster_.nodes().at(ticket).view.ready;
+}
+
+// Why a newcomer cannot work with the others: it has other flags, or its ranks have ended while they started. Empty if
+// it may. One that has worked with them before is no misfit, whatever its ranks fail with.
+std::string Coordinator::why_misfit(const Member& member) const {
+  const std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
+  if (member.ticket == decision_.host || !joined_.contains(member.ticket) || !report) {
+    return "";
+  }
+  if (report->end == NodeReport::End::kFailed) {
+    const FailureRecord& failure = *report->failure;
+    const bool has_other_flags = failure.is_final && failure.ending.exit_code == program::kWrongUse;
+    const std::string why = failure.message.empty() ? describe(failure.ending) : failure.message;
+    return has_other_flags || is_starting(member.ticket) ? why : "";
+  }
+  if (!is_starting(member.ticket)) {
+    return "";
+  }
+  return report->end == NodeReport::End::kRefused     ? report->text
+         : report->end == NodeReport::End::kSucceeded ? "its ranks ended with exit code 0 before they joined the "
+                                                        "others (were they given --help, --version or --dry_run?)"
+                                                      : "";
+}
+
+// Misfits end alone. The others go on without them.
 void Coordinator::turn_misfits_away() {
   for (const Member& member : decision_.members) {
-    const std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
-    const bool has_failed = member.ticket != decision_.host && joined_.contains(member.ticket) && report &&
-                            report->end == NodeReport::End::kFailed;
-    if (has_failed && report->failure->is_final && report->failure->ending.exit_code == program::kWrongUse) {
-      misfits_.insert(member.ticket);
-      turn_away(member.ticket, "the others go on without this node: " + report->failure->message, program::kWrongUse);
+    if (const std::string why = why_misfit(member); !why.empty()) {
+      const NodeReport report = *roster_.report(member.ticket, decision_.round);
+      const int code = report.failure ? report.failure->ending.code() : program::kWrongUse;
+      misfits_.emplace(member.ticket,
+                       is_starting(member.ticket) ? "its ranks did not start" : "its ranks do not fit the others");
+      turn_away(member.ticket, "the others go on without this node: " + why, code);
     }
   }
 }
@@ -95,17 +121,17 @@ void Coordinator::change_members() {
   if (!may_change_members()) {
     return;
   }
-  const size_t gone_before = gone_.size();
+  bool is_loss = false;
+  bool is_loss_for_ranks = false;  // They may wait for the node's ranks.
   for (const Member& member : decision_.members) {
-    if (!present(roster_.nodes().at(member.ticket))) {
-      gone_.insert(member.ticket);
+    if (!present(roster_.nodes().at(member.ticket)) && gone_.insert(member.ticket).second) {
+      is_loss = true;
+      is_loss_for_ranks = is_loss_for_ranks || !is_starting(member.ticket);
     }
   }
-  const bool is_loss = gone_.size() > gone_before;
   if (is_loss && !has_majority()) {
     return end_minority();
   }
-  decision_.losses += is_loss ? 1 : 0;
   decision_.store = store_;
   Applicants found = applicants();
   if (!takes_newcomers()) {
@@ -115,23 +141,31 @@ void Coordinator::change_members() {
   if (members.empty()) {
     if (is_loss) {
       forming_since_ = now_;
+      ++decision_.losses;
       decision_.change = describe_losses();
     }
     return wait_for_members(found);
   }
+  decision_.losses += is_loss_for_ranks ? 1 : 0;
   decision_.note.clear();
   if (std::string change = describe_change(members); !change.empty()) {
-    joined_.clear();
-    for (const Member& member : members) {
-      if (!is_member(member.ticket)) {
-        joined_.insert(member.ticket);
-      }
-    }
+    note_newcomers(members);
     decision_.change = std::move(change);
     decision_.members = std::move(members);
     ++decision_.changes;
     quorum_.propose(decision_.members);
   }
+}
+
+// Those that were ready before this change may have worked with the others.
+void Coordinator::note_newcomers(const std::vector<Member>& members) {
+  std::set<int64_t> newcomers;
+  for (const Member& member : members) {
+    if (!is_member(member.ticket) || is_starting(member.ticket)) {
+      newcomers.insert(member.ticket);
+    }
+  }
+  joined_ = std::move(newcomers);
 }
 
 // Too few nodes are left. Their ranks wait.
@@ -148,10 +182,9 @@ std::string Coordinator::describe_losses() const {
   for (const Member& member : decision_.members) {
     const Roster::Node& node = roster_.nodes().at(member.ticket);
     if (!present(node)) {
-      losses.push_back(member.name + (node.wants_to_leave() ? " left"
-                                      : misfits_.contains(member.ticket)
-                                          ? " was removed: its ranks do not fit the others"
-                                          : " was lost: " + lost_because(node)));
+      losses.push_back(member.name + (node.wants_to_leave()              ? " left"
+                                      : misfits_.contains(member.ticket) ? " was removed: " + misfits_.at(member.ticket)
+                                                                         : " was lost: " + lost_because(node)));
     }
   }
   return printable(absl::StrJoin(losses, ", "), kLongestReason);

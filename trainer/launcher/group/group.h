@@ -159,6 +159,7 @@ struct NodeView {
   std::string unreadable = {};  // why its entries cannot be read; empty if they can
   std::string absent = {};      // why it does not take part although it is a member; empty if it does
   Change known = {};            // the last change of the members that the launcher knows of
+  bool ready = false;           // all ranks of a newcomer have come to meet the others
 };
 
 // A node's place in a round.

@@ -14,7 +14,7 @@
 
 namespace narrowcast::launcher {
 
-// All launchers that ever came, and which of them still live.
+// All launchers that came and are not forgotten, and which of them still live.
 class Roster {
  public:
   struct Node {
@@ -36,6 +36,9 @@ class Roster {
   // Updates all nodes at time `now`. Returns the nodes that were not known before.
   std::vector<NodeView> look(Clock::time_point now, const std::vector<NodeView>& nodes);
 
+  // Nobody needs to know any more what became of that node.
+  void forget(int64_t ticket) { nodes_.erase(ticket); }
+
   // All nodes, by ticket.
   const std::map<int64_t, Node>& nodes() const { return nodes_; }
   bool is_lost(int64_t ticket) const { return nodes_.at(ticket).lost; }
@@ -49,14 +52,15 @@ class Roster {
 
  private:
   const std::chrono::milliseconds silence_;
-  std::map<int64_t, Node> nodes_;
+  std::map<int64_t, Node> nodes_;  // without those that were forgotten
 };
 
 // How long the group waits for nodes.
 struct GroupTimeouts {
-  std::chrono::milliseconds join{600'000};      // for a round to become complete
-  std::chrono::milliseconds last_call{30'000};  // for more than the minimum of nodes, before the first round
-  std::chrono::milliseconds silence{10'000};    // until a node without a heartbeat is lost
+  std::chrono::milliseconds join{600'000};  // for a round to become complete
+  // For more than the minimum of nodes, before the first round. In a round, newcomers wait as long for the ranks.
+  std::chrono::milliseconds last_call{30'000};
+  std::chrono::milliseconds silence{10'000};  // until a node without a heartbeat is lost
 };
 
 // The node's place in a round.

@@ -149,6 +149,7 @@ void Agent::begin_recovery() {
     };
     recovery_.emplace(rendezvous_, RecoveryOptions{.max_restarts = round_.max_restarts,
                                                    .present = [this](int64_t rank) { return present_rank(rank); },
+                                                   .place = [this](int64_t rank) { return place_of(rank); },
                                                    .record = [this](const auto& failure) { return record_of(failure); },
                                                    .command = command,
                                                    .now = [this] { return runner_.now(); },
@@ -167,7 +168,7 @@ Outcome Agent::supervise_round() {
     return recovery_.has_value() && rendezvous_.directive().kind == Directive::Kind::kOver;
   };
   supervision.succeeded = [this](int64_t rank) {
-    rendezvous_.rank_succeeded(present_rank(rank).rank);
+    rendezvous_.rank_succeeded(present_rank(rank));
     if (recovery_) {
       recovery_->rank_succeeded();
     }
@@ -202,14 +203,10 @@ void Agent::follow_store(const Round& round) {
   }
 }
 
-// The number by which the job knows a worker now.
-NumberedRank Agent::present_rank(int64_t rank) const {
-  const int64_t rank_on_node = rank - first_worker_;
-  return {.rank = rank_on_node + round_.first_rank,
-          .changes = round_.changes,
-          .node = round_.node,
-          .rank_on_node = rank_on_node};
-}
+RankOfNode Agent::place_of(int64_t rank) const { return {.node = round_.node, .rank_on_node = rank - first_worker_}; }
+
+// The number that a worker has in the job now.
+int64_t Agent::present_rank(int64_t rank) const { return place_of(rank).rank_on_node + round_.first_rank; }
 
 void Agent::report(const Outcome& outcome) {
   report_ = {.end = end_of(outcome),
@@ -234,7 +231,7 @@ FailureRecord Agent::record_of(const WorkerFailure& failure) {
   const WorkerCommand& worker = worker_of(failure.rank);
   program::WorkerError error = program::read_error_file(worker.error_file);
   const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
-  return {.rank = present_rank(failure.rank).rank,
+  return {.rank = present_rank(failure.rank),
           .pid = failure.pid,
           .node = "",
           .ending = failure.ending,

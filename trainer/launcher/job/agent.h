@@ -52,7 +52,8 @@ class Agent {
   Outcome supervise_round();
   bool goes_on();
   void follow_store(const Round& round);
-  NumberedRank present_rank(int64_t rank) const;
+  int64_t present_rank(int64_t rank) const;
+  RankOfNode place_of(int64_t rank) const;
   void report(const Outcome& outcome);
   void report_to_group(const NodeReport& report);
   WorkerCommand& worker_of(int64_t rank);

@@ -2,12 +2,18 @@
 
 #include <c10/util/Exception.h>
 
+#include <exception>
+
 #include "trainer/base/network/addresses.h"
+#include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
+#include "trainer/launcher/store/store_member.h"
 
 namespace narrowcast::launcher {
 namespace {
+
+constexpr std::chrono::milliseconds kPatienceWithAnotherHost{1000};
 
 Round only_round(const GroupRequest& request, const LaunchOptions& launch, int64_t port) {
   return {.master_addr = request.endpoint.host,
@@ -40,9 +46,20 @@ LocalEntries entries_of(const std::shared_ptr<HostedStore>& hosted, const std::s
   c10d::Store& store = *hosted->store();
   return {.before_round = [hosted] { hosted->forget_workers(); },
           .succeeded = [hosted, &store, run_id](int64_t rank) { announce_ended_rank(store, run_id, rank); },
-          .announce_start = [hosted, &store, run_id](
-                                const NumberedRank& rank) { return launcher::announce_start(store, run_id, rank); },
+          .announce_start = [hosted, &store,
+                             run_id](const RankOfNode& rank) { return launcher::announce_start(store, run_id, rank); },
           .silent = [hosted, &store, run_id](const auto& ranks) { return read_silent_ranks(store, run_id, ranks); }};
+}
+
+// The --rdzv_backend of the launcher that serves the store where this one is to serve it. Empty if that is unknown.
+std::string backend_at(const GroupRequest& request) {
+  try {
+    const StorePtr store =
+        network::reach_tcp_store(own_address(request), request.endpoint.port, kPatienceWithAnotherHost);
+    return StoreMember(store, {.secret = request.secret, .job = request.rdzv_id}).backend();
+  } catch (const std::exception&) {
+    return "";
+  }
 }
 
 // Returns whether `host` may be an address of this machine. That includes 0.0.0.0, where serving then fails with the
@@ -93,7 +110,7 @@ JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& l
     return;
   }
   if (surely_serves(request)) {
-    serve(request);
+    serve_unless_disagreed(request);
   } else if (request.backend == kElasticBackend && !request.options.is_host) {
     serve_if_own(request);
   }
@@ -107,6 +124,18 @@ void JobRendezvous::serve(const GroupRequest& request) {
   }
   socket_ = open_store_socket(own_address(request), request.endpoint.port, flags);
   store_ = std::make_shared<HostedStore>(own_address(request), *socket_);
+}
+
+// A launcher with another --rdzv_backend may serve there. If this launcher joins it, both print that they disagree.
+void JobRendezvous::serve_unless_disagreed(const GroupRequest& request) {
+  try {
+    serve(request);
+  } catch (const PortInUseError&) {
+    if (const std::string other = backend_at(request); other.empty() || other == request.backend) {
+      throw;
+    }
+    socket_.reset();
+  }
 }
 
 // Several launchers may run on the endpoint's machine. The first one that listens is the host.

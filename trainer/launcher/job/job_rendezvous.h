@@ -43,10 +43,10 @@ bool may_serve(const GroupRequest& request, const LaunchOptions& launch);
 
 // Functions by which a LocalRendezvous uses the job's store. The defaults do nothing.
 struct LocalEntries {
-  std::function<void()> before_round = [] {};               // called before each round
-  std::function<void(int64_t)> succeeded = [](int64_t) {};  // of a rank
-  std::function<int64_t(const NumberedRank&)> announce_start = [](const auto&) { return 1; };  // as in worker_entries.h
-  std::function<SilentRanks(const std::set<NumberedRank>&)> silent = [](const auto&) { return SilentRanks(); };
+  std::function<void()> before_round = [] {};                                                // called before each round
+  std::function<void(int64_t)> succeeded = [](int64_t) {};                                   // of a rank
+  std::function<int64_t(const RankOfNode&)> announce_start = [](const auto&) { return 1; };  // as in worker_entries.h
+  std::function<SilentRanks(const std::set<RankOfNode>&)> silent = [](const auto&) { return SilentRanks(); };
 };
 
 // The rendezvous of a job on one node: it decides alone.
@@ -57,16 +57,16 @@ class LocalRendezvous : public Rendezvous {
 
   Directive directive() override;
   void rank_succeeded(int64_t rank) override { entries_.succeeded(rank); }
-  void announce_start(const NumberedRank& rank) override { starts_[rank] = entries_.announce_start(rank); }
-  std::optional<int64_t> announced_start(const NumberedRank& rank) override { return starts_.at(rank); }
-  SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) override { return entries_.silent(ranks); }
+  void announce_start(const RankOfNode& rank) override { starts_[rank] = entries_.announce_start(rank); }
+  std::optional<int64_t> announced_start(const RankOfNode& rank) override { return starts_.at(rank); }
+  SilentRanks silent_ranks(const std::set<RankOfNode>& ranks) override { return entries_.silent(ranks); }
   void report(const NodeReport& report) override;
   bool may_leave() override { return true; }
 
  private:
   Round round_;
   const LocalEntries entries_;
-  std::map<NumberedRank, int64_t> starts_;  // results of announce_start
+  std::map<RankOfNode, int64_t> starts_;  // results of announce_start
   RestartRule restarts_;
   std::optional<GroupEnd> end_;  // end of the previous round
   bool over_ = false;
@@ -85,6 +85,7 @@ class JobRendezvous {
  private:
   void serve(const GroupRequest& request);
   void serve_if_own(const GroupRequest& request);
+  void serve_unless_disagreed(const GroupRequest& request);
   std::shared_ptr<const Standby> standby(const GroupRequest& request, const LaunchOptions& launch) const;
   void join(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 

@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -10,14 +9,6 @@
 #include "trainer/launcher/group/verdict.h"
 
 namespace narrowcast::launcher {
-namespace {
-
-// Each number of a rank is a request to the store, ten times a second. Who knows only older changes meets the others
-// anew soon, and finds silent ranks again.
-constexpr int64_t kKnownChanges = 3;
-
-}  // namespace
-
 Recovery parse_recovery(const std::string& flag, std::string_view text) {
   for (const auto& [name, value] :
        {std::pair{"auto", Recovery::kAuto}, {"in_place", Recovery::kInPlace}, {"restart", Recovery::kRestart}}) {
@@ -42,8 +33,6 @@ InPlaceRecovery::InPlaceRecovery(Rendezvous& rendezvous, RecoveryOptions options
 void InPlaceRecovery::begin_round() {
   any_succeeded_ = false;
   refused_.reset();
-  numbers_.clear();
-  announced_.clear();
   starts_.clear();
   ended_.clear();
 }
@@ -65,13 +54,12 @@ bool InPlaceRecovery::replaces(const WorkerFailure& failure) {
   for (const std::string& line : describe_replacement(*end.failure, limit)) {
     options_.tell(line);
   }
-  announced_[failure.rank] = options_.present(failure.rank);
-  rendezvous_.announce_start(announced_[failure.rank]);
+  rendezvous_.announce_start(options_.place(failure.rank));
   return true;
 }
 
 std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
-  const std::optional<int64_t> number = rendezvous_.announced_start(announced_.at(rank));
+  const std::optional<int64_t> number = rendezvous_.announced_start(options_.place(rank));
   if (!number) {
     return std::nullopt;
   }
@@ -82,28 +70,16 @@ std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
 
 // A report with a smaller number is about an earlier process.
 std::vector<int64_t> InPlaceRecovery::hanging(const std::set<int64_t>& running) {
-  int64_t changes = 0;
+  std::set<RankOfNode> asked;
   for (const int64_t rank : running) {
-    const NumberedRank present = options_.present(rank);
-    numbers_[present] = rank;
-    changes = std::max(changes, present.changes);
+    asked.insert(options_.place(rank));
   }
-  std::erase_if(numbers_, [&](const auto& entry) { return entry.first.changes + kKnownChanges < changes; });
-  std::set<NumberedRank> asked;
-  for (const auto& [number, rank] : numbers_) {
-    if (running.contains(rank)) {
-      asked.insert(number);
-    }
-  }
+  const SilentRanks silent = rendezvous_.silent_ranks(asked);
   std::vector<int64_t> found;
-  for (const auto& [silent, starts] : rendezvous_.silent_ranks(asked)) {
-    const auto own = numbers_.find(silent);
-    if (own == numbers_.end() || !running.contains(own->second)) {
-      continue;  // The answer is older than the question.
-    }
-    const int64_t rank = own->second;
-    if (starts >= starts_[rank] && ended_.insert(rank).second) {
-      options_.tell("rank " + std::to_string(options_.present(rank).rank) +
+  for (const int64_t rank : running) {
+    const auto report = silent.find(options_.place(rank));
+    if (report != silent.end() && report->second >= starts_[rank] && ended_.insert(rank).second) {
+      options_.tell("rank " + std::to_string(options_.present(rank)) +
                     " is silent for other ranks: it gets SIGQUIT, and SIGKILL after 1 s");
       found.push_back(rank);
     }

@@ -41,7 +41,8 @@ bool recovers_in_place(Recovery wanted, int64_t max_restarts, const std::filesys
 // The parts of a launcher that a recovery uses. Ranks are those of WorkerCommand.
 struct RecoveryOptions {
   int64_t max_restarts = 0;
-  std::function<NumberedRank(int64_t rank)> present = [](int64_t rank) { return NumberedRank{.rank = rank}; };
+  std::function<int64_t(int64_t rank)> present = [](int64_t rank) { return rank; };  // the rank's number now
+  std::function<RankOfNode(int64_t rank)> place = [](int64_t rank) { return RankOfNode{.rank_on_node = rank}; };
   std::function<FailureRecord(const WorkerFailure&)> record;           // describes a failure of the present process
   std::function<WorkerCommand(int64_t rank, int64_t number)> command;  // of the round's `number`th new process
   std::function<Clock::time_point()> now;
@@ -73,11 +74,9 @@ class InPlaceRecovery : public Replacer {
   const RecoveryOptions options_;
   RestartRule rule_;
   bool any_succeeded_ = false;
-  std::optional<GroupEnd> refused_;            // the failure that the rule did not allow
-  std::map<NumberedRank, int64_t> numbers_;    // that ranks had after the last changes: others may use older ones
-  std::map<int64_t, NumberedRank> announced_;  // by rank: under which number its next start was announced
-  std::map<int64_t, int64_t> starts_;          // by rank: number of starts that were announced when its process started
-  std::set<int64_t> ended_;                    // ranks whose processes were found hanging
+  std::optional<GroupEnd> refused_;    // the failure that the rule did not allow
+  std::map<int64_t, int64_t> starts_;  // by rank: number of starts that were announced when its process started
+  std::set<int64_t> ended_;            // ranks whose processes were found hanging
 };
 
 }  // namespace narrowcast::launcher

@@ -64,15 +64,15 @@ class Rendezvous {
 
   // Announces to the ranks of the round, on all nodes, that a process is about to take the place of `rank`, which is
   // one of this node. Never blocks.
-  virtual void announce_start(const NumberedRank& rank) = 0;
+  virtual void announce_start(const RankOfNode& rank) = 0;
 
   // Returns the number of processes that have taken another's place in this round, with the announced one, once its
   // announcement is in the store. Never blocks.
-  virtual std::optional<int64_t> announced_start(const NumberedRank& rank) = 0;
+  virtual std::optional<int64_t> announced_start(const RankOfNode& rank) = 0;
 
   // Returns which of this node's `ranks` other ranks have found silent. Never blocks: the answer may be older than the
   // question.
-  virtual SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) = 0;
+  virtual SilentRanks silent_ranks(const std::set<RankOfNode>& ranks) = 0;
 
   // Reports the end of this node's workers in the last round. Before the first round it reports that the launcher was
   // interrupted. Never blocks.

@@ -12,6 +12,7 @@
 #include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/rendezvous/endpoint_watch.h"
 #include "trainer/launcher/rendezvous/next_host.h"
+#include "trainer/launcher/rendezvous/reconnect.h"
 #include "trainer/launcher/store/store_host.h"
 
 namespace narrowcast::launcher {
@@ -28,32 +29,25 @@ constexpr milliseconds kPatienceAtEnd{1000};  // how long to wait for the thread
 class StoreLink::Conversation {
  public:
   explicit Conversation(LinkOptions options) : options_(std::move(options)), hosted_(options_.hosted) {
-    if (options_.succession) {
-      state_.ticket = options_.succession->ticket;
-      state_.decision = options_.succession->decision;
-      state_.is_succeeding = true;
+    if (const auto& before = options_.succession) {
+      state_ = {.ticket = before->ticket, .decision = before->decision, .is_succeeding = true};
     }
   }
 
   void run() {
+    std::string why;
     try {
       talk();
     } catch (const CorruptInputError& error) {
-      break_off(first_line(error_message(error)));
+      why = first_line(error_message(error));
     } catch (const std::exception& error) {
-      const std::lock_guard lock(mutex_);
       // c10d's message about a lost connection names its internal functions.
-      state_.broken =
-          is_connected_ ? "the launcher that served it has ended or was killed" : first_line(error_message(error));
+      why = is_connected_ ? "the launcher that served it has ended or was killed" : first_line(error_message(error));
     }
     const std::lock_guard lock(mutex_);
+    state_.broken = why;
     ended_ = true;
     changed_.notify_all();
-  }
-
-  void break_off(const std::string& why) {
-    const std::lock_guard lock(mutex_);
-    state_.broken = why;
   }
 
   LinkState state() const {
@@ -62,41 +56,35 @@ class StoreLink::Conversation {
   }
 
   void rank_succeeded(int64_t rank) {
-    const std::lock_guard lock(mutex_);
-    succeeded_ = rank;
-    changed_.notify_all();
+    post([&] { succeeded_ = rank; });
   }
 
-  void announce_start(const NumberedRank& rank) {
-    const std::lock_guard lock(mutex_);
-    state_.starts.erase(rank);
-    starting_.insert(rank);
-    changed_.notify_all();
+  void announce_start(const RankOfNode& rank) {
+    post([&] {
+      state_.starts.erase(rank);
+      starting_.insert(rank);
+    });
   }
 
-  void watch(const std::set<NumberedRank>& ranks) {
+  void watch(const std::set<RankOfNode>& ranks) {
     const std::lock_guard lock(mutex_);
     watched_ = ranks;
     std::erase_if(state_.silent, [&](const auto& entry) { return !ranks.contains(entry.first); });
   }
 
   void report(const RoundReport& report) {
-    const std::lock_guard lock(mutex_);
-    starting_.clear();  // Nothing starts any more.
-    report_ = report;
-    changed_.notify_all();
+    post([&] {
+      starting_.clear();  // Nothing starts any more.
+      report_ = report;
+    });
   }
 
   void leave() {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-    changed_.notify_all();
+    post([&] { leaving_ = true; });
   }
 
   void ask_to_stop() {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
+    post([this] { stopping_ = true; });
   }
 
   // Returns whether the thread ended.
@@ -107,6 +95,14 @@ class StoreLink::Conversation {
   }
 
  private:
+  // Notes a wish of the main thread, and ends a pause.
+  template <class Change>
+  void post(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+
   void talk() {
     StorePtr store = succession_ ? find_successor() : find_store();
     if (store == nullptr) {
@@ -126,32 +122,68 @@ class StoreLink::Conversation {
     }
     std::optional<EndpointWatch> elsewhere;
     PatientClock clock;
-    while (pause() && !has_moved(member)) {
-      if (host) {
-        host->step(clock.now());
-      }
-      announce_ended(*store);
-      if (has_host_decided()) {
+    while (pause()) {
+      try {
+        if (has_moved(member)) {
+          return;
+        }
+        if (host) {
+          host->step(clock.now());
+        }
+        // It must precede the report, after which the round may be over.
+        send(succeeded_, [&](int64_t rank) { announce_ended_rank(*store, state().decision.value().run_id, rank); });
         announce_starts(*store);
-        if (host && succession_ && !elsewhere) {
-          const Decision& decision = host->decision();
-          elsewhere.emplace(MovedJob{.places = decision.places, .store = decision.store, .seal = options_.seal});
+        look_for_silent_ranks(*store);
+        converse(member, host);
+      } catch (const c10::DistNetworkError&) {
+        store = host ? nullptr : reconnected(*store, member);
+        if (store == nullptr) {
+          throw;
         }
       }
-      look_for_silent_ranks(*store);
-      converse(member, host);
+      if (host && succession_ && !elsewhere && host->decision().store != options_.succession->decision.store) {
+        const Decision& decision = host->decision();
+        elsewhere.emplace(MovedJob{.places = decision.places, .store = decision.store, .seal = options_.seal});
+      }
     }
   }
 
-  // Returns null after stop().
+  // Another connection to the host that lives, although the last one broke. Null if it does not, or another host
+  // serves there.
+  StorePtr reconnected(const c10d::Store& broken, StoreMember& member) {
+    const auto pauses = [this](milliseconds time) {
+      std::unique_lock lock(mutex_);
+      return !changed_.wait_for(lock, time, [this] { return stopping_; });
+    };
+    StorePtr store = is_connected_ ? reconnect(broken, options_.rendezvous.silence(), pauses) : nullptr;
+    if (store == nullptr) {
+      return nullptr;
+    }
+    member.reconnect(store);
+    const LinkState last = state();
+    return member.decision().run_id == last.decision->run_id && member.host_sign().steps >= last.host.steps ? store
+                                                                                                            : nullptr;
+  }
+
+  // Waits until the store's port accepts connections. Returns null after stop().
   StorePtr find_store() {
     if (hosted_ != nullptr) {
       return hosted_->store();
     }
-    if (!reach()) {
-      return nullptr;
+    // A launcher that took over is reached soon, or was lost, too.
+    const Clock::time_point deadline =
+        Clock::now() + (options_.elsewhere ? kAttempt : options_.rendezvous.read_timeout);
+    for (;;) {
+      milliseconds left = kAttempt;
+      const std::string reason = try_to_reach(place_.host, place_.port, left);
+      if (reason.empty()) {
+        return network::reach_tcp_store(place_.host, place_.port, options_.rendezvous.read_timeout);
+      }
+      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "cannot be reached: ", reason);
+      if (!pause()) {
+        return nullptr;
+      }
     }
-    return network::reach_tcp_store(place_.host, place_.port, options_.rendezvous.read_timeout);
   }
 
   // Returns the store of the host that takes over.
@@ -188,24 +220,28 @@ class StoreLink::Conversation {
     state_.is_host = true;
   }
 
-  // Announces a rank that ended. Must precede the report, after which the round may be over.
-  void announce_ended(c10d::Store& store) {
+  // Sends what is pending, and keeps it if that fails.
+  template <class Value, class Send>
+  void send(std::optional<Value>& pending, const Send& send_value) {
     std::unique_lock lock(mutex_);
-    const std::optional<int64_t> rank = std::exchange(succeeded_, std::nullopt);
-    const std::string run_id = current_run();
+    std::optional<Value> value = std::exchange(pending, std::nullopt);
     lock.unlock();
-    if (rank) {
-      announce_ended_rank(store, run_id, *rank);
+    try {
+      if (value) {
+        send_value(*value);
+      }
+    } catch (...) {
+      lock.lock();
+      pending = pending ? std::move(pending) : std::move(value);
+      throw;
     }
   }
 
   // Before the first round, returns whether the job runs in another store, and tells that.
   bool has_moved(StoreMember& member) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (state_.decision && (state_.decision->phase != Decision::Phase::kForming || state_.decision->round > 0)) {
-        return false;
-      }
+    const std::optional<Decision> known = state().decision;
+    if (known && (known->phase != Decision::Phase::kForming || known->round > 0)) {
+      return false;
     }
     std::string moved = member.moved_to();
     const std::lock_guard lock(mutex_);
@@ -213,26 +249,21 @@ class StoreLink::Conversation {
     return !state_.moved.empty();
   }
 
-  // Whether the host knows all members. One that took over numbers starts from then on.
+  // Whether the host knows all members. One that took over numbers starts from then on. The mutex must be locked.
   bool has_host_decided() const {
-    const std::lock_guard lock(mutex_);
-    return knows_starts();
-  }
-
-  // The same. The mutex must be locked.
-  bool knows_starts() const {
     return !options_.succession || state_.decision->store != options_.succession->decision.store;
   }
 
   // Announces processes that are about to start.
   void announce_starts(c10d::Store& store) {
     std::unique_lock lock(mutex_);
-    const std::set<NumberedRank> ranks = std::exchange(starting_, {});
+    const std::set<RankOfNode> ranks = has_host_decided() ? starting_ : std::set<RankOfNode>();
     const std::string run_id = current_run();
     lock.unlock();
-    for (const NumberedRank& rank : ranks) {
+    for (const RankOfNode& rank : ranks) {
       const int64_t starts = launcher::announce_start(store, run_id, rank);
       lock.lock();
+      starting_.erase(rank);
       state_.starts[rank] = starts;
       lock.unlock();
     }
@@ -240,7 +271,7 @@ class StoreLink::Conversation {
 
   void look_for_silent_ranks(c10d::Store& store) {
     std::unique_lock lock(mutex_);
-    const std::set<NumberedRank> ranks = watched_;
+    const std::set<RankOfNode> ranks = watched_;
     const std::string run_id = current_run();
     lock.unlock();
     SilentRanks silent = read_silent_ranks(store, run_id, ranks);
@@ -252,26 +283,6 @@ class StoreLink::Conversation {
 
   // The mutex must be locked.
   std::string current_run() const { return state_.decision ? state_.decision->run_id : ""; }
-
-  // Waits until the store's port accepts connections. Returns false after stop().
-  bool reach() {
-    // A launcher that took over is reached soon, or was lost, too.
-    const Clock::time_point deadline =
-        Clock::now() + (options_.elsewhere ? kAttempt : options_.rendezvous.read_timeout);
-    std::string reason;
-    for (;;) {
-      milliseconds left = kAttempt;
-      reason = try_to_reach(place_.host, place_.port, left);
-      if (reason.empty()) {
-        break;
-      }
-      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "cannot be reached: ", reason);
-      if (!pause()) {
-        return false;
-      }
-    }
-    return true;
-  }
 
   // Waits until a host has accepted the member. Returns false after stop().
   bool find_host(StoreMember& member) {
@@ -294,7 +305,8 @@ class StoreLink::Conversation {
   bool pause() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, options_.monitor_interval, [this] {
-      return stopping_ || succeeded_ || (!starting_.empty() && knows_starts()) || report_ || (leaving_ && !state_.left);
+      return stopping_ || succeeded_ || (!starting_.empty() && has_host_decided()) || report_ ||
+             (leaving_ && !state_.left);
     });
     return !stopping_;
   }
@@ -305,10 +317,10 @@ class StoreLink::Conversation {
       member.beat();
       next_beat_ = Clock::now() + options_.rendezvous.keep_alive_interval;
     }
-    if (const std::optional<RoundReport> report = take_report()) {
-      member.report(*report);
-    }
-    const bool leaving = wants_to_leave();
+    send(report_, [&](const RoundReport& report) { member.report(report); });
+    std::unique_lock lock(mutex_);
+    const bool leaving = leaving_;
+    lock.unlock();
     if (leaving) {
       member.leave();
     }
@@ -319,7 +331,7 @@ class StoreLink::Conversation {
     if (is_news && member.learn(decision)) {
       next_beat_ = Clock::now();  // The host waits for it.
     }
-    const std::lock_guard lock(mutex_);
+    lock.lock();
     is_connected_ = true;
     state_.is_succeeding = false;
     state_.ticket = member.ticket();
@@ -335,16 +347,6 @@ class StoreLink::Conversation {
     state_.host = sign;
   }
 
-  std::optional<RoundReport> take_report() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(report_, std::nullopt);
-  }
-
-  bool wants_to_leave() const {
-    const std::lock_guard lock(mutex_);
-    return leaving_;
-  }
-
   const LinkOptions options_;
   std::optional<Succession> succession_ = options_.succession;
   const Endpoint place_ = options_.elsewhere.value_or(Endpoint{options_.host, options_.port});
@@ -354,8 +356,8 @@ class StoreLink::Conversation {
   std::condition_variable changed_;
   LinkState state_;
   std::optional<int64_t> succeeded_;  // the last rank that succeeded, until it is announced
-  std::set<NumberedRank> starting_;   // ranks whose starts are to be announced
-  std::set<NumberedRank> watched_;    // ranks that may be found silent
+  std::set<RankOfNode> starting_;     // ranks whose starts are to be announced
+  std::set<RankOfNode> watched_;      // ranks that may be found silent
   std::optional<RoundReport> report_;
   bool is_connected_ = false;  // the host has answered
   bool leaving_ = false;
@@ -382,9 +384,9 @@ LinkState StoreLink::state() const { return conversation_->state(); }
 
 void StoreLink::rank_succeeded(int64_t rank) { conversation_->rank_succeeded(rank); }
 
-void StoreLink::announce_start(const NumberedRank& rank) { conversation_->announce_start(rank); }
+void StoreLink::announce_start(const RankOfNode& rank) { conversation_->announce_start(rank); }
 
-void StoreLink::watch(const std::set<NumberedRank>& ranks) { conversation_->watch(ranks); }
+void StoreLink::watch(const std::set<RankOfNode>& ranks) { conversation_->watch(ranks); }
 
 void StoreLink::report(const RoundReport& report) { conversation_->report(report); }
 

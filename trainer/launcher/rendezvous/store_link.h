@@ -75,8 +75,8 @@ struct LinkState {
   int64_t rejected = 0;          // number of ignored entries
   HostSign host = {};            // last heartbeat of another launcher that serves the store
   bool host_is_spoiled = false;  // its heartbeats were overwritten or removed since the last one
-  std::map<NumberedRank, int64_t> starts = {};  // result of a rank's last announced start; none: not in the store yet
-  SilentRanks silent = {};                      // of the ranks that are watched
+  std::map<RankOfNode, int64_t> starts = {};  // result of a rank's last announced start; none: not in the store yet
+  SilentRanks silent = {};                    // of the ranks that are watched
 };
 
 // Exchanges data with the store during its lifetime. No call blocks.
@@ -93,9 +93,9 @@ class StoreLink {
   // Announces that a rank of the current round has ended successfully.
   void rank_succeeded(int64_t rank);
   // Announces that a process is about to take the place of a rank in the current round.
-  void announce_start(const NumberedRank& rank);
+  void announce_start(const RankOfNode& rank);
   // From now on reads which of these ranks are found silent.
-  void watch(const std::set<NumberedRank>& ranks);
+  void watch(const std::set<RankOfNode>& ranks);
   // Reports the end of this node's workers in a round.
   void report(const RoundReport& report);
   // Announces that this launcher has seen the end of the job.

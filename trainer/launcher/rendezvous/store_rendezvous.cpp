@@ -182,7 +182,7 @@ void StoreRendezvous::renew_link() {
   if (succeeded_) {
     link_->rank_succeeded(*succeeded_);
   }
-  for (const NumberedRank& rank : starting_) {
+  for (const RankOfNode& rank : starting_) {
     link_->announce_start(rank);
   }
   answers_ = 0;
@@ -223,12 +223,12 @@ void StoreRendezvous::rank_succeeded(int64_t rank) {
   link_->rank_succeeded(rank);
 }
 
-void StoreRendezvous::announce_start(const NumberedRank& rank) {
+void StoreRendezvous::announce_start(const RankOfNode& rank) {
   starting_.insert(rank);
   link_->announce_start(rank);
 }
 
-std::optional<int64_t> StoreRendezvous::announced_start(const NumberedRank& rank) {
+std::optional<int64_t> StoreRendezvous::announced_start(const RankOfNode& rank) {
   const LinkState state = link_->state();
   const auto found = state.starts.find(rank);
   if (found == state.starts.end()) {
@@ -239,7 +239,7 @@ std::optional<int64_t> StoreRendezvous::announced_start(const NumberedRank& rank
   return found->second;
 }
 
-SilentRanks StoreRendezvous::silent_ranks(const std::set<NumberedRank>& ranks) {
+SilentRanks StoreRendezvous::silent_ranks(const std::set<RankOfNode>& ranks) {
   link_->watch(ranks);
   return link_->state().silent;
 }

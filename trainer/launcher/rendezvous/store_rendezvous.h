@@ -19,9 +19,9 @@ class StoreRendezvous : public Rendezvous {
 
   Directive directive() override;
   void rank_succeeded(int64_t rank) override;
-  void announce_start(const NumberedRank& rank) override;
-  std::optional<int64_t> announced_start(const NumberedRank& rank) override;
-  SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) override;
+  void announce_start(const RankOfNode& rank) override;
+  std::optional<int64_t> announced_start(const RankOfNode& rank) override;
+  SilentRanks silent_ranks(const std::set<RankOfNode>& ranks) override;
   void report(const NodeReport& report) override;
   bool may_leave() override;
   int64_t ignored_entries() const override { return link_->state().rejected; }
@@ -40,7 +40,7 @@ class StoreRendezvous : public Rendezvous {
   std::optional<StoreLink> link_;
   std::string followed_;                 // where the endpoint last told that the job runs
   std::optional<int64_t> succeeded_;     // the last rank of the round that succeeded
-  std::set<NumberedRank> starting_;      // whose announced starts are not in a store yet
+  std::set<RankOfNode> starting_;        // whose announced starts are not in a store yet
   int64_t starts_ = 0;                   // the largest number of a start that this launcher has announced
   std::map<int64_t, std::string> gone_;  // hosts of the round that were given up, and why
   int64_t round_ = -1;                   // the last round that was run

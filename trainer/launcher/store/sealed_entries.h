@@ -54,6 +54,8 @@ class SealedEntries {
   SealedEntries(StorePtr store, JobSeal seal) : store_(std::move(store)), seal_(std::move(seal)) {}
 
   c10d::Store& store() const { return *store_; }
+  // From now on uses another connection to the same store.
+  void reconnect(StorePtr store) { store_ = std::move(store); }
   bool has_secret() const { return seal_.secret.has_value(); }
   const std::string& job() const { return seal_.job; }
   const std::string& session() const { return seal_.session; }
@@ -124,7 +126,7 @@ class SealedEntries {
   std::optional<std::string> accepted_text(const std::string& key) const;
   void reject(const std::string& key, const std::string& value);
 
-  const StorePtr store_;
+  StorePtr store_;
   const std::string nothing_ = program::random_nonce();  // a random text that no key holds
   JobSeal seal_;
   int64_t rejected_ = 0;

@@ -37,12 +37,19 @@ rendezvous::Places places_of(const Decision& decision) {
   return places;
 }
 
-// Whether a member of `before` is none of `now`.
-bool lacks_some_of(const Decision& now, const Decision& before) {
-  const rendezvous::Places places = places_of(now);
-  return std::any_of(before.members.begin(), before.members.end(),
-                     [&](const Member& member) { return !places.first_rank(member.ticket).has_value(); });
+// The ticket of the node with that rank; 0 if there is none.
+int64_t node_of_rank(const Decision& decision, int64_t rank) {
+  int64_t end = 0;
+  for (const Member& member : decision.members) {
+    end += member.nproc;
+    if (rank < end) {
+      return member.ticket;
+    }
+  }
+  return 0;
 }
+
+rendezvous::NodeRanks ranks_of(const NodeView& node) { return {.node = node.ticket, .ranks = node.node.nproc}; }
 
 bool has_entries(const NodeView& node) { return node.unreadable.empty() && node.absent.empty(); }
 
@@ -66,102 +73,16 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
   publish(decision);
 }
 
-void StoreHost::take_over(const Succession& succession, std::chrono::milliseconds patience) {
-  prepared_ = succession.decision;
-  gathering_ = Gathering{.succession = succession, .patience = patience};
-  for (const Member& member : succession.decision.members) {
-    if (!succession.lost.contains(member.ticket)) {
-      expected_.push_back(member.ticket);
-    }
-  }
-}
-
-bool StoreHost::has_joined(int64_t ticket) const {
-  return std::ranges::find(nodes_, ticket, &NodeView::ticket) != nodes_.end();
-}
-
-// The members that may still come: of the decision that this host knows, and of newer ones that others know.
-std::set<int64_t> StoreHost::awaited() const {
-  std::set<int64_t> missing;
-  const auto add = [&](int64_t ticket) {
-    if (may_come(gathering_->succession, ticket) && !has_joined(ticket)) {
-      missing.insert(ticket);
-    }
-  };
-  const Decision& decision = gathering_->succession.decision;
-  for (const Member& member : decision.members) {
-    add(member.ticket);
-  }
-  for (const NodeView& node : nodes_) {
-    const Change& known = node.node.known.change;
-    if (known.round == decision.round && known.changes > decision.changes) {
-      std::ranges::for_each(node.node.known.members, add);
-    }
-  }
-  return missing;
-}
-
-// Whether members that may still come are missing.
-bool StoreHost::is_gathering(Clock::time_point now) {
-  if (!gathering_) {
-    return false;
-  }
-  gathering_->since = gathering_->since.value_or(now);
-  look_for_newcomers();
-  if (now - *gathering_->since < gathering_->patience && !awaited().empty()) {
-    return true;
-  }
-  end_gathering();
-  return false;
-}
-
-// Members that have not come are lost. If they come late, they still get a welcome, to learn that. Numbers go on from
-// the largest that any launcher knows.
-void StoreHost::end_gathering() {
-  const Succession succession = std::move(gathering_->succession);
-  gathering_.reset();
-  LastKnown most = {.change = {.round = succession.decision.round}};
-  int64_t tickets = tickets_;
-  for (const NodeView& node : nodes_) {
-    const LastKnown& known = node.node.known;
-    if (known.change.round == most.change.round) {
-      if (known.change.changes > most.change.changes) {
-        most.change.changes = known.change.changes;
-        most.members = known.members;
-      }
-      most.losses = std::max(most.losses, known.losses);
-      most.starts = std::max(most.starts, known.starts);
-      tickets = known.members.empty() ? tickets : std::max(tickets, std::ranges::max(known.members));
-    }
-  }
-  coordinator_.learn(most, nodes_);
-  reserve_tickets(entries_.store(), tickets);
-  set_starts(entries_.store(), succession.decision.run_id, most.starts);
-  for (const Member& member : succession.decision.members) {
-    if (!has_joined(member.ticket)) {
-      const auto found = succession.lost.find(member.ticket);
-      const std::string why = found == succession.lost.end() ? "it does not answer" : found->second;
-      nodes_.push_back({.ticket = member.ticket, .node = {}, .absent = why});
-    }
-  }
-}
-
 void StoreHost::step(Clock::time_point now) {
   if (is_gathering(now)) {
     publish(coordinator_.decision());
     return give_sign();
   }
-  const std::string run_id = coordinator_.decision().run_id;
+  const std::vector<NodeView> nodes = look();
   if (coordinator_.numbers_ranks_anew()) {
-    if (can_regroup(entries_.store(), run_id)) {
-      coordinator_.let_members_change(keeps_newcomers_out(entries_.store(), run_id) ? Newcomers::kReplaceLost
-                                                                                    : Newcomers::kJoin);
-    }
-    if (has_ended_rank(entries_.store(), run_id)) {
-      coordinator_.let_round_end();
-    }
+    look_at_ranks();
   }
-  const Decision& decision = coordinator_.step(now, look());
+  const Decision& decision = coordinator_.step(now, nodes);
   if (decision.phase == Decision::Phase::kRunning) {
     prepare(decision);
   }
@@ -180,8 +101,32 @@ void StoreHost::forget_nodes() {
       entries_.remove(node_key(node.ticket, name));
     }
     welcomed_.erase(node.ticket);
+    if (coordinator_.was_member(node.ticket)) {
+      forget_ranks(entries_.store(), coordinator_.decision().run_id, ranks_of(node));
+    }
+    coordinator_.forget(node.ticket);
     return true;
   });
+}
+
+// Reads what the ranks tell the launchers.
+void StoreHost::look_at_ranks() {
+  const std::string run_id = coordinator_.decision().run_id;
+  if (can_regroup(entries_.store(), run_id)) {
+    coordinator_.let_members_change(keeps_newcomers_out(entries_.store(), run_id) ? Newcomers::kReplaceLost
+                                                                                  : Newcomers::kJoin);
+  }
+  const std::optional<int64_t> ended = ended_rank(entries_.store(), run_id);
+  if (!ended) {
+    return;
+  }
+  const int64_t ticket = node_of_rank(coordinator_.decision(), *ended);
+  const auto node = std::ranges::find(nodes_, ticket, &NodeView::ticket);
+  if (node != nodes_.end() && coordinator_.newcomers().contains(ticket) && !node->ready) {
+    forget_ended_rank(entries_.store(), run_id);  // The others do not end soon.
+  } else {
+    coordinator_.let_round_end();
+  }
 }
 
 // Removes and writes what workers read, before they can learn of the round or of the change.
@@ -196,7 +141,7 @@ void StoreHost::prepare(const Decision& decision) {
   if (coordinator_.numbers_ranks_anew()) {
     announce_node_silence(entries_.store(), decision.run_id, coordinator_.silence());
     announce_places(entries_.store(), decision.run_id, places_of(decision));
-    if (!is_new && (decision.losses != prepared_.losses || lacks_some_of(decision, prepared_))) {
+    if (!is_new && decision.losses != prepared_.losses) {
       announce_loss(entries_.store(), decision.run_id);
     }
   }
@@ -208,11 +153,13 @@ std::vector<NodeView> StoreHost::look() {
   look_for_newcomers();
   if (!entries_.has_secret()) {
     look_at_plain();
-    return nodes_;
   }
   for (NodeView& node : nodes_) {
-    if (has_entries(node)) {
+    if (entries_.has_secret() && has_entries(node)) {
       node.unreadable = failure_of([&] { look_at_sealed(node); });
+    }
+    if (coordinator_.newcomers().contains(node.ticket) && !node.ready) {
+      node.ready = is_ready(entries_.store(), coordinator_.decision().run_id, ranks_of(node));
     }
   }
   return nodes_;

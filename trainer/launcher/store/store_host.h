@@ -38,6 +38,9 @@ class StoreHost {
 
   bool everyone_left() const { return coordinator_.everyone_left(); }
 
+  // Number of launchers that the host keeps in memory.
+  int64_t known_nodes() const { return coordinator_.known_nodes(); }
+
   // As StoreMember::rejected.
   int64_t rejected() const { return entries_.rejected(); }
 
@@ -53,6 +56,7 @@ class StoreHost {
   std::set<int64_t> awaited() const;
   void end_gathering();
   std::vector<NodeView> look();
+  void look_at_ranks();
   int64_t tickets_drawn();
   void look_for_newcomers();
   void welcome(int64_t ticket);

@@ -48,6 +48,14 @@ bool StoreMember::awaits_first_round() {
   return now.phase == Decision::Phase::kForming && now.round == 0;
 }
 
+std::string StoreMember::backend() {
+  if (entries_.has_secret() || !has_host()) {
+    return "";
+  }
+  const std::optional<std::string> host = entries_.get(node_key(decision().host, "description"));
+  return host ? parse_node(*host).settings.backend : "";
+}
+
 // In no session: whoever writes it does not know that of this store.
 std::string StoreMember::moved_to() {
   const std::string moved = launcher_key("moved/" + entries_.job());

@@ -30,6 +30,8 @@ class StoreMember {
   // Returns whether a host serves this store for a job that has not begun. With a secret, a job that has begun counts,
   // too: its decision is sealed in a session that only its launchers know.
   bool awaits_first_round();
+  // Returns the host's --rdzv_backend. Empty if no host serves this store, or if its entries are sealed.
+  std::string backend();
   // Returns where the job runs if it does not run here: "HOST:PORT". Empty if it does, or nobody has told yet.
   std::string moved_to();
   // Tells this job's launchers at another store that the job runs at `store`, unless it is told there already.
@@ -45,6 +47,8 @@ class StoreMember {
   // Writes the node's entries with that ticket on the host that took over.
   void join_again_as_host(const NodeDescription& node, int64_t ticket);
   int64_t ticket() const { return ticket_; }
+  // From now on uses another connection to the same store.
+  void reconnect(StorePtr store) { entries_.reconnect(std::move(store)); }
 
   void beat();
   void report(const RoundReport& report);

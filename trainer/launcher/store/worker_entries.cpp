@@ -15,8 +15,26 @@ std::string key_of(const std::string& run_id, const std::string& name) {
   return rendezvous::job_prefix(run_id) + "/" + name;
 }
 
-std::string silent_key(const std::string& run_id, const NumberedRank& rank) {
-  return key_of(run_id, rendezvous::silent_key(rank.changes, rank.rank));
+std::string silent_key(const std::string& run_id, const RankOfNode& rank) {
+  return key_of(run_id, rendezvous::silent_key(rank.node, rank.rank_on_node));
+}
+
+std::string ready_key(const std::string& run_id, const RankOfNode& rank) {
+  return key_of(run_id, rendezvous::ready_key(rank.node, rank.rank_on_node));
+}
+
+void forget(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
+  store.deleteKey(silent_key(run_id, rank));
+  store.deleteKey(ready_key(run_id, rank));
+  store.deleteKey(key_of(run_id, rendezvous::signs_key(rank.node, rank.rank_on_node)));
+}
+
+// The entry's value, or "none". A get would wait for a key that does not exist. A compareSet with a value that no key
+// has returns the stored value, or the given value if the key does not exist.
+std::string value_of(c10d::Store& store, const std::string& key) {
+  const std::vector<uint8_t> probe = stored("none");
+  const std::vector<uint8_t> found = store.compareSet(key, probe, probe);
+  return {found.begin(), found.end()};
 }
 
 int64_t add_start(c10d::Store& store, const std::string& run_id) {
@@ -31,8 +49,12 @@ void announce_ended_rank(c10d::Store& store, const std::string& run_id, int64_t 
   store.set(key_of(run_id, rendezvous::kEndedRank), stored(std::to_string(rank)));
 }
 
-bool has_ended_rank(c10d::Store& store, const std::string& run_id) {
-  return store.check({key_of(run_id, rendezvous::kEndedRank)});
+std::optional<int64_t> ended_rank(c10d::Store& store, const std::string& run_id) {
+  return parse_starts(value_of(store, key_of(run_id, rendezvous::kEndedRank)));
+}
+
+void forget_ended_rank(c10d::Store& store, const std::string& run_id) {
+  store.deleteKey(key_of(run_id, rendezvous::kEndedRank));
 }
 
 void set_starts(c10d::Store& store, const std::string& run_id, int64_t starts) {
@@ -57,21 +79,36 @@ bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id) {
 
 void announce_loss(c10d::Store& store, const std::string& run_id) { add_start(store, run_id); }
 
-int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank) {
+bool is_ready(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node) {
+  if (!can_regroup(store, run_id)) {
+    return false;
+  }
+  if (store.get_to_str(key_of(run_id, rendezvous::kRegroups)) != rendezvous::kWhenReady) {
+    return true;
+  }
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < node.ranks; ++rank) {
+    keys.push_back(ready_key(run_id, {.node = node.node, .rank_on_node = rank}));
+  }
+  return store.check(keys);
+}
+
+void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node) {
+  for (int64_t rank = 0; rank < node.ranks; ++rank) {
+    forget(store, run_id, {.node = node.node, .rank_on_node = rank});
+  }
+}
+
+int64_t announce_start(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
   const int64_t starts = add_start(store, run_id);
-  store.deleteKey(silent_key(run_id, rank));
-  store.deleteKey(key_of(run_id, rendezvous::signs_key(rank.node, rank.rank_on_node)));
+  forget(store, run_id, rank);
   return starts;
 }
 
-// A get would wait for a key that does not exist. A compareSet with a value that no key has returns the stored value,
-// or the given value if the key does not exist.
-SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<NumberedRank>& ranks) {
-  const std::vector<uint8_t> probe = stored("none");
+SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<RankOfNode>& ranks) {
   SilentRanks silent;
-  for (const NumberedRank& rank : ranks) {
-    const std::vector<uint8_t> found = store.compareSet(silent_key(run_id, rank), probe, probe);
-    if (const auto starts = parse_starts({reinterpret_cast<const char*>(found.data()), found.size()})) {
+  for (const RankOfNode& rank : ranks) {
+    if (const auto starts = parse_starts(value_of(store, silent_key(run_id, rank)))) {
       silent[rank] = *starts;
     }
   }

@@ -19,24 +19,18 @@ namespace narrowcast::launcher {
 // Announces that `rank` has ended, to ranks that would wait for it.
 void announce_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
 
-// Whether that was announced of a rank of this round.
-bool has_ended_rank(c10d::Store& store, const std::string& run_id);
+// The rank of this round of which that was announced last. Empty: none, or the entry is not a number.
+std::optional<int64_t> ended_rank(c10d::Store& store, const std::string& run_id);
 
-// A rank, as it is numbered since the members' last change (Decision::changes).
-struct NumberedRank {
-  int64_t rank = 0;
-  int64_t changes = 0;
-  // The same rank for its process, as long as its node stays: rendezvous::signs_key.
-  int64_t node = 0;
-  int64_t rank_on_node = 0;
+// Takes that back.
+void forget_ended_rank(c10d::Store& store, const std::string& run_id);
 
-  auto operator<=>(const NumberedRank&) const = default;
-};
+using rendezvous::RankOfNode;
 
 // Announces that a process is about to take the place of `rank`. Returns the number of such processes and of losses of
-// nodes in this round. Earlier reports that the rank is silent, and heartbeats of its last process, are removed. Throws
-// CorruptInputError if the store has a number that no launcher writes.
-int64_t announce_start(c10d::Store& store, const std::string& run_id, const NumberedRank& rank);
+// nodes in this round. The keys of its last process are removed. Throws CorruptInputError if the store has a number
+// that no launcher writes.
+int64_t announce_start(c10d::Store& store, const std::string& run_id, const RankOfNode& rank);
 
 // Sets the number of starts that a store of a host that took over begins with.
 void set_starts(c10d::Store& store, const std::string& run_id, int64_t starts);
@@ -53,15 +47,22 @@ bool can_regroup(c10d::Store& store, const std::string& run_id);
 // Whether a rank has told before that it cannot take in newcomers while no node is lost.
 bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id);
 
+// Whether all ranks of that node have come to meet the others. Ranks that do not tell it count as ready once ranks can
+// form a new group.
+bool is_ready(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node);
+
+// Removes the keys of the ranks of a node that is gone.
+void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node);
+
 // Announces that ranks of a lost node may be waited for in vain. The new places must have been announced.
 void announce_loss(c10d::Store& store, const std::string& run_id);
 
 // Ranks that other ranks have found silent. The value is the number of announced starts when those ranks formed their
 // group: the report is about a process that was started no later.
-using SilentRanks = std::map<NumberedRank, int64_t>;
+using SilentRanks = std::map<RankOfNode, int64_t>;
 
 // Returns which of `ranks` are reported. Entries with another content are ignored. Never waits for a key.
-SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<NumberedRank>& ranks);
+SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<RankOfNode>& ranks);
 
 // Parses the number in a report about a silent rank; empty if it is not a number from 0 up.
 std::optional<int64_t> parse_starts(std::string_view text);

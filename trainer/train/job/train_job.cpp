@@ -390,6 +390,7 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
   }
   training::use_device(device);
   if (!recovers) {
+    check_begins_together(context.env, "verify_gradients");
     const ProcessGroupScope scope(context.env, group);
     return scope.run([&] { return run_in_group({job, inputs, plan, scope.group(), context}); });
   }

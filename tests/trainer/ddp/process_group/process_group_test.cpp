@@ -116,7 +116,7 @@ TEST_F(ChangingNodesTest, ARankThatDoesNotComeInTimeIsReplaced) {
     });
   };
   auto waits = join(0);
-  launcher_.wait({"narrowcast/run/silent/0/1"}, testing::kPatience);
+  launcher_.wait({"narrowcast/run/silent/2/0"}, testing::kPatience);
   launcher_.add("narrowcast/run/starts", 1);
   auto replaces = join(1);
   EXPECT_EQ(waits.get(), 2);
@@ -128,6 +128,7 @@ TEST_F(ChangingNodesTest, NewcomersBreakNothing) {
     barrier(scope.group(), "until no rank connects any more");
     if (scope.env().rank == 0) {
       set_places("1 1:1,2:1,3:1");
+      launcher_.set("narrowcast/run/ready/3/0", std::vector<uint8_t>{'1'});
     }
     while (!has_newcomers(scope)) std::this_thread::yield();
     EXPECT_TRUE(launcher_.check({"narrowcast/run/regroups"})) << "somebody asks";

@@ -26,10 +26,12 @@ class SilenceOfOthersTest : public ::testing::Test {
   std::vector<int64_t> look(const std::set<int64_t>& still) {
     for (auto& [rank, count] : signs_) count += still.contains(rank) ? 0 : 1;
     asked_.clear();
-    return others_.look([&](int64_t rank) {
-      asked_.push_back(rank);
-      return signs_.at(rank);
-    });
+    return others_.look(
+        [&](int64_t rank) {
+          asked_.push_back(rank);
+          return signs_.at(rank);
+        },
+        [&](int64_t rank) { return !blind_.contains(rank); });
   }
   std::vector<int64_t> look_often(int64_t looks, const std::set<int64_t>& still) {
     std::vector<int64_t> silent;
@@ -38,6 +40,7 @@ class SilenceOfOthersTest : public ::testing::Test {
   }
 
   std::map<int64_t, int64_t> signs_ = {{1, 7}, {2, 7}, {3, 7}};
+  std::set<int64_t> blind_;  // these do not look at others yet
   std::vector<int64_t> asked_;
   SilenceOfOthers others_{{.rank = 0, .world_size = 4, .look_every = 1s, .silence = 5s}};
 };
@@ -56,6 +59,18 @@ TEST_F(SilenceOfOthersTest, NamesARankBehindAnotherOne) {
   EXPECT_THAT(asked_, ElementsAre(1, 2, 3));
 }
 
+// It lives, but still reads its data.
+TEST_F(SilenceOfOthersTest, NamesARankBehindOneThatDoesNotLookYet) {
+  blind_ = {1};
+  EXPECT_THAT(look({2}), IsEmpty());
+  EXPECT_THAT(look_often(4, {2}), IsEmpty());
+  EXPECT_THAT(look({2}), ElementsAre(2));
+  EXPECT_THAT(asked_, ElementsAre(1, 2, 3));
+  blind_.clear();
+  EXPECT_THAT(look({2}), IsEmpty()) << "rank 1 looks at it";
+  EXPECT_THAT(asked_, ElementsAre(1));
+}
+
 TEST_F(SilenceOfOthersTest, LooksAtFewRanksWhileAllLive) {
   look_often(10, {});
   EXPECT_THAT(asked_, ElementsAre(1));
@@ -72,12 +87,13 @@ TEST_F(SilenceOfOthersTest, ARankWithoutHeartbeatsHasNotBegun) {
 
 TEST_F(SilenceOfOthersTest, APauseOfTheRankItselfBlamesNobody) {
   SilenceOfOthers impatient{{.rank = 0, .world_size = 2, .look_every = 1h, .silence = 1s}};
+  const auto all_look = [](int64_t /*rank*/) { return true; };
   int64_t named = 0;
   for (int64_t number = 0; number < 3; ++number) {
-    named += std::ssize(impatient.look([](int64_t) { return 7; }));
+    named += std::ssize(impatient.look([](int64_t) { return 7; }, all_look));
   }
   EXPECT_EQ(named, 0);
-  EXPECT_THAT(impatient.look([](int64_t) { return 7; }), ElementsAre(1));
+  EXPECT_THAT(impatient.look([](int64_t) { return 7; }, all_look), ElementsAre(1));
 }
 
 // Three nodes with a rank each, and a launcher's store.
@@ -99,17 +115,25 @@ TEST_F(LifeWatchTest, ReportsARankThatStandsStillBeforeTheRanksMeet) {
   store_->add(sign_of(2), 7);
   wait_for(sign_of(3));
   const LifeWatch watch(job_of_rank_0(), 1s, 20ms);
-  wait_for(testing::job_key(silent_key(0, 1)));
-  EXPECT_EQ(store_->get_to_str(testing::job_key(silent_key(0, 1))), "0") << "for processes that started before";
-  EXPECT_FALSE(store_->check({testing::job_key(silent_key(0, 2))}));
+  wait_for(testing::job_key(silent_key(2, 0)));
+  EXPECT_EQ(store_->get_to_str(testing::job_key(silent_key(2, 0))), "0") << "for processes that started before";
+  EXPECT_FALSE(store_->check({testing::job_key(silent_key(3, 0))}));
 }
 
 TEST_F(LifeWatchTest, ReportsARankBehindAnother) {
   store_->add(sign_of(2), 7);
   store_->add(sign_of(3), 7);
   const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
-  wait_for(testing::job_key(silent_key(0, 1)));
-  wait_for(testing::job_key(silent_key(0, 2)));
+  wait_for(testing::job_key(silent_key(2, 0)));
+  wait_for(testing::job_key(silent_key(3, 0)));
+}
+
+TEST_F(LifeWatchTest, ReportsARankBehindOneThatDoesNotWatchYet) {
+  const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+  wait_for(sign_of(2));
+  store_->add(sign_of(3), 7);
+  const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
+  wait_for(testing::job_key(silent_key(3, 0)));
 }
 
 }  // namespace

@@ -211,8 +211,8 @@ TEST_F(RecoveringStoreTest, ARankTakesItsPresentPlace) {
   EXPECT_EQ(now.env().world_size, 2);
   now.join();
   other.get();
-  now.report_silent(0);
-  EXPECT_TRUE(launcher_.check({"narrowcast/run/silent/1/0"})) << "by the present number";
+  now.report_silent(1);
+  EXPECT_TRUE(launcher_.check({"narrowcast/run/silent/3/0"})) << "by its node, whose number stays";
   EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { JobStore(env_on(2, 1), options()); }),
               HasSubstr("its node is no longer one of the job's nodes"));
 }
@@ -246,9 +246,35 @@ TEST_F(RecoveringStoreTest, TellsLossesFromNewcomers) {
   store.end_joining();
   EXPECT_EQ(store.change(), Change::kNone);
   set_places("1 1:1,2:1");
-  EXPECT_EQ(store.change(), Change::kNewcomer);
+  JobStore newcomer(env_on(2, 1), options(200ms));
+  EXPECT_EQ(store.change(), Change::kComing) << "it reads its data";
+  EXPECT_THROW(newcomer.join(), c10::DistBackendError);
+  EXPECT_EQ(store.change(), Change::kNewcomer) << "it waits for the others";
+  EXPECT_EQ(newcomer.change(), Change::kNone);
   replace_a_process();
   EXPECT_EQ(store.change(), Change::kLoss);
+}
+
+TEST_F(RecoveringStoreTest, ANodeIsNoNewcomerBeforeAllItsRanksAreReady) {
+  using Change = JobStore::Change;
+  set_places("0 1:1");
+  const JobStore store(env_on(1, 0), options());
+  set_places("1 1:1,2:2,3:1");
+  for (const char* const ready : {"ready/2/0", "ready/3/0", "ready/1/0"}) {
+    launcher_.set(std::string("narrowcast/run/") + ready, std::vector<uint8_t>{'1'});
+    EXPECT_EQ(store.change(), Change::kComing) << ready;
+  }
+  launcher_.set("narrowcast/run/ready/2/1", std::vector<uint8_t>{'1'});
+  EXPECT_EQ(store.change(), Change::kNewcomer);
+}
+
+// Its ranks never met the others.
+TEST_F(RecoveringStoreTest, ANewcomerThatHasFailedChangesNothingForRanksThatWork) {
+  set_places("0 1:1");
+  JobStore store(env_on(1, 0), options());
+  set_places("2 1:1");
+  EXPECT_EQ(store.change(), JobStore::Change::kComing);
+  EXPECT_TRUE(store.have_changed(0ms)) << "all ranks that meet must know the same changes";
 }
 
 TEST_F(RecoveringStoreTest, ReportsASilentRankWithTheStartsThatItKnows) {

@@ -109,12 +109,14 @@ TEST_F(CoordinatorInPlaceTest, ANewcomerWithOtherFlagsEndsAlone) {
   after(600);
   comes("c", 0);
   EXPECT_EQ(after(100).members.back().ticket, 3);
+  view(3).ready = true;
   reports(3, NodeReport::End::kFailed, program::kWrongUse);
   view(3).report->report.failure->is_final = true;
   view(3).report->report.failure->message = "seed: this new process has 2";
   after(100);
   EXPECT_EQ(decision().phase, Phase::kRunning);
   EXPECT_EQ(decision().changes, 3);
+  EXPECT_EQ(decision().losses, 2);
   EXPECT_EQ(decision().members.size(), 1U);
   EXPECT_EQ(decision().change, "node 1 (c) was removed: its ranks do not fit the others");
   EXPECT_EQ(decision().evicted.at(3).code, program::kWrongUse);
@@ -153,6 +155,7 @@ TEST_F(CoordinatorInPlaceTest, WrongUseOfANodeThatJoinedBeforeTheLastChangeEndsT
   runs_in_place();
   comes("b", 0);
   after(100);
+  view(2).ready = true;
   comes("c", 0);
   after(100);
   ASSERT_EQ(after(100).changes, 2);

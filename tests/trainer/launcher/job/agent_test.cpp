@@ -31,11 +31,11 @@ class FakeRendezvous : public Rendezvous {
     return next == script_.begin() ? Directive{} : std::prev(next)->second;
   }
   void rank_succeeded(int64_t rank) override { succeeded.push_back(rank); }
-  void announce_start(const NumberedRank& rank) override { started.push_back(rank.rank); }
-  std::optional<int64_t> announced_start(const NumberedRank& /*rank*/) override {
+  void announce_start(const RankOfNode& rank) override { started.push_back(rank.rank_on_node); }
+  std::optional<int64_t> announced_start(const RankOfNode& /*rank*/) override {
     return runner_.now() >= announced_at ? std::optional<int64_t>(std::ssize(started)) : std::nullopt;
   }
-  SilentRanks silent_ranks(const std::set<NumberedRank>& /*ranks*/) override { return silent; }
+  SilentRanks silent_ranks(const std::set<RankOfNode>& /*ranks*/) override { return silent; }
   void report(const NodeReport& report) override { reports.push_back(report); }
   bool may_leave() override { return runner_.now() >= may_leave_at; }
 

@@ -9,6 +9,7 @@
 #include "tests/support/loopback_socket.h"
 #include "tests/support/patience.h"
 #include "trainer/base/network/tcp_store.h"
+#include "trainer/launcher/store/store_member.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -189,8 +190,8 @@ TEST(JobRendezvous, ReadsWhichRanksAreSilent) {
   const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::silent_key(0, 1);
   store->set(key, std::vector<uint8_t>{'4'});
   store->wait({key}, testing::kPatience);
-  EXPECT_EQ(job.get().silent_ranks({{0}, {1}}), (SilentRanks{{{1}, 4}}));
-  EXPECT_EQ(job.get().silent_ranks({{0}}), SilentRanks());
+  EXPECT_EQ(job.get().silent_ranks({RankOfNode{0, 0}, RankOfNode{0, 1}}), (SilentRanks{{{0, 1}, 4}}));
+  EXPECT_EQ(job.get().silent_ranks({RankOfNode{0, 0}}), SilentRanks());
 }
 
 TEST(JobRendezvous, RefusesAPortInUse) {
@@ -198,6 +199,24 @@ TEST(JobRendezvous, RefusesAPortInUse) {
   const GroupRequest request{.nodes = {.least = 2, .most = 2}, .endpoint = {.host = "127.0.0.1", .port = other.port()}};
   EXPECT_EQ(testing::error_message<c10::ValueError>([&] { open_job(request); }),
             "--master_port=" + std::to_string(other.port()) + ": cannot be used: Address already in use");
+}
+
+// Otherwise only the second one would end, and the first one wait for it.
+TEST(JobRendezvous, TwoHostsWithDifferentBackendsDisagree) {
+  GroupRequest request = two_elastic_nodes();
+  JobRendezvous first = open_job(request);
+  StoreMember look(network::reach_tcp_store("127.0.0.1", request.endpoint.port, testing::kPatience));
+  while (look.backend().empty()) {
+    std::this_thread::yield();
+  }
+  request.backend = kStaticBackend;
+  JobRendezvous second = open_job(request);
+  for (JobRendezvous* const job : {&first, &second}) {
+    wait_for(job->get(), Directive::Kind::kOver);
+    const GroupEnd end = *job->get().directive().end;
+    EXPECT_EQ(end.exit_code(), 2);
+    EXPECT_EQ(end.text.find("launchers disagree: --rdzv_backend is c10d on "), 0U) << end.text;
+  }
 }
 
 TEST(JobRendezvous, NamesTheFlagOfAnAddressThatIsNotItsOwn) {

@@ -42,19 +42,16 @@ TEST(RecoversInPlace, ByDefaultOnlyOurTrainer) {
   EXPECT_FALSE(recovers_in_place(Recovery::kAuto, 0, own / "narrowcast-train", own.path()));
 }
 
-// A group whose announcements arrive when the test says so.
+// A group whose announcements arrive at a time that the test chooses.
 class FakeGroup : public Rendezvous {
  public:
   Directive directive() override { return {.kind = kind}; }
   void rank_succeeded(int64_t /*rank*/) override {}
-  void announce_start(const NumberedRank& rank) override { announced.push_back(rank.rank); }
-  std::optional<int64_t> announced_start(const NumberedRank& rank) override {
-    return announced.empty() || announced.back() != rank.rank ? std::nullopt : starts;
+  void announce_start(const RankOfNode& rank) override { announced.push_back(rank.rank_on_node); }
+  std::optional<int64_t> announced_start(const RankOfNode& rank) override {
+    return announced.empty() || announced.back() != rank.rank_on_node ? std::nullopt : starts;
   }
-  SilentRanks silent_ranks(const std::set<NumberedRank>& ranks) override {
-    asked = ranks;
-    return silent;
-  }
+  SilentRanks silent_ranks(const std::set<RankOfNode>& /*ranks*/) override { return silent; }
   void report(const NodeReport& /*report*/) override {}
   bool may_leave() override { return true; }
 
@@ -62,7 +59,6 @@ class FakeGroup : public Rendezvous {
   std::vector<int64_t> announced;
   std::optional<int64_t> starts;
   SilentRanks silent;
-  std::set<NumberedRank> asked;
 };
 
 class InPlaceRecoveryTest : public ::testing::Test {
@@ -93,15 +89,15 @@ class InPlaceRecoveryTest : public ::testing::Test {
   }
 
   bool is_final = false;
-  int64_t first_rank = 6;  // of the node
-  int64_t changes = 0;
+  int64_t first_rank = 0;  // of the node
   Clock::time_point now;
   FakeGroup group;
   std::vector<std::string> told;
   InPlaceRecovery recovery{
       group,
       {.max_restarts = 2,
-       .present = [this](int64_t rank) { return NumberedRank{.rank = rank - 6 + first_rank, .changes = changes}; },
+       .present = [this](int64_t rank) { return rank + first_rank; },
+       .place = [](int64_t rank) { return RankOfNode{.node = 5, .rank_on_node = rank}; },
        .record = [this](const WorkerFailure& failure) { return record_of(failure); },
        .command = [](int64_t rank,
                      int64_t number) { return WorkerCommand{.rank = rank, .arguments = {std::to_string(number)}}; },
@@ -189,52 +185,31 @@ TEST_F(InPlaceRecoveryTest, LeavesTheRestToTheGroup) {
 
 TEST_F(InPlaceRecoveryTest, FindsEachHangingProcessOnce) {
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
-  group.silent = {{{1}, 0}};
+  group.silent = {{{5, 1}, 0}};
   EXPECT_THAT(recovery.hanging({0, 1}), ElementsAre(1));
   EXPECT_THAT(told, ElementsAre("rank 1 is silent for other ranks: it gets SIGQUIT, and SIGKILL after 1 s"));
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
   EXPECT_THAT(recovery.hanging({0}), IsEmpty());
 }
 
-TEST_F(InPlaceRecoveryTest, KnowsRanksByTheirPresentNumbers) {
-  first_rank = 4;  // A node before this one was lost: ranks 6 and 7 are 4 and 5 now.
-  changes = 1;
-  group.silent = {{{6}, 0}, {{5, 1}, 0}};
-  EXPECT_THAT(recovery.hanging({6, 7}), ElementsAre(7));
-  EXPECT_THAT(told, ElementsAre(HasSubstr("rank 5 is silent")));
-  changes = 3;
-  first_rank = 2;
-  group.silent = {{{4, 1}, 0}};
-  EXPECT_THAT(recovery.hanging({6, 7}), ElementsAre(6)) << "others are still in the group before the change";
-  changes = 1;
+TEST_F(InPlaceRecoveryTest, TellsOfRanksByTheirPresentNumbers) {
   first_rank = 4;
-  EXPECT_TRUE(replaces(7, kBySigkill));
-  EXPECT_THAT(group.announced, ElementsAre(5));
-  changes = 2;  // Before the start was announced.
-  starts(7, 1);
-}
-
-// Each number is a request to the store, ten times a second.
-TEST_F(InPlaceRecoveryTest, ForgetsNumbersOfEarlierChanges) {
-  for (changes = 0; changes < 100; ++changes) {
-    recovery.hanging({6, 7});
-    EXPECT_TRUE(group.asked.contains({.rank = 7, .changes = changes}));
-    EXPECT_EQ(group.asked.contains({.rank = 7, .changes = changes - 1}), changes > 0);
-    EXPECT_LE(group.asked.size(), 2 * 4U);
-  }
+  group.silent = {{{4, 0}, 0}, {{5, 1}, 0}};
+  EXPECT_THAT(recovery.hanging({0, 1}), ElementsAre(1));
+  EXPECT_THAT(told, ElementsAre(HasSubstr("rank 5 is silent")));
 }
 
 TEST_F(InPlaceRecoveryTest, IgnoresReportsAboutAnEarlierProcess) {
   EXPECT_TRUE(replaces(1, kBySigkill));
   starts(1, 3);
-  group.silent = {{{1}, 2}};
+  group.silent = {{{5, 1}, 2}};
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
-  group.silent = {{{1}, 3}};
+  group.silent = {{{5, 1}, 3}};
   EXPECT_THAT(recovery.hanging({0, 1}), ElementsAre(1));
   EXPECT_TRUE(replaces(1, kBySigkill));
   starts(1, 4);
   EXPECT_THAT(recovery.hanging({0, 1}), IsEmpty());
-  group.silent = {{{1}, 4}};
+  group.silent = {{{5, 1}, 4}};
   EXPECT_THAT(recovery.hanging({0, 1}), ElementsAre(1)) << "the next process, too";
 }
 

@@ -139,14 +139,14 @@ class SealedSuccessionTest : public SuccessionTest, public ::testing::WithParamI
 
 TEST_P(SealedSuccessionTest, AnotherLauncherServesTheStore) {
   begin();
-  const NumberedRank own = {.rank = 2, .changes = 2};
+  const RankOfNode own = {.node = 3, .rank_on_node = 0};
   launchers.at(2)->announce_start(own);
   while (launchers.at(2)->announced_start(own) != 1) {
     std::this_thread::yield();
   }
   const int64_t port = standbys.at(1)->socket.port();
   lose(0);
-  const NumberedRank late = {.rank = 3, .changes = 2};
+  const RankOfNode late = {.node = 3, .rank_on_node = 1};
   launchers.at(2)->announce_start(late);  // To a store that is gone.
   const Round first = until(1, has_changed(1)).round;
   const Round second = until(2, has_changed(1)).round;

@@ -3,8 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,12 +106,12 @@ TEST_F(StoreLinkTest, AnnouncesStarts) {
   wait_for(other, phase_is(Phase::kRunning));
   wait_for(host, phase_is(Phase::kRunning));
   other.announce_start({1});
-  wait_for(other, [](const LinkState& state) { return state.starts == std::map<NumberedRank, int64_t>{{{1}, 1}}; });
+  wait_for(other, [](const LinkState& state) { return state.starts == std::map<RankOfNode, int64_t>{{{1}, 1}}; });
   host.announce_start({0});
-  wait_for(host, [](const LinkState& state) { return state.starts == std::map<NumberedRank, int64_t>{{{0}, 2}}; });
+  wait_for(host, [](const LinkState& state) { return state.starts == std::map<RankOfNode, int64_t>{{{0}, 2}}; });
   other.announce_start({1});
   EXPECT_FALSE(other.state().starts.contains({1}) && other.state().starts.at({1}) == 1) << "the last one counts";
-  wait_for(other, [](const LinkState& state) { return state.starts == std::map<NumberedRank, int64_t>{{{1}, 3}}; });
+  wait_for(other, [](const LinkState& state) { return state.starts == std::map<RankOfNode, int64_t>{{{1}, 3}}; });
   const std::string key = rendezvous::job_prefix("made-up") + "/" + rendezvous::kStarts;
   EXPECT_EQ(store->store()->get_to_str(key), "3");
 }
@@ -115,7 +121,7 @@ TEST_F(StoreLinkTest, ReadsWhichRanksAreSilent) {
   StoreLink other(options(1));
   wait_for(other, phase_is(Phase::kRunning));
   const auto report = [&](int64_t rank) {
-    store->store()->set(rendezvous::job_prefix("made-up") + "/" + rendezvous::silent_key(0, rank), {'0'});
+    store->store()->set(rendezvous::job_prefix("made-up") + "/" + rendezvous::silent_key(rank, 0), {'0'});
   };
   report(0);
   report(1);
@@ -125,6 +131,71 @@ TEST_F(StoreLinkTest, ReadsWhichRanksAreSilent) {
   wait_for(other, [](const LinkState& state) { return state.silent == SilentRanks{{{1}, 0}, {{2}, 0}}; });
   other.watch({});
   EXPECT_EQ(other.state().silent, SilentRanks()) << "at once: the next round must not see them";
+}
+
+// The connections of this process to a port of 127.0.0.1.
+std::set<int> connections_to(int64_t port) {
+  std::set<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    sockaddr_in peer{};
+    socklen_t size = sizeof(peer);
+    if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && ntohs(peer.sin_port) == port) {
+      found.insert(descriptor);
+    }
+  }
+  return found;
+}
+
+class BrokenConnectionTest : public StoreLinkTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  LinkOptions options_of(int64_t node_rank) {
+    LinkOptions wanted = options(node_rank);
+    if (GetParam()) {
+      wanted.seal.secret = testing::secret_of("0123456789abcdef0123456789abcdef");
+    }
+    return wanted;
+  }
+};
+
+TEST_P(BrokenConnectionTest, ToAHostThatLivesIsMadeAnew) {
+  StoreLink host(options_of(0));
+  const std::set<int> of_host = connections_to(socket->port());
+  StoreLink other(options_of(1));
+  wait_for(other, phase_is(Phase::kRunning));
+  wait_for(host, phase_is(Phase::kRunning));
+  for (int64_t time = 1; time <= 3; ++time) {
+    for (const int descriptor : connections_to(socket->port())) {
+      if (!of_host.contains(descriptor)) {
+        ::shutdown(descriptor, SHUT_RDWR);
+      }
+    }
+    other.announce_start({.node = 2});
+    const LinkState state = wait_for(other, [&](const LinkState& now) { return now.starts.contains({.node = 2}); });
+    EXPECT_GE(state.starts.at({.node = 2}), time);
+  }
+  const int64_t answers = other.state().answers;
+  wait_for(other, [&](const LinkState& now) { return now.answers > answers; });
+  host.report({.round = 0, .report = {}});
+  other.report({.round = 0, .report = {}});
+  wait_for(other, phase_is(Phase::kOver));
+}
+
+INSTANTIATE_TEST_SUITE_P(WithASecret, BrokenConnectionTest, ::testing::Bool());
+
+TEST_F(StoreLinkTest, AHostThatHasEndedIsNotWaitedFor) {
+  std::optional<StoreLink> host(options(0));
+  LinkOptions wanted = options(1);
+  const StoreLink other(wanted);
+  wait_for(other, phase_is(Phase::kRunning));
+  const Clock::time_point begin = Clock::now();
+  host.reset();
+  store.reset();
+  socket.reset();
+  const Clock::time_point deadline = begin + testing::kPatience;
+  while (!is_broken(other.state()) && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(other.state().broken, "the launcher that served it has ended or was killed");
+  EXPECT_LT(Clock::now() - begin, wanted.rendezvous.silence() / 2) << "it is known at once";
 }
 
 TEST_F(StoreLinkTest, SaysWhyAHostCannotBeReached) {

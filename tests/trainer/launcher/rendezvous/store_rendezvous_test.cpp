@@ -125,6 +125,7 @@ TEST_F(StoreRendezvousTest, NoticesThatTheHostIsGone) {
   wait_for(other, Kind::kRun);
   host.reset();
   store.reset();
+  socket.reset();
   const Directive directive = wait_for(other, Kind::kOver);
   EXPECT_THAT(directive.end->text, HasSubstr("the launcher that served it has ended or was killed"));
   EXPECT_EQ(directive.end->exit_code(), program::kPeerFailed);

@@ -112,6 +112,61 @@ TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
   EXPECT_EQ(entry(rendezvous::kStarts), "1");
 }
 
+// Nodes that join, whose ranks fail while they start; and nodes that work with the others, and are lost.
+TEST(StoreProtocolInPlaceTest, NodesThatComeAndGoLeaveNothing) {
+  constexpr int64_t kNodes = 1'000;
+  const auto describe = [](const std::string& host) {
+    return NodeDescription{
+        .host = host,
+        .pid = 7,
+        .nproc = 2,
+        .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 2, .max_restarts = 1, .in_place = true}};
+  };
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  const std::string job = rendezvous::job_prefix("made-up") + "/";
+  StoreHost host(
+      store, Coordinator(describe("a"), {.last_call = milliseconds(0), .silence = milliseconds(10)}, "made-up"), [] {});
+  StoreMember own(store);
+  own.join_as_host(describe("a"));
+  int64_t time = 0;
+  const auto step = [&] {
+    own.beat();
+    host.step(Clock::time_point(milliseconds(time += 6)));
+  };
+  step();
+  store->set(job + rendezvous::kRegroups, std::string(rendezvous::kWhenReady));
+  const std::vector<uint8_t> one = {'1'};
+  FailureRecord failure;
+  failure.ending = {.exit_code = 7};
+  failure.last_lines = {std::string(kLongestText, 'x')};
+  int64_t keys = 0;
+  for (int64_t node = 0; node < kNodes; ++node) {
+    StoreMember newcomer(store);
+    newcomer.join(describe("b"));
+    step();
+    ASSERT_EQ(host.decision().members.size(), 2U) << node;
+    for (const int64_t rank : {0, 1}) {
+      store->add(job + rendezvous::signs_key(newcomer.ticket(), rank), 1);
+    }
+    if (node % 2 == 0) {
+      newcomer.report({.round = 0, .report = {.end = NodeReport::End::kFailed, .failure = failure}});
+      step();
+      newcomer.leave();
+    } else {
+      store->set(job + rendezvous::ready_key(newcomer.ticket(), 0), one);
+      store->set(job + rendezvous::ready_key(newcomer.ticket(), 1), one);
+      step();
+      step();
+    }
+    step();
+    ASSERT_EQ(host.decision().members.size(), 1U) << node;
+    keys = node == 1 ? store->getNumKeys() : keys;
+  }
+  EXPECT_EQ(store->getNumKeys(), keys);
+  EXPECT_EQ(host.known_nodes(), 1);
+  EXPECT_EQ(host.decision().losses, kNodes / 2) << "those that were ready";
+}
+
 TEST_F(StoreProtocolTest, CarriesReportsAndTheEnd) {
   own.join(describe("a", 0));
   other.join(describe("b", 1));

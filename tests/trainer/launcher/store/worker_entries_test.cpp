@@ -36,6 +36,10 @@ TEST_F(WorkerEntriesTest, TellsRanksWhoHasEnded) {
   announce_ended_rank(store, "job7", 3);
   seen_by_ranks.wait({rendezvous::kEndedRank}, testing::kPatience);
   EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), entry("3"));
+  EXPECT_EQ(ended_rank(store, "job7"), 3);
+  forget_ended_rank(store, "job7");
+  EXPECT_FALSE(ended_rank(store, "job7"));
+  announce_ended_rank(store, "job7", 3);
   hosted.forget_workers();
   EXPECT_FALSE(seen_by_ranks.check({rendezvous::kEndedRank}));
 }
@@ -66,8 +70,8 @@ TEST_F(WorkerEntriesTest, TellsRanksTheirPlaces) {
 }
 
 TEST_F(WorkerEntriesTest, ReadsReportsAboutSilentRanks) {
-  const auto set = [&](const NumberedRank& rank, const std::string& starts) {
-    const std::string key = rendezvous::silent_key(rank.changes, rank.rank);
+  const auto set = [&](const RankOfNode& rank, const std::string& starts) {
+    const std::string key = rendezvous::silent_key(rank.node, rank.rank_on_node);
     seen_by_ranks.set(key, entry(starts));
     seen_by_ranks.wait({key}, testing::kPatience);
   };
@@ -78,29 +82,49 @@ TEST_F(WorkerEntriesTest, ReadsReportsAboutSilentRanks) {
   set({4}, "0");
   set({0, 1}, "0");
   EXPECT_THAT(read_silent_ranks(store, "job7", {{0}, {1}, {2}, {3}}),
-              UnorderedElementsAre(Pair(NumberedRank{1}, 0), Pair(NumberedRank{2}, 12)));
+              UnorderedElementsAre(Pair(RankOfNode{1}, 0), Pair(RankOfNode{2}, 12)));
   EXPECT_FALSE(seen_by_ranks.check({rendezvous::silent_key(0, 0)})) << "reading writes nothing";
-  EXPECT_THAT(read_silent_ranks(store, "job7", {{0, 1}, {1, 1}}), UnorderedElementsAre(Pair(NumberedRank{0, 1}, 0)))
-      << "after a change of the places";
+  EXPECT_THAT(read_silent_ranks(store, "job7", {{0, 1}, {1, 1}}), UnorderedElementsAre(Pair(RankOfNode{0, 1}, 0)))
+      << "the second rank of its node";
 }
 
 TEST_F(WorkerEntriesTest, AStartRemovesReportsAboutTheRank) {
   for (const int64_t rank : {1, 2}) {
-    seen_by_ranks.set(rendezvous::silent_key(0, rank), entry("0"));
-    seen_by_ranks.wait({rendezvous::silent_key(0, rank)}, testing::kPatience);
+    seen_by_ranks.set(rendezvous::silent_key(rank, 0), entry("0"));
+    seen_by_ranks.wait({rendezvous::silent_key(rank, 0)}, testing::kPatience);
   }
   announce_start(store, "job7", {1});
-  EXPECT_THAT(read_silent_ranks(store, "job7", {{1}, {2}}), UnorderedElementsAre(Pair(NumberedRank{2}, 0)));
+  EXPECT_THAT(read_silent_ranks(store, "job7", {{1}, {2}}), UnorderedElementsAre(Pair(RankOfNode{2}, 0)));
 }
 
-// Otherwise the new process would seem to stand still until it begins to live.
-TEST_F(WorkerEntriesTest, AStartRemovesTheHeartbeatsOfTheLastProcess) {
+// Otherwise the new process would seem to stand still, or to meet the others, before it begins to live.
+TEST_F(WorkerEntriesTest, AStartRemovesTheSignsOfTheLastProcess) {
   for (const int64_t rank_on_node : {1, 2}) {
     seen_by_ranks.add(rendezvous::signs_key(5, rank_on_node), 1);
+    seen_by_ranks.add(rendezvous::ready_key(5, rank_on_node), 1);
   }
-  announce_start(store, "job7", {.rank = 3, .changes = 4, .node = 5, .rank_on_node = 1});
+  announce_start(store, "job7", {.node = 5, .rank_on_node = 1});
   EXPECT_FALSE(seen_by_ranks.check({rendezvous::signs_key(5, 1)}));
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::ready_key(5, 1)}));
   EXPECT_TRUE(seen_by_ranks.check({rendezvous::signs_key(5, 2)}));
+  EXPECT_TRUE(seen_by_ranks.check({rendezvous::ready_key(5, 2)}));
+}
+
+TEST_F(WorkerEntriesTest, ANodeIsReadyWhenAllItsRanksAre) {
+  const rendezvous::NodeRanks node = {.node = 5, .ranks = 2};
+  EXPECT_FALSE(is_ready(store, "job7", node));
+  for (const char* const how : {"1", rendezvous::kWhenReady}) {
+    seen_by_ranks.set(rendezvous::kRegroups, entry(how));
+    seen_by_ranks.add("until the last entry is there", 1);
+    EXPECT_EQ(is_ready(store, "job7", node), how != rendezvous::kWhenReady) << "a program may not tell it";
+  }
+  seen_by_ranks.add(rendezvous::ready_key(5, 0), 1);
+  EXPECT_FALSE(is_ready(store, "job7", node));
+  seen_by_ranks.add(rendezvous::ready_key(5, 1), 1);
+  EXPECT_TRUE(is_ready(store, "job7", node));
+  forget_ranks(store, "job7", node);
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::ready_key(5, 0)}));
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::ready_key(5, 1)}));
 }
 
 TEST_F(WorkerEntriesTest, TellsRanksAfterWhichTimeANodeIsLost) {

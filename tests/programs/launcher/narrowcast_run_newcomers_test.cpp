@@ -1,0 +1,103 @@
+// Nodes that join a training whose ranks recover in place, while their own ranks start.
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <filesystem>
+#include <ostream>
+#include <string>
+
+#include "tests/programs/launcher/node_commands.h"
+#include "tests/programs/train_commands.h"
+#include "trainer/base/files/open_file.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class NarrowcastRunNewcomersTest : public NarrowcastRunNodesFixture {
+ protected:
+  // A launcher with one worker, which runs `script`. The first one is the host.
+  Words node(const std::string& script) const {
+    Words flags = quick();
+    flags.back() += ",last_call_timeout=0.3";
+    return launcher({"--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script,
+                    flags + Words{"--recovery=in_place", "--max_restarts=3"});
+  }
+
+  // As if all ranks were on one node: the store is at a loopback address.
+  static std::string trainer() {
+    return "export LOCAL_WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$RANK; exec " + std::string(kNarrowcastTrain);
+  }
+
+  // Runs a training that does not end by itself.
+  std::string train(const Words& more = {}) const {
+    std::string command = trainer();
+    for (const std::string& flag : Words{"--model=char_gpt", "--layers=1", "--heads=2", "--width=16", "--context=16"} +
+                                       Words{"--batch_size=8", "--steps=10000000", "--log_every=1", "--eval_every=0"} +
+                                       Words{"--hook=none", "--output_dir=" + folder / "out"} + text_elsewhere() +
+                                       more) {
+      command += " " + flag;
+    }
+    return command;
+  }
+
+  int steps() const {
+    const std::string metrics = folder / "out/metrics.jsonl";
+    return std::filesystem::exists(metrics) ? count_of("\"event\":\"step\"", files::read_file(metrics)) : 0;
+  }
+  void wait_for_steps(int more) const {
+    const int before = steps();
+    wait_until([&] { return steps() >= before + more; });
+  }
+};
+
+TEST_F(NarrowcastRunNewcomersTest, AreTakenInWhenTheirRanksAreReady) {
+  RunningProgram host(node(train()));
+  wait_for_steps(3);
+  RunningProgram newcomer(node("while [ ! -e " + folder / "go" + " ]; do sleep 0.05; done; " + train()));
+  host.wait_for_errors("joined: goes on with 2 ranks on 2 nodes");
+  wait_for_steps(20);
+  EXPECT_THAT(host.errors(), Not(HasSubstr("recovered: ")));
+  folder.write("go", "");
+  host.wait_for_errors("recovered: 2 ranks instead of 1");
+  wait_for_steps(3);
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+// A newcomer whose ranks cannot work with the others.
+struct Misfit {
+  std::string name;
+  std::string flag;
+  std::string error;
+};
+
+void PrintTo(const Misfit& value, std::ostream* out) { *out << value.name; }
+
+class NarrowcastRunMisfitsTest : public NarrowcastRunNewcomersTest, public ::testing::WithParamInterface<Misfit> {};
+
+TEST_P(NarrowcastRunMisfitsTest, EndAlone) {
+  RunningProgram host(node(train()));
+  wait_for_steps(3);
+  const std::string command = GetParam().flag.starts_with("--verify") ? trainer() : train();
+  const ProgramEnd ended = run_to_end(node(command + " " + GetParam().flag));
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.errors, HasSubstr("narrowcast-run: the others go on without this node: " + GetParam().error));
+  host.wait_for_errors("was removed: its ranks did not start: goes on with 1 rank");
+  wait_for_steps(20);
+  EXPECT_THAT(host.errors(), Not(HasSubstr("recovered: "))) << "no step was hurt";
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Misfits, NarrowcastRunMisfitsTest,
+    ::testing::Values(Misfit{"dry_run", "--dry_run", "its ranks ended with exit code 0 before they joined the others"},
+                      Misfit{"verification", "--verify_gradients", "verify_gradients: this node comes to a job"},
+                      Misfit{"wrong_flag", "--layers=0", "char_gpt: option layers must be in "}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace narrowcast::testing

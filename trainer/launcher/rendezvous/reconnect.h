@@ -1,0 +1,18 @@
+// Another connection of a launcher to a host that lives.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "trainer/launcher/store/hosted_store.h"
+
+namespace narrowcast::launcher {
+
+// A connection may break though its host lives, e.g. when a device between them forgets it. Returns another one. Null
+// if nobody listens there any more, if there is none after `patience`, or if `pauses` returns false: it waits for the
+// given time before an attempt. `broken` is a client of a TCPStore.
+StorePtr reconnect(const c10d::Store& broken, std::chrono::milliseconds patience,
+                   const std::function<bool(std::chrono::milliseconds)>& pauses);
+
+}  // namespace narrowcast::launcher
