@@ -56,6 +56,7 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
   for (const NodeView& newcomer : roster_.look(now, nodes)) {
     admit(newcomer);
   }
+  note_ready_newcomers();
   for (const auto& [ticket, node] : roster_.nodes()) {
     released(node);
     if (node.view.left && !is_member(ticket)) {
@@ -275,13 +276,13 @@ void Coordinator::look_at_newcomers() {
   }
 }
 
-// The ranks of a node that joined too late find that others have ended.
+// The ranks of a node that joined too late still start, or find that others have ended. Nobody waits for them.
 std::optional<NodeReport> Coordinator::report_of(const Member& member) const {
   std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
-  const bool came_too_late = is_ending_ && joined_.contains(member.ticket) && report &&
-                             report->end == NodeReport::End::kFailed &&
-                             (is_starting(member.ticket) || report->failure->ending.exit_code == program::kPeerFailed);
-  return came_too_late ? NodeReport{.end = NodeReport::End::kSucceeded} : report;
+  const bool found_no_others = is_ending_ && joined_.contains(member.ticket) && report &&
+                               report->end == NodeReport::End::kFailed &&
+                               report->failure->ending.exit_code == program::kPeerFailed;
+  return is_too_late(member.ticket) || found_no_others ? NodeReport{.end = NodeReport::End::kSucceeded} : report;
 }
 
 void Coordinator::look_at_members() {
@@ -293,7 +294,8 @@ void Coordinator::look_at_members() {
     }
     const auto report = report_of(member);
     all_succeeded = all_succeeded && report && report->end == NodeReport::End::kSucceeded;
-    if (roster_.is_lost(member.ticket) || (report && report->end != NodeReport::End::kSucceeded)) {
+    const bool is_lost = roster_.is_lost(member.ticket) && !is_too_late(member.ticket);
+    if (is_lost || (report && report->end != NodeReport::End::kSucceeded)) {
       decision_.phase = Decision::Phase::kStopping;
     }
   }

@@ -131,6 +131,9 @@ class Coordinator {
   void adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined);
   void note_newcomers(const std::vector<Member>& members);
   bool is_starting(int64_t ticket) const;
+  bool is_too_late(int64_t ticket) const { return is_ending_ && is_starting(ticket); }
+  void note_ready_newcomers();
+  bool newcomers_meet_others() const { return ready_since_ && now_ - *ready_since_ < timeouts_.last_call; }
   std::string why_misfit(const Member& member) const;
   bool takes_newcomers() const;
   void turn_misfits_away();
@@ -169,9 +172,10 @@ class Coordinator {
   Newcomers newcomers_ = Newcomers::kJoin;
   bool is_ending_ = false;
   Quorum quorum_;
-  std::string store_;                       // Decision::store from the next change on
-  std::set<int64_t> joined_;                // newcomers()
-  std::set<int64_t> gone_;                  // members of the round that are gone
+  std::string store_;                             // Decision::store from the next change on
+  std::set<int64_t> joined_;                      // newcomers()
+  std::optional<Clock::time_point> ready_since_;  // when the ranks of one of them were ready
+  std::set<int64_t> gone_;                        // members of the round that are gone
   std::map<int64_t, std::string> misfits_;  // members that joined, and whose ranks do not work with the others: why
   std::string newcomer_;                    // the node for which the round is stopped
   std::set<int64_t> turned_away_;           // tickets of all launchers that were turned away

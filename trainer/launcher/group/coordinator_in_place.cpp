@@ -69,9 +69,22 @@ void Coordinator::end_minority() {
           program::kPeerFailed);
 }
 
-// Whether nodes may join although all members are there.
+void Coordinator::note_ready_newcomers() {
+  const bool one_is_ready = std::ranges::any_of(joined_, [this](int64_t ticket) {
+    const auto found = roster_.nodes().find(ticket);
+    return found != roster_.nodes().end() && present(found->second) && found->second.view.ready;
+  });
+  if (!one_is_ready) {
+    ready_since_.reset();
+  } else if (!ready_since_) {
+    ready_since_ = now_;
+  }
+}
+
+// Whether nodes may join although all members are there. While the ranks agree on the step after which they take in
+// newcomers that are ready, a further one would make these wait for its ranks.
 bool Coordinator::takes_newcomers() const {
-  return newcomers_ == Newcomers::kJoin || !changes_in_place() ||
+  return (newcomers_ == Newcomers::kJoin && !newcomers_meet_others()) || !changes_in_place() ||
          std::ranges::any_of(decision_.members,
                              [this](const Member& member) { return !present(roster_.nodes().at(member.ticket)); });
 }

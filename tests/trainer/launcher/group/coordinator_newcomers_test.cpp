@@ -50,6 +50,9 @@ TEST_F(CoordinatorNewcomersTest, ANewcomerThatIsLostWhileItsRanksStartIsNoLossFo
   comes("b", 0);
   ASSERT_EQ(after(100).members.size(), 2U);
   view(2).ready = true;
+  for (int i = 0; i < 5; ++i) {
+    after(500);
+  }
   const auto lose_a_newcomer = [&](bool is_ready) {
     const int64_t ticket = comes("c", 0);
     ASSERT_EQ(after(100).members.size(), 3U);
@@ -63,6 +66,38 @@ TEST_F(CoordinatorNewcomersTest, ANewcomerThatIsLostWhileItsRanksStartIsNoLossFo
   EXPECT_EQ(decision().losses, 0);
   lose_a_newcomer(true);
   EXPECT_EQ(decision().losses, 1);
+}
+
+// It does not hold up a job whose other ranks have ended, whatever becomes of it.
+TEST_F(CoordinatorNewcomersTest, AJobEndsWithoutANewcomerWhoseRanksStillStart) {
+  begin_alone(2);
+  runs_in_place();
+  const int64_t ticket = comes("b", 0);
+  ASSERT_EQ(after(100).members.size(), 2U);
+  coordinator->let_round_end();
+  dead.insert(ticket);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(after(500).phase, Phase::kRunning) << "the others still end";
+  }
+  reports(1, NodeReport::End::kSucceeded);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(end().cause, GroupEnd::Cause::kSucceeded);
+}
+
+// Else the one that is ready would wait until the ranks of the next one are.
+TEST_F(CoordinatorNewcomersTest, ANewcomerWaitsWhileRanksTakeInOneThatIsReady) {
+  begin_alone(3);
+  runs_in_place();
+  const int64_t first = comes("b", 0);
+  ASSERT_EQ(after(100).members.size(), 2U);
+  view(first).ready = true;
+  after(100);
+  comes("c", 0);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(after(500).members.size(), 2U);
+  }
+  after(500);
+  EXPECT_EQ(after(500).members.size(), 3U);
 }
 
 // All ranks would start again.
