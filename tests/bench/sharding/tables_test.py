@@ -25,6 +25,7 @@ class Formula(unittest.TestCase):
 
     def test_all_ranks_divide_the_moments(self):
         self.assertEqual([self.bytes_of(way, 2, 4) for way in ("zero", "all_fp32", "all_int8", "fsdp2")], [9, 9, 9.5, 2])
+        self.assertEqual([self.bytes_of(way, 2, 4) for way in ("all_fp32_copies", "all_int8_copies")], [10, 11])
 
     def test_without_views_buckets_hold_the_gradients_once_more(self):
         self.assertEqual([self.bytes_of(way, 1, 8, has_views=False) for way in ("ddp", "node", "fsdp2")], [20, 13, 2])

@@ -75,7 +75,7 @@ def _sharded(name, whole, split, shards, *flags, hook="none", within_nodes=False
 
 
 # The hook none averages as PyTorch's DistributedDataParallel does, and fp32 in the memory of a node. The owner of a
-# shard also holds its unrounded parameters, if parameters are rounded.
+# shard also holds its unrounded parameters, if parameters are rounded, and so does the rank with the shard's copy.
 WAYS = {way.name: way for way in (
     _sharded("off", 16, 0, "off"),
     _sharded("off_fp32", 16, 0, "off", hook="fp32"),
@@ -85,6 +85,8 @@ WAYS = {way.name: way for way in (
     _sharded("node_int8", 8, 8, "node", hook="int8", within_nodes=True),
     _sharded("all_fp32", 8, 8, "all", "--parameter_format=fp32", hook="fp32"),
     _sharded("all_int8", 8, 12, "all", "--parameter_format=int8_b128", hook="int8"),
+    _sharded("all_fp32_copies", 8, 16, "all", "--parameter_format=fp32", "--shard_copies=2", hook="fp32"),
+    _sharded("all_int8_copies", 8, 24, "all", "--parameter_format=int8_b128", "--shard_copies=2", hook="int8"),
     Way("ddp", 16, python="ddp"),
     Way("zero", 8, 8, python="zero"),
     Way("fsdp2", 0, 16, python="fsdp2"))}

@@ -77,13 +77,15 @@ TEST_P(NarrowcastRunShardsTest, TheModelHasTheBitsOfATrainingThatLostNoRank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shards, NarrowcastRunShardsTest,
-    ::testing::Values(LostShard{"node", "--shard_optimizer=node --node_size=2", ""},
-                      LostShard{"auto", "--shard_optimizer=auto --node_size=2", ""},
-                      LostShard{"shared", "--shard_optimizer=node --share_parameters --node_size=2", ""},
-                      LostShard{"one_node", "--shard_optimizer=node", kLostOnOneNode},
-                      LostShard{"shared_on_one_node", "--shard_optimizer=node --share_parameters", kLostOnOneNode},
-                      LostShard{"all", "--shard_optimizer=all --node_size=2",
-                                "the optimizer is sharded over all ranks"}),
+    ::testing::Values(
+        LostShard{"node", "--shard_optimizer=node --node_size=2", ""},
+        LostShard{"auto", "--shard_optimizer=auto --node_size=2", ""},
+        LostShard{"shared", "--shard_optimizer=node --share_parameters --node_size=2", ""},
+        LostShard{"one_node", "--shard_optimizer=node", kLostOnOneNode},
+        LostShard{"shared_on_one_node", "--shard_optimizer=node --share_parameters", kLostOnOneNode},
+        LostShard{"all", "--shard_optimizer=all --node_size=2", "the optimizer is sharded over all ranks"},
+        LostShard{"copies", "--shard_optimizer=all --shard_copies=2 --node_size=1", ""},
+        LostShard{"exact_copies", "--shard_optimizer=all --shard_copies=2 --parameter_format=fp32 --node_size=2", ""}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -35,39 +36,43 @@ constexpr const char* kCommon = "common.";               // before the names of 
 constexpr const char* kOwn = "own.";                     // and of RankState::own
 constexpr const char* kValues = "values";                // RankState::values in an inventory
 
-// A rank tells this of its state.
+// A rank tells this of its states.
 struct Announcement {
-  int64_t point = kNothing;  // of its state, if it has one that can be used
-  pieces::Holding held;
+  std::map<int64_t, pieces::Holding> held;  // by point, if they can be used
   std::string why_unusable;
 
-  bool is_lost() const { return point == kNothing && why_unusable.empty(); }
+  bool has(int64_t point) const { return held.contains(point); }
+  bool is_lost() const { return held.empty() && why_unusable.empty(); }
 };
 
-std::string text_of(const std::optional<RankState>& own) {
-  if (!own) {
-    return "{}";
+std::string text_of(const std::vector<RankState>& own) {
+  nlohmann::json text = {{"why_unusable", ""}, {"states", nlohmann::json::array()}};
+  for (const RankState& state : own) {
+    if (state.why_unusable.empty()) {
+      text["states"].push_back({state.point, pieces::to_json(state.held)});
+    } else {
+      text["why_unusable"] = state.why_unusable;
+    }
   }
-  if (!own->why_unusable.empty()) {
-    return nlohmann::json({{"why_unusable", own->why_unusable}}).dump();
-  }
-  return nlohmann::json({{"point", own->point}, {"held", pieces::to_json(own->held)}}).dump();
+  return text.dump();
 }
 
-std::vector<Announcement> announcements_of_ranks(const ProcessGroupPtr& group, const std::optional<RankState>& own) {
+std::vector<Announcement> announcements_of_ranks(const ProcessGroupPtr& group, const std::vector<RankState>& own) {
   std::vector<Announcement> all;
   for (const std::string& text : all_gather_text(group, text_of(own))) {
     const std::string source = c10::str(kStep, ": the state of rank ", all.size());
     Announcement& announcement = all.emplace_back();
     try {
       const nlohmann::json read = files::parse_json(text, source);
-      announcement.point = read.value("point", kNothing);
-      announcement.why_unusable = read.value("why_unusable", "");
-      if (read.contains("held")) announcement.held = pieces::read_holding(read["held"], source);
+      announcement.why_unusable = read.at("why_unusable").get<std::string>();
+      for (const nlohmann::json& state : read.at("states")) {
+        const auto point = state.at(0).get<int64_t>();
+        NARROWCAST_CHECK_INPUT(point > kNothing, source, ": its point is ", point);
+        announcement.held[point] = pieces::read_holding(state.at(1), source);
+      }
     } catch (const nlohmann::json::exception& error) {
       NARROWCAST_CHECK_INPUT(false, source, ": ", files::problem_with(error));
     }
-    NARROWCAST_CHECK_INPUT(announcement.point >= kNothing, source, ": its point is ", announcement.point);
   }
   return all;
 }
@@ -87,7 +92,7 @@ std::vector<int64_t> ranks_that(const std::vector<Announcement>& announcements, 
 std::optional<pieces::Range> gap_at(const std::vector<Announcement>& announcements, int64_t point) {
   std::vector<const pieces::Holding*> holdings;
   for (const Announcement& announcement : announcements) {
-    if (announcement.point == point) holdings.push_back(&announcement.held);
+    if (announcement.has(point)) holdings.push_back(&announcement.held.at(point));
   }
   return pieces::first_gap(holdings);
 }
@@ -96,7 +101,7 @@ std::optional<pieces::Range> gap_at(const std::vector<Announcement>& announcemen
 int64_t common_point(const std::vector<Announcement>& announcements, std::string& why_nothing) {
   std::set<int64_t, std::greater<>> points;
   for (const Announcement& announcement : announcements) {
-    if (announcement.point != kNothing) points.insert(announcement.point);
+    for (const auto& [point, held] : announcement.held) points.insert(point);
   }
   for (const int64_t point : points) {
     const std::optional<pieces::Range> gap = gap_at(announcements, point);
@@ -240,7 +245,7 @@ struct Roles {
 
 // Moves the tensors from the sources to the ranks that need them. Returns them on these, else an empty map.
 TensorMap move_tensors(const ProcessGroupPtr& group, const Inventory& inventory, const Roles& roles,
-                       const std::optional<RankState>& own) {
+                       const RankState* own) {
   return with_network_errors(group->getRank(), kStep, [&] {
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
     std::vector<std::vector<at::Tensor>> messages;  // by source; on a source only its own
@@ -274,20 +279,29 @@ TensorMap move_tensors(const ProcessGroupPtr& group, const Inventory& inventory,
 
 std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optional<RankState> own,
                                         std::string* why_nothing) {
-  const std::vector<Announcement> ranks = announcements_of_ranks(group, own);
+  std::vector<RankState> states;
+  if (own) states.push_back(*std::move(own));
+  return share_states(group, std::move(states), why_nothing);
+}
+
+std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::vector<RankState> states,
+                                        std::string* why_nothing) {
+  const std::vector<Announcement> ranks = announcements_of_ranks(group, states);
   std::string why;
   const int64_t furthest = common_point(ranks, why);
   if (furthest == kNothing) {
     if (why_nothing != nullptr) *why_nothing = why;
     return std::nullopt;
   }
-  const Roles roles = {.sources = ranks_that(ranks, [&](const auto& rank) { return rank.point == furthest; }),
-                       .needy = ranks_that(ranks, [&](const auto& rank) { return rank.point != furthest; })};
+  const Roles roles = {.sources = ranks_that(ranks, [&](const auto& rank) { return rank.has(furthest); }),
+                       .needy = ranks_that(ranks, [&](const auto& rank) { return !rank.has(furthest); })};
+  const auto found = std::ranges::find(states, furthest, &RankState::point);
+  const bool is_received = !ranks[static_cast<size_t>(group->getRank())].has(furthest);
+  RankState* const own = is_received ? nullptr : &*found;
   const int64_t first = roles.sources[0];
   const std::string text = text_from(group, first, group->getRank() == first ? to_text(*own) : "");
   const Inventory inventory = read_inventory(text, roles.sources.size());
   const TensorMap tensors = move_tensors(group, inventory, roles, own);
-  const bool is_received = ranks[static_cast<size_t>(group->getRank())].point != furthest;
   SharedState shared = {.state = {.point = furthest, .values = inventory.values},
                         .is_received = is_received,
                         .sources = std::ssize(roles.sources),

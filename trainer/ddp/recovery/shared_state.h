@@ -48,4 +48,9 @@ struct SharedState {
 std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optional<RankState> own,
                                         std::string* why_nothing = nullptr);
 
+// The same for ranks that can continue from any of several states, at different points; empty: lost. A state that
+// cannot be used is the only one.
+std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::vector<RankState> own,
+                                        std::string* why_nothing = nullptr);
+
 }  // namespace narrowcast::recovery

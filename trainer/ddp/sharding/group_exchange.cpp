@@ -20,6 +20,16 @@ int64_t elements_of_a_part(const node::NodeLayout& layout) {
   return std::max(kMostNumel / layout.nodes(), kLeastNumel) / cpu::kWireGrain * cpu::kWireGrain;
 }
 
+// Writes `numel` differences from element `begin` on.
+void subtract(const Elements& minuend, const Elements& subtrahend, float* to, int64_t begin, int64_t numel) {
+  constexpr int64_t kBlock = int64_t{1} << 13;  // Stays in the first cache until it is subtracted from.
+  for (int64_t done = 0; done < numel; done += kBlock) {
+    const int64_t block = std::min(kBlock, numel - done);
+    minuend.copy_to(to + done, begin + done, block);
+    subtrahend.subtract_from(to + done, begin + done, block);
+  }
+}
+
 uint8_t* bytes_at(std::byte* message) { return reinterpret_cast<uint8_t*>(message); }
 const uint8_t* bytes_at(const std::byte* message) { return reinterpret_cast<const uint8_t*>(message); }
 
@@ -67,6 +77,7 @@ void GroupExchange::exchange(const std::string& name, WireFormat format, const G
   // The jobs share it, because they run on after this function has returned.
   const std::shared_ptr<const collectives::WireCodec> codec = collectives::make_wire_codec(format, at::kCPU);
   const std::vector<std::shared_ptr<Job>>& jobs = jobs_of(format);
+  is_complete_ = false;
   running_ = std::make_unique<RunningJobs>(group_, name);
   for (int64_t index = std::ssize(jobs) - 1; index >= 0; --index) {
     const int64_t begin = index * most_numel_;
@@ -103,6 +114,28 @@ void GroupExchange::wait_from(int64_t begin) {
 void GroupExchange::finish() {
   if (const std::unique_ptr<RunningJobs> running = std::exchange(running_, nullptr)) {
     running->wait_for_all();
+    is_complete_ = true;
+  }
+}
+
+void GroupExchange::begin_alone() {
+  finish();
+  is_complete_ = false;
+  added_.assign(count(), std::vector<char>(parts_, 0));
+}
+
+void GroupExchange::finish_alone(int64_t shard, WireFormat format, const Elements& minuend, const Elements& elements) {
+  const auto codec = collectives::make_wire_codec(format, at::kCPU);
+  for (int64_t index = 0; index < parts_; ++index) {
+    const int64_t numel = part_numel(shard, index);
+    if (numel == 0 || added_[shard][index] != 0) continue;
+    const int64_t begin = index * most_numel_;
+    at::Tensor message = at::empty({encoded_size(numel, format)}, at::kByte);
+    subtract(minuend, elements, decoded_.mutable_data_ptr<float>(), begin, numel);
+    codec->encode({}, {decoded_, {0, numel}}, message.mutable_data_ptr<uint8_t>());
+    codec->decode(message.const_data_ptr<uint8_t>(), {decoded_, {0, numel}});
+    elements.add_from(decoded_.const_data_ptr<float>(), begin, numel);
+    added_[shard][index] = 1;
   }
 }
 
@@ -121,16 +154,14 @@ void GroupExchange::start(const std::string& name, const std::vector<Elements>& 
 void GroupExchange::start_differences(const std::string& name, WireFormat format, const Elements& minuend,
                                       const std::vector<Elements>& shards, const std::exception_ptr& failure) {
   const auto all = std::make_shared<const std::vector<Elements>>(shards);
+  finish();
+  added_.assign(count(), std::vector<char>(parts_, 0));
   const auto give = [this, all, minuend](float* to, int64_t begin, int64_t numel) {
-    constexpr int64_t kBlock = int64_t{1} << 13;  // Stays in the first cache until it is subtracted from.
-    for (int64_t done = 0; done < numel; done += kBlock) {
-      const int64_t block = std::min(kBlock, numel - done);
-      minuend.copy_to(to + done, begin + done, block);
-      (*all)[own()].subtract_from(to + done, begin + done, block);
-    }
+    subtract(minuend, (*all)[own()], to, begin, numel);
   };
-  const auto take = [all](int64_t shard, const float* from, int64_t begin, int64_t numel) {
+  const auto take = [this, all](int64_t shard, const float* from, int64_t begin, int64_t numel) {
     (*all)[shard].add_from(from, begin, numel);
+    added_[shard][begin / most_numel_] = 1;
   };
   exchange(name, format, give, take, failure);
 }

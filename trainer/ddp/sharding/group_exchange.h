@@ -13,7 +13,7 @@
 #include "ops/collectives/all_gather/all_gather_job.h"
 #include "ops/collectives/all_reduce/memory/message_memory.h"
 #include "ops/comm/node/find_nodes.h"
-#include "trainer/ddp/sharding/shard_exchange.h"
+#include "trainer/ddp/shards/shard_exchange.h"
 
 namespace narrowcast::sharding {
 
@@ -46,6 +46,14 @@ class GroupExchange final : public ShardExchange {
   // Waits until the elements from `begin` on of all shards are exchanged. Does nothing without an exchange in progress.
   void wait_from(int64_t begin);
   void finish();
+  // Whether the last exchange has ended without an error.
+  bool is_complete() const { return is_complete_; }
+
+  // After start_differences, and an error: adds the differences of one shard that are not added yet, without any other
+  // rank. `minuend`: the elements of its owner.
+  void finish_alone(int64_t shard, WireFormat format, const Elements& minuend, const Elements& elements);
+  // As if start_differences was called, and had failed at once.
+  void begin_alone();
 
   const node::NodeLayout& layout() const { return nodes_->layout; }
 
@@ -76,6 +84,8 @@ class GroupExchange final : public ShardExchange {
   std::vector<Jobs> jobs_;
   at::Tensor decoded_;  // float32: the part in progress, on the engine's thread.
   int64_t bytes_sent_ = 0;
+  bool is_complete_ = true;
+  std::vector<std::vector<char>> added_;  // By shard and part: whether the last exchange has added its differences.
   std::unique_ptr<RunningJobs> running_;  // Null without an exchange in progress. The last member: it uses the others.
 };
 

@@ -7,7 +7,7 @@
 
 #include "ops/collectives/all_gather/node_all_gather.h"
 #include "ops/comm/node/find_nodes.h"
-#include "trainer/ddp/sharding/shard_exchange.h"
+#include "trainer/ddp/shards/shard_exchange.h"
 
 namespace narrowcast::sharding {
 

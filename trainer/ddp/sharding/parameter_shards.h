@@ -17,8 +17,8 @@
 #include "ops/comm/node/find_nodes.h"
 #include "trainer/ddp/sharding/group_exchange.h"
 #include "trainer/ddp/sharding/shard_agreement.h"
-#include "trainer/ddp/sharding/shard_exchange.h"
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shard_exchange.h"
+#include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::sharding {
 

@@ -10,6 +10,7 @@
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/agree.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
+#include "trainer/ddp/shards/copy_exchange.h"
 
 namespace narrowcast::sharding {
 namespace {
@@ -25,7 +26,9 @@ void check_parameter(const at::Tensor& parameter, size_t index) {
 
 void check_request(const ShardRequest& request) {
   const auto node_size = request.options.node_size();
+  const int64_t copies = request.options.copies();
   TORCH_CHECK_VALUE(node_size.value_or(1) >= 1, "node_size: must be at least 1, but is ", *node_size);
+  TORCH_CHECK_VALUE(copies == 1 || copies == 2, "copies: must be 1 or 2, but is ", copies);
   TORCH_CHECK_VALUE(!request.parameters.empty(), "the optimizer has no parameter that requires a gradient");
   for (size_t i = 0; i < request.parameters.size(); ++i) {
     check_parameter(request.parameters[i], i);
@@ -43,6 +46,7 @@ std::vector<NamedValue> compared_values(const ShardRequest& request) {
   values.push_back({"whole_parameters", request.options.whole_parameters() ? "true" : "false"});
   values.push_back({"share_parameters", request.options.share_parameters() ? "true" : "false"});
   values.push_back({"node_size", node_size ? c10::str(*node_size) : "not set"});
+  values.push_back({"copies", c10::str(request.options.copies())});
   values.push_back({"the number of parameters", c10::str(request.parameters.size())});
   for (size_t i = 0; i < request.parameters.size(); ++i) {
     const at::Tensor& parameter = request.parameters[i];
@@ -75,6 +79,24 @@ std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr&
   return nodes;
 }
 
+namespace {
+
+// By rank, the rank with the copy of its shard. Empty if there is one copy.
+std::vector<int64_t> holders_of_copies(const ProcessGroupPtr& group, const hooks::WireOptions& wire,
+                                       const node::NodeLayout& layout, const ShardOptions& options) {
+  if (options.copies() == 1) {
+    return {};
+  }
+  if (wire.node_size) {
+    return copy_holders(node::NodeLayout::of_size(group->getSize(), *wire.node_size), layout);
+  }
+  const auto found =
+      with_network_errors(group->getRank(), "finding the ranks of each node", [&] { return node::find_nodes(group); });
+  return copy_holders(found->neighbours, layout);
+}
+
+}  // namespace
+
 // One level exchanges any shards. It is needed if the hook has other nodes. It is also needed for whole parameters,
 // because ranks without a segment own some of them.
 HookShards average_shards(const ProcessGroupPtr& group, const ShardingHook& hook, const ShardOptions& options) {
@@ -83,7 +105,7 @@ HookShards average_shards(const ProcessGroupPtr& group, const ShardingHook& hook
                        : with_network_errors(group->getRank(), "finding the ranks of each node",
                                              [&] { return node::find_nodes(group, hook.wire.node_size); });
   if (options.whole_parameters()) {
-    return {nodes, nodes->layout};
+    return {nodes, nodes->layout, holders_of_copies(group, hook.wire, nodes->layout, options)};
   }
   const auto rounding = differences_of(options) ? hooks::ShardRounding::kOnce : hooks::ShardRounding::kAsWhole;
   const std::vector<int64_t> node_of_rank = hook.average_shards(rounding);
@@ -94,7 +116,8 @@ HookShards average_shards(const ProcessGroupPtr& group, const ShardingHook& hook
   if (!(layout == nodes->layout)) {
     nodes = node::FoundNodes::flat(group->getSize());
   }
-  return {std::move(nodes), std::move(layout)};
+  std::vector<int64_t> holders = holders_of_copies(group, hook.wire, layout, options);
+  return {std::move(nodes), std::move(layout), std::move(holders)};
 }
 
 std::optional<WireFormat> differences_of(const ShardOptions& options) {

@@ -18,7 +18,7 @@
 #include <narrowcast/sharded_optimizer.h>
 #include "ops/comm/node/find_nodes.h"
 #include "ops/comm/node/node_layout.h"
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::sharding {
 
@@ -52,10 +52,12 @@ std::shared_ptr<const node::FoundNodes> find_shared_nodes(const ProcessGroupPtr&
 struct HookShards {
   std::shared_ptr<const node::FoundNodes> nodes;  // The exchange of shards has these.
   node::NodeLayout layout;                        // The shards of buckets follow from it (cut_buckets).
+  std::vector<int64_t> copy_holders = {};         // By rank; empty without second copies.
 };
 
 // A collective: lets the hook average shards, unless parameters stay whole, which no hook averages. Throws
-// c10::ValueError on all ranks if the hook's options exclude shards, or if its nodes are wrong.
+// c10::ValueError on all ranks if the hook's options exclude shards, if its nodes are wrong, or if second copies are
+// impossible.
 HookShards average_shards(const ProcessGroupPtr& group, const ShardingHook& hook, const ShardOptions& options);
 
 // How differences of parameters are sent; empty if the parameters themselves are sent.

@@ -78,14 +78,14 @@ const OptimizerKind& ShardedParts::kind() const {
   return *kind;
 }
 
-// The state of an own piece; empty if it has taken no step.
-std::optional<ParameterState> ShardedParts::own_state(const OptimizerKind& kind, size_t piece) const {
-  const auto found = inner_.state().find(own_[piece].unsafeGetTensorImpl());
+// The state of a piece that this rank holds; empty if it has taken no step.
+std::optional<ParameterState> ShardedParts::state_of(const OptimizerKind& kind, size_t piece) const {
+  const auto found = inner_.state().find(tensors_[piece].unsafeGetTensorImpl());
   return found == inner_.state().end() ? std::nullopt : std::optional(kind.read(*found->second));
 }
 
-void ShardedParts::set_own_state(const OptimizerKind& kind, size_t piece, const ParameterState& state) {
-  inner_.state()[own_[piece].unsafeGetTensorImpl()] = kind.make(state);
+void ShardedParts::set_state(const OptimizerKind& kind, size_t piece, const ParameterState& state) {
+  inner_.state()[tensors_[piece].unsafeGetTensorImpl()] = kind.make(state);
 }
 
 // The names of the parameters, in their order.
@@ -106,8 +106,8 @@ std::vector<std::string> ShardedParts::names_in(const std::vector<hooks::NamedPa
 
 auto ShardedParts::gather_headers(const OptimizerKind& kind) -> PieceHeaders {
   std::vector<int64_t> own;
-  for (size_t i = 0; i < own_.size(); ++i) {
-    const std::optional<ParameterState> state = own_state(kind, i);
+  for (int64_t i = 0; i < own_pieces(); ++i) {
+    const std::optional<ParameterState> state = state_of(kind, i);
     int64_t tensors = 0;
     for (size_t tensor = 0; state && tensor < state->tensors.size(); ++tensor) {
       tensors |= int64_t{state->tensors[tensor].defined()} << tensor;
@@ -143,13 +143,13 @@ auto ShardedParts::by_parameter(const PieceHeaders& headers) const -> std::unord
 // One tensor of the state of each own piece, in the order of the piece's memory: [numel]. Zeros where a piece has none.
 std::vector<at::Tensor> ShardedParts::own_values(const OptimizerKind& kind, size_t tensor) const {
   std::vector<at::Tensor> values;
-  for (size_t i = 0; i < own_.size(); ++i) {
-    const std::optional<ParameterState> state = own_state(kind, i);
+  for (int64_t i = 0; i < own_pieces(); ++i) {
+    const std::optional<ParameterState> state = state_of(kind, i);
     at::Tensor value = state ? state->tensors[tensor] : at::Tensor();
     if (!value.defined()) {
-      value = at::zeros_like(own_[i]);
-    } else if (value.strides() != own_[i].strides()) {  // As SGD's, a copy of the first gradient.
-      value = at::empty_like(own_[i]).copy_(value);
+      value = at::zeros_like(tensors_[i]);
+    } else if (value.strides() != tensors_[i].strides()) {  // As SGD's, a copy of the first gradient.
+      value = at::empty_like(tensors_[i]).copy_(value);
     }
     values.push_back(memory_of_whole(value));
   }
@@ -202,7 +202,7 @@ hooks::HookState ShardedParts::state(const std::vector<hooks::NamedParameter>& n
     }
   }
   if (has_masters()) {
-    gather_whole(masters(), kMaster, [](size_t /*parameter*/) { return true; });
+    gather_whole(own_masters(), kMaster, [](size_t /*parameter*/) { return true; });
   }
   for (const auto& [parameter, header] : headers) {
     if (is_rank_0 && optimizer_kind.counts_steps && header.step != kNoState) {
@@ -229,86 +229,31 @@ void ShardedParts::load_state(const hooks::HookState& saved, const std::vector<h
   }
   NARROWCAST_CHECK_INPUT(left.empty(), "the optimizer's '", left.begin()->first, "' is unknown");
   has_state_ = true;
-  const Shard& own = own_shard();
-  for (size_t i = 0; i < own.size(); ++i) {
-    const at::Tensor& parameter = parameters_[own[i].parameter];
+  for (size_t i = 0; i < held_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[held_[i].parameter];
     const auto in_memory_order = [&](const at::Tensor& tensor) { return at::empty_like(parameter).copy_(tensor); };
     if (has_masters()) {
-      const at::Tensor& master = saved_masters[own[i].parameter];
+      const at::Tensor& master = saved_masters[held_[i].parameter];
       const at::Tensor whole = master.defined() ? in_memory_order(master) : parameter;
-      memory_of_whole(own_[i]).copy_(memory_of(whole, own[i]));
+      memory_of_whole(tensors_[i]).copy_(memory_of(whole, held_[i]));
     }
-    std::optional<ParameterState> state = states[own[i].parameter];
+    std::optional<ParameterState> state = states[held_[i].parameter];
     if (!state) continue;
     for (at::Tensor& tensor : state->tensors) {
       if (!tensor.defined()) continue;
       const at::Tensor whole = in_memory_order(tensor);
-      tensor = place_.cuts_parameters ? memory_of(whole, own[i]).clone() : whole;
+      tensor = place_.cuts_parameters ? memory_of(whole, held_[i]).clone() : whole;
     }
-    set_own_state(optimizer_kind, i, *state);
+    set_state(optimizer_kind, i, *state);
   }
 }
 
-std::vector<pieces::Range> ShardedParts::own_ranges(const std::vector<hooks::NamedParameter>& named) const {
-  TORCH_INTERNAL_ASSERT(!has_masters() && place_.cuts_parameters);
-  const std::vector<std::string> names = names_in(named);
-  std::vector<pieces::Range> ranges;
-  for (const Piece& piece : own_shard()) {
-    ranges.push_back({names[piece.parameter], piece.begin, piece.begin + piece.numel});
-  }
-  return ranges;
-}
-
-pieces::HeldPieces ShardedParts::held_pieces(const std::vector<hooks::NamedParameter>& named) const {
-  const OptimizerKind& optimizer_kind = kind();
-  const std::vector<std::string> names = names_in(named);
-  pieces::HeldPieces held;
-  for (size_t i = 0; i < parameters_.size(); ++i) held.numels[names[i]] = parameters_[i].numel();
-  for (const pieces::Range& range : own_ranges(named)) {
-    pieces::Piece piece = {.range = range};
-    if (const std::optional<ParameterState> state = own_state(optimizer_kind, held.pieces.size())) {
-      piece.step = state->step;
-      for (size_t tensor = 0; tensor < state->tensors.size(); ++tensor) {
-        if (state->tensors[tensor].defined()) piece.tensors[optimizer_kind.tensors[tensor]] = state->tensors[tensor];
-      }
-    }
-    held.pieces.push_back(std::move(piece));
-  }
-  return held;
-}
-
-void ShardedParts::take_pieces(const std::vector<pieces::Piece>& pieces) {
-  TORCH_INTERNAL_ASSERT(pieces.size() == own_.size());
-  const OptimizerKind& optimizer_kind = kind();
-  std::vector<ParameterState> states;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto& options = inner_.param_groups()[groups_[own_shard()[i].parameter]].options();
-    hooks::HookState left = pieces[i].tensors;
-    const bool any = !left.empty() || pieces[i].step.has_value();
-    ParameterState& state = states.emplace_back(ParameterState{.step = pieces[i].step});
-    for (size_t tensor = 0; tensor < optimizer_kind.tensors.size(); ++tensor) {
-      const auto found = left.extract(optimizer_kind.tensors[tensor]);
-      state.tensors.push_back(found ? found.mapped() : at::Tensor());
-      NARROWCAST_CHECK_INPUT(found || !any || !optimizer_kind.needs(options, tensor), "the optimizer's '",
-                             optimizer_kind.tensors[tensor], "' of ", pieces::describe(pieces[i].range), " is missing");
-    }
-    NARROWCAST_CHECK_INPUT(left.empty(), "the optimizer's '", left.begin()->first, "' of ",
-                           pieces::describe(pieces[i].range), " is unknown");
-    NARROWCAST_CHECK_INPUT(!any || state.step.has_value() == optimizer_kind.counts_steps, "the optimizer's 'step' of ",
-                           pieces::describe(pieces[i].range), " is missing or unknown");
-  }
-  has_state_ = true;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!pieces[i].tensors.empty() || states[i].step) set_own_state(optimizer_kind, i, states[i]);
-  }
-}
-
-// Gives up one tensor of the state of each own piece.
+// Gives up one tensor of the state of each piece.
 void ShardedParts::forget(const OptimizerKind& kind, size_t tensor) {
-  for (size_t i = 0; i < own_.size(); ++i) {
-    if (std::optional<ParameterState> state = own_state(kind, i)) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (std::optional<ParameterState> state = state_of(kind, i)) {
       state->tensors[tensor] = at::Tensor();
-      set_own_state(kind, i, *state);
+      set_state(kind, i, *state);
     }
   }
 }
@@ -320,12 +265,12 @@ void ShardedParts::move_to(std::vector<Shard> shards) {
   const at::NoGradGuard no_grad;
   if (!has_state_) {
     use(std::move(shards));
-    make_own_pieces();
+    make_tensors();
     return;
   }
   const OptimizerKind& optimizer_kind = kind();
   const std::unordered_map<size_t, PieceHeader> headers = by_parameter(gather_headers(optimizer_kind));
-  const Shard target = shards[place_.exchange->own()];
+  const Shard target = held_of(shards);
   const auto moved = [&](const std::vector<at::Tensor>& values) {
     PieceMemory memory{target, {}};
     for (const Piece& piece : target) {
@@ -343,18 +288,18 @@ void ShardedParts::move_to(std::vector<Shard> shards) {
       states[i].tensors.push_back(any && headers.at(target[i].parameter).has(tensor) ? values[i] : at::Tensor());
     }
   }
-  const std::vector<at::Tensor> moved_masters = has_masters() ? moved(masters()) : std::vector<at::Tensor>();
+  const std::vector<at::Tensor> moved_masters = has_masters() ? moved(own_masters()) : std::vector<at::Tensor>();
   inner_.state().clear();
   use(std::move(shards));
-  make_own_pieces();
+  make_tensors();
   for (size_t i = 0; i < target.size(); ++i) {
     if (has_masters()) {
-      own_[i].copy_(moved_masters[i]);
+      tensors_[i].copy_(moved_masters[i]);
     }
     const PieceHeader& header = headers.at(target[i].parameter);
     if (header.step != kNoState) {
       states[i].step = optimizer_kind.counts_steps ? std::optional(header.step) : std::nullopt;
-      set_own_state(optimizer_kind, i, states[i]);
+      set_state(optimizer_kind, i, states[i]);
     }
   }
 }

@@ -81,6 +81,8 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::within_nodes(Opt
     return request_of(inner, options);
   });
   const auto nodes = find_shared_nodes(group, options.node_size());
+  TORCH_CHECK_VALUE(options.copies() == 1 || nodes->layout.nodes() > 1, "copies: 2 copies of each shard need two ",
+                    "nodes, but all ", group->getSize(), " ranks are on one");
   auto exchange = std::make_unique<NodeExchange>(group, nodes);
   NodeExchange* const within_nodes = exchange.get();
   ShardPlace place{.group = group,
@@ -114,6 +116,9 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::over_all(Optimiz
                    .reducer = &reducer,
                    .layout = std::move(shards.layout),
                    .differences = differences_of(options)};
+  if (!shards.copy_holders.empty()) {
+    place.copies = std::make_unique<CopyExchange>(group, std::move(shards.copy_holders));
+  }
   auto parts = std::make_unique<ShardedParts>(inner, std::move(request), std::move(place));
   average_all_again.release();
   return parts;

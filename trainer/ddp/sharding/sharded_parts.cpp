@@ -17,6 +17,7 @@ namespace narrowcast::sharding {
 namespace {
 
 constexpr const char* kParameters = "exchanging the shards of the parameters";
+constexpr const char* kGradients = "sending averages to the copies of shards";
 constexpr const char* kNorm = "adding up the norm of the gradients' shards";
 constexpr const char* kDifference = "comparing masters and parameters";
 
@@ -39,7 +40,7 @@ ShardedParts::ShardedParts(torch::optim::Optimizer& inner, ShardRequest request,
   if (place_.shared != nullptr) {
     shared_ = std::make_unique<SharedParameters>(place_.group, place_.shared->nodes(), parameters_, own_shard());
   }
-  make_own_pieces();
+  make_tensors();
 }
 
 // The hook averages all elements again.
@@ -69,7 +70,11 @@ void ShardedParts::use(std::vector<Shard> shards) {
       largest = std::max(largest, elements_of(shard));
     }
   }
+  if (has_copies()) {
+    place_.copies->set_sizes(numels);
+  }
   place_.exchange->set_sizes(std::move(numels), largest);
+  held_ = held_of(shards_);
   find_first_places();
 }
 
@@ -87,20 +92,28 @@ void ShardedParts::find_first_places() {
   }
 }
 
-void ShardedParts::make_own_pieces() {
-  own_.clear();
-  for (const Piece& piece : own_shard()) {
+Shard ShardedParts::held_of(const std::vector<Shard>& shards) const {
+  Shard held = shards[place_.exchange->own()];
+  for (const int64_t owner : has_copies() ? place_.copies->owners() : std::vector<int64_t>()) {
+    held.insert(held.end(), shards[owner].begin(), shards[owner].end());
+  }
+  return held;
+}
+
+void ShardedParts::make_tensors() {
+  tensors_.clear();
+  for (const Piece& piece : held_) {
     const at::Tensor& parameter = parameters_[piece.parameter];
     const at::Tensor part = place_.cuts_parameters ? memory_of(parameter, piece) : parameter;
-    own_.push_back(has_masters() ? part.detach().clone() : part);
+    tensors_.push_back(has_masters() ? part.detach().clone() : part);
   }
   replace_parameters();
 }
 
 // Masters begin with the values that the parameters have before the first step.
 void ShardedParts::take_masters() {
-  for (size_t i = 0; has_masters() && i < own_.size(); ++i) {
-    memory_of(own_[i], {0, 0, own_[i].numel()}).copy_(memory_of(parameters_[own_shard()[i].parameter], own_shard()[i]));
+  for (size_t i = 0; has_masters() && i < tensors_.size(); ++i) {
+    memory_of_whole(tensors_[i]).copy_(memory_of(parameters_[held_[i].parameter], held_[i]));
   }
 }
 
@@ -109,8 +122,8 @@ void ShardedParts::replace_parameters() {
   for (auto& group : inner_.param_groups()) {
     group.params().clear();
   }
-  for (size_t i = 0; i < own_.size(); ++i) {
-    inner_.param_groups()[groups_[own_shard()[i].parameter]].params().push_back(own_[i]);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    inner_.param_groups()[groups_[held_[i].parameter]].params().push_back(tensors_[i]);
   }
 }
 
@@ -148,6 +161,36 @@ void ShardedParts::wait_for(const std::vector<at::Tensor>& parameters) {
   }
 }
 
+Elements ShardedParts::gradients_of(const Shard& shard) const {
+  Elements elements;
+  for (const Piece& piece : shard) {
+    const at::Tensor gradient = gradient_of(piece);
+    gradient.defined() ? elements.add(gradient) : elements.add_gap(piece.numel);
+  }
+  return elements;
+}
+
+// A copy's averages lie where this rank's own gradients were, which nobody needs any more.
+bool ShardedParts::share_gradients() {
+  const at::NoGradGuard no_grad;
+  finish_step();
+  follow_buckets();
+  Elements own;
+  std::vector<Elements> copies;
+  std::exception_ptr failure;
+  try {
+    own = gradients_of(own_shard());
+    for (const int64_t owner : place_.copies->owners()) copies.push_back(gradients_of(shards_[owner]));
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const int64_t sent_before = place_.copies->bytes_sent();
+  failure_ = place_.copies->send(kGradients, place_.differences.value_or(WireFormat::kFp32), own, copies, failure);
+  payload_bytes_sent_ += place_.copies->bytes_sent() - sent_before;
+  has_shared_gradients_ = true;
+  return failure_ == nullptr;
+}
+
 // A rank that fails alone takes part in the exchange, so that the others fail instead of waiting.
 void ShardedParts::start_step() {
   const at::NoGradGuard no_grad;
@@ -159,9 +202,13 @@ void ShardedParts::start_step() {
   if (shared_ != nullptr) {
     shared_->wait_for_readers(*place_.shared);
   }
-  std::exception_ptr failure;
+  if (has_copies() && !has_shared_gradients_) {
+    share_gradients();
+  }
+  has_shared_gradients_ = false;
+  std::exception_ptr failure = std::exchange(failure_, nullptr);
   try {
-    step_own_pieces();
+    if (!failure) step_pieces();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -182,7 +229,7 @@ void ShardedParts::start_exchange(const std::exception_ptr& failure) {
   }
   const int64_t sent_before = place_.exchange->bytes_sent();
   if (has_masters()) {
-    place_.over_all->start_differences(kParameters, *place_.differences, Elements(masters()), elements, failure);
+    place_.over_all->start_differences(kParameters, *place_.differences, Elements(own_masters()), elements, failure);
   } else if (place_.over_all != nullptr) {
     place_.over_all->start(kParameters, elements, failure);
   } else {
@@ -192,12 +239,12 @@ void ShardedParts::start_exchange(const std::exception_ptr& failure) {
 }
 
 // The pieces do not keep their gradients, which are views of others: LibTorch's zero_grad refuses views.
-void ShardedParts::step_own_pieces() {
+void ShardedParts::step_pieces() {
   pass_gradients();
   const auto forget = c10::make_scope_exit([this] {
-    for (size_t i = 0; i < own_.size(); ++i) {
-      if (!own_[i].is_same(parameters_[own_shard()[i].parameter])) {
-        own_[i].mutable_grad() = at::Tensor();
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (!tensors_[i].is_same(parameters_[held_[i].parameter])) {
+        tensors_[i].mutable_grad() = at::Tensor();
       }
     }
   });
@@ -205,13 +252,12 @@ void ShardedParts::step_own_pieces() {
 }
 
 void ShardedParts::pass_gradients() {
-  const Shard& own = own_shard();
-  for (size_t i = 0; i < own.size(); ++i) {
-    const at::Tensor gradient = gradient_of(own[i]);
+  for (size_t i = 0; i < held_.size(); ++i) {
+    const at::Tensor gradient = gradient_of(held_[i]);
     if (!place_.cuts_parameters) {
-      own_[i].mutable_grad() = parameters_[own[i].parameter].grad();
+      tensors_[i].mutable_grad() = parameters_[held_[i].parameter].grad();
     } else {
-      own_[i].mutable_grad() = gradient;
+      tensors_[i].mutable_grad() = gradient;
     }
   }
 }
@@ -285,10 +331,10 @@ double ShardedParts::largest_difference() {
   }
   const at::NoGradGuard no_grad;
   finish_step();
-  const std::vector<at::Tensor> own_masters = masters();
-  for (size_t i = 0; i < own_masters.size(); ++i) {
+  const std::vector<at::Tensor> masters = own_masters();
+  for (size_t i = 0; i < masters.size(); ++i) {
     const Piece& piece = own_shard()[i];
-    const at::Tensor difference = own_masters[i] - memory_of(parameters_[piece.parameter], piece);
+    const at::Tensor difference = masters[i] - memory_of(parameters_[piece.parameter], piece);
     largest = larger(largest, difference.abs().max().item<double>());
   }
   for (const std::vector<int64_t>& of_rank : gather_numbers(kDifference, {std::bit_cast<int64_t>(largest)})) {
@@ -307,11 +353,11 @@ Elements ShardedParts::elements_of_parameters(const Shard& shard) const {
   return elements;
 }
 
-// The memory of this rank's pieces: [numel] each.
-std::vector<at::Tensor> ShardedParts::masters() const {
+// The memory of the own shard's pieces: [numel] each.
+std::vector<at::Tensor> ShardedParts::own_masters() const {
   std::vector<at::Tensor> memory;
-  for (size_t i = 0; i < own_.size(); ++i) {
-    memory.push_back(memory_of(own_[i], {0, 0, own_[i].numel()}));
+  for (int64_t i = 0; i < own_pieces(); ++i) {
+    memory.push_back(memory_of_whole(tensors_[i]));
   }
   return memory;
 }

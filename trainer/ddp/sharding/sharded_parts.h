@@ -17,9 +17,10 @@
 #include "trainer/ddp/sharding/node_exchange.h"
 #include "trainer/ddp/sharding/optimizer_kinds.h"
 #include "trainer/ddp/sharding/shard_agreement.h"
-#include "trainer/ddp/sharding/shard_exchange.h"
-#include "trainer/ddp/sharding/shards.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
+#include "trainer/ddp/shards/copy_exchange.h"
+#include "trainer/ddp/shards/shard_exchange.h"
+#include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::sharding {
 
@@ -34,6 +35,7 @@ struct ShardPlace {
   GradientReducer* reducer = nullptr;
   node::NodeLayout layout = node::NodeLayout::flat(1);   // Shards of buckets follow from it.
   std::optional<WireFormat> differences = std::nullopt;  // How differences are sent; empty without masters.
+  std::unique_ptr<CopyExchange> copies = nullptr;        // Null without second copies.
 };
 
 // The functions of the same names are ShardedOptimizer's.
@@ -59,13 +61,32 @@ class ShardedParts {
   std::vector<at::Tensor> own_gradients();
   hooks::HookState state(const std::vector<hooks::NamedParameter>& named);
   void load_state(const hooks::HookState& saved, const std::vector<hooks::NamedParameter>& named);
-  // The state of this rank's shard, in the optimizer's own tensors, under the first names in `named`. Not a collective.
-  // Only without masters, and if parameters are cut.
+  // Over all ranks with second copies, a collective before each step, of which start_step is otherwise the first part:
+  // sends the averages of this rank's shard to the rank that holds its copy. It changes neither parameters nor state.
+  // If this rank or an owner of its copies fails alone, returns false: start_step then throws on all ranks.
+  bool share_gradients();
+  // Over all ranks, a collective: the shards become those of the last averaged pass.
+  void follow_buckets();
+  bool has_copies() const { return place_.copies != nullptr; }
+  // Whether other ranks hold the state of this rank's shard.
+  bool is_held_elsewhere() const { return has_copies() || place_.exchange->counts().size() > 1; }
+  // Over all ranks, a collective: returns once all ranks with shards have called it. If share_gradients has failed on
+  // one of them, returns its error there, and a c10::DistBackendError that names it on the others.
+  std::exception_ptr meet();
+  // After share_gradients, instead of start_step, if peers are lost: the step of the pieces that this rank holds. Their
+  // parameters become what start_step and the exchange would make of them. All other parameters remain as they were.
+  void step_alone();
+  // After an exchange has failed: the same for the parameters of these pieces.
+  void finish_held();
+  // Whether the last exchange has not failed.
+  bool has_all_parameters() const;
+  // The masters and the state of this rank's shard, and of its copies, in the optimizer's own tensors, under the first
+  // names in `named`. Not a collective. Only if parameters are cut.
   pieces::HeldPieces held_pieces(const std::vector<hooks::NamedParameter>& named) const;
   // The same without tensors.
-  std::vector<pieces::Range> own_ranges(const std::vector<hooks::NamedParameter>& named) const;
-  // Before the first step: the shard gets this state, a piece for each range of own_ranges. The tensors become the
-  // optimizer's. Not a collective. Throws CorruptInputError naming a tensor that is missing or unknown.
+  std::vector<pieces::Range> held_ranges(const std::vector<hooks::NamedParameter>& named) const;
+  // Before the first step: shard and copies get this state, a piece for each range of held_ranges. The tensors become
+  // the optimizer's. Not a collective. Throws CorruptInputError naming a tensor that is missing or unknown.
   void take_pieces(const std::vector<pieces::Piece>& pieces);
   double largest_difference();
   bool has_masters() const { return place_.differences.has_value(); }
@@ -91,26 +112,29 @@ class ShardedParts {
   };
 
   const Shard& own_shard() const { return shards_[place_.exchange->own()]; }
+  int64_t own_pieces() const { return std::ssize(own_shard()); }
+  // The pieces that a rank steps: its own shard, then the shards of which it holds copies.
+  Shard held_of(const std::vector<Shard>& shards) const;
   std::vector<Shard> cut(int64_t count) const;
   void use(std::vector<Shard> shards);
   void find_first_places();
-  void make_own_pieces();
+  void make_tensors();
   void take_masters();
   void replace_parameters();
-  void follow_buckets();
   void move_to(std::vector<Shard> shards);
 
-  void step_own_pieces();
+  void step_pieces();
   void start_exchange(const std::exception_ptr& failure);
   void pass_gradients();
   at::Tensor gradient_of(const Piece& piece) const;
+  Elements gradients_of(const Shard& shard) const;
   std::vector<std::vector<int64_t>> gather_numbers(const std::string& name, const std::vector<int64_t>& own);
   Elements elements_of_parameters(const Shard& shard) const;
-  std::vector<at::Tensor> masters() const;
+  std::vector<at::Tensor> own_masters() const;
 
   const OptimizerKind& kind() const;
-  std::optional<ParameterState> own_state(const OptimizerKind& kind, size_t piece) const;
-  void set_own_state(const OptimizerKind& kind, size_t piece, const ParameterState& state);
+  std::optional<ParameterState> state_of(const OptimizerKind& kind, size_t piece) const;
+  void set_state(const OptimizerKind& kind, size_t piece, const ParameterState& state);
   void forget(const OptimizerKind& kind, size_t tensor);
   std::vector<std::string> names_in(const std::vector<hooks::NamedParameter>& named) const;
   PieceHeaders gather_headers(const OptimizerKind& kind);
@@ -131,8 +155,12 @@ class ShardedParts {
   std::vector<Shard> shards_;
   // Where elements of a parameter begin in a shard: the least such place in any shard. Empty within nodes.
   std::vector<int64_t> first_places_;
-  // This rank's pieces, as the optimizer steps them: parts of parameters, or masters.
-  std::vector<at::Tensor> own_;
+  Shard held_;  // held_of(shards_)
+  // These pieces, as the optimizer steps them: parts of parameters, or masters.
+  std::vector<at::Tensor> tensors_;
+  // The gradients of the next step are those of the copies as well (share_gradients), unless there was a failure.
+  bool has_shared_gradients_ = false;
+  std::exception_ptr failure_;
 };
 
 }  // namespace narrowcast::sharding

@@ -13,7 +13,7 @@
 #include <narrowcast/process_group.h>
 #include "ops/comm/node/find_nodes.h"
 #include "trainer/ddp/sharding/node_exchange.h"
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::sharding {
 

@@ -33,13 +33,27 @@ bool asks_for_shards(const TrainJob& job) {
          job.training.optimizer_shards == OptimizerShards::kAll;
 }
 
-// The bytes of a rank's shard of all parameters, in one message for each other node.
+// Throws c10::ValueError, on all ranks, if the job asks for shards on two nodes that it does not have.
+void check_copies(const AgreedJob& agreed) {
+  if (agreed.job.training.shard_copies == 1) {
+    return;
+  }
+  const auto& node_size = agreed.job.ddp.wire().node_size;
+  const int64_t ranks = agreed.group->getSize();
+  const int64_t nodes =
+      node_size ? node::NodeLayout::of_size(ranks, *node_size).nodes() : nodes_of(agreed)->neighbours.nodes();
+  TORCH_CHECK_VALUE(nodes > 1, "shard_copies: 2 needs two nodes, but all ", ranks, " ranks are on one");
+}
+
+// The bytes of a rank's shard of all parameters, in one message for each other node. With second copies, one more
+// message has the averages of its gradients.
 int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout, WireFormat format) {
   int64_t numel = 0;
   for (const at::Tensor& parameter : training::trained_parameters(*agreed.inputs.model)) {
     numel += parameter.numel();
   }
-  return (layout.nodes() - 1) * encoded_size(collectives::sent_parts(layout, 0, numel).mean.numel, format);
+  const int64_t messages = layout.nodes() - 1 + (agreed.job.training.shard_copies - 1);
+  return messages * encoded_size(collectives::sent_parts(layout, 0, numel).mean.numel, format);
 }
 
 }  // namespace
@@ -87,6 +101,7 @@ OptimizerShards optimizer_shards_of(const AgreedJob& agreed) {
     const bool survives_losses = agreed.recovery == nullptr || layout.nodes() > 1;
     return layout.has_levels() && survives_losses ? OptimizerShards::kNode : OptimizerShards::kOff;
   }
+  check_copies(agreed);
   if (shards == OptimizerShards::kNode || shares_parameters) {
     const auto nodes = nodes_of(agreed);
     TORCH_CHECK_VALUE(nodes->layout.has_levels() || !shares_parameters, "share_parameters: is impossible, because ",
@@ -122,7 +137,8 @@ void print_optimizer_shards(const nlohmann::json& plan, const JobContext& contex
   context.progress << "optimizer: sharded over the " << plan["optimizer_shards"] << " ranks";
   if (plan.contains("parameter_bytes_per_step_and_rank")) {
     context.progress << ", parameters sent as " << plan["parameter_format"].get<std::string>() << ", "
-                     << plan["parameter_bytes_per_step_and_rank"] << " bytes per step and rank" << std::endl;
+                     << plan["parameter_bytes_per_step_and_rank"] << " bytes per step and rank"
+                     << (plan.value("shard_copies", 1) == 2 ? ", two copies of each shard" : "") << std::endl;
   } else {
     context.progress << " of a node" << (plan.value("share_parameters", false) ? ", which share the parameters" : "")
                      << std::endl;

@@ -110,8 +110,9 @@ void check_plans(const AgreedJob& begun) {
 }
 
 bool can_take_in_newcomers(const AgreedJob& agreed) {
-  const bool has_equal_states = !agreed.job.outer.has_value() && keeps_replicas_equal(agreed.job) &&
-                                optimizer_shards_of(agreed) != training::OptimizerShards::kAll;
+  const bool has_equal_states =
+      !agreed.job.outer.has_value() && keeps_replicas_equal(agreed.job) &&
+      (optimizer_shards_of(agreed) != training::OptimizerShards::kAll || agreed.job.training.shard_copies == 2);
   return has_equal_states || !agreed.job.checkpoints.folder.empty();
 }
 

@@ -149,6 +149,12 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .help = "With --shard_optimizer=all: the format in which ranks send changes of parameters; fp32 sends the "
                "parameters themselves.",
        .usual = "int8_b128",
+       .in_plan = InPlan::kValue},
+      {.flag = "shard_copies",
+       .variable = variable(training.shard_copies),
+       .help = "Nodes that hold each shard of --shard_optimizer=all: 1, or 2, so that a lost one costs no state. With "
+               "node, all nodes hold them.",
+       .range = {.least = 1, .most = 2},
        .in_plan = InPlan::kValue}};
 }
 

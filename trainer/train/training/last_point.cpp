@@ -2,18 +2,26 @@
 
 #include <utility>
 
+#include "trainer/ddp/sharding/sharded_parts.h"
+#include "trainer/train/optimization/saved_buffers.h"
+
 namespace narrowcast::training {
 
+// Whether those ranks that are left may have all shards together.
+bool LastPoint::has_all_shards() const {
+  return steps_.shards() != OptimizerShards::kAll || steps_.sharded()->parts().has_copies();
+}
+
 bool LastPoint::is_recoverable() const {
-  return left_ != nullptr && steps_.outer() == nullptr && steps_.shards() != OptimizerShards::kAll &&
-         steps_.model().keeps_replicas_equal() && steps_.model().buckets_are_settled();
+  return left_ != nullptr && steps_.outer() == nullptr && has_all_shards() && steps_.model().keeps_replicas_equal() &&
+         steps_.model().buckets_are_settled();
 }
 
 void LastPoint::remember(const Counters& counters, Reports reports) {
   if (!is_recoverable()) {
     point_.reset();
     const bool is_whole = steps_.outer() == nullptr && steps_.model().keeps_replicas_equal();
-    if (left_ != nullptr && (steps_.shards() == OptimizerShards::kAll || !is_whole)) {
+    if (left_ != nullptr && (!has_all_shards() || !is_whole)) {
       *left_ = SurvivingState{
           .content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}},
           .why_unusable = is_whole ? "the optimizer is sharded over all ranks" : "the parameters differ between ranks"};
@@ -26,7 +34,9 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
   point_ = Point{.reducer = steps_.model().state(),
                  .counters = counters,
                  .window_loss = steps_.copy_of_window_loss(),
+                 .scaler = scaler_state(steps_.scaler()),
                  .is_reported = reports == Reports::kDone};
+  for (auto& [name, tensor] : point_->scaler) tensor = tensor.clone();
   for (hooks::HookState& state : point_->reducer.hook.states) {
     for (auto& [name, tensor] : state) tensor = tensor.clone();
   }
@@ -34,6 +44,19 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
 
 // Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them. A GPU may
 // have no memory for two of each.
+SurvivingState LastPoint::state_at(const Point& point) {
+  SurvivingState state = {
+      .content = {}, .is_reported = point.is_reported, .world_size = steps_.model().process_group()->getSize()};
+  Counters counters = point.counters;
+  counters.window_loss = point.window_loss.item<double>();
+  state.content = save_without_shards(steps_.parts(), counters, point.reducer);
+  for (const auto& [name, tensor] : point.scaler) state.content.replica.insert_or_assign(name, tensor);
+  for (auto& [name, tensor] : state.content.replica)
+    tensor = tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  state.optimizer = held_state(steps_.parts(), state.content);
+  return state;
+}
+
 void LastPoint::leave(Phase phase) {
   if (!point_.has_value()) {
     return;
@@ -42,18 +65,27 @@ void LastPoint::leave(Phase phase) {
     *left_ = SurvivingState{.why_unusable = "the ranks that are left were in a step of their shards"};
     return;
   }
-  SurvivingState state = {
-      .content = {}, .is_reported = point_->is_reported, .world_size = steps_.model().process_group()->getSize()};
-  if (phase == Phase::kInStep) {
-    steps_.restore_buffers();
+  steps_.finish_step_alone();
+  if (phase != Phase::kInStep || !steps_.is_in_doubt()) {
+    if (phase == Phase::kInStep) {
+      steps_.restore_buffers();
+    }
+    *left_ = state_at(*point_);
+    return;
   }
-  Counters counters = point_->counters;
-  counters.window_loss = point_->window_loss.item<double>();
-  state.content = save_without_shards(steps_.parts(), counters, point_->reducer);
-  state.optimizer = held_pieces(steps_.parts());
-  for (auto& [name, tensor] : state.content.replica)
-    tensor = tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-  *left_ = std::move(state);
+  SavedBuffers after(*steps_.model().module());
+  after.save();
+  steps_.restore_buffers();
+  SurvivingState before = state_at(*point_);
+  for (pieces::Piece& piece : before.optimizer.value().pieces) {
+    for (auto& [name, tensor] : piece.tensors) tensor = tensor.clone();
+  }
+  after.restore();
+  Point next = {.reducer = steps_.model().state(), .counters = steps_.take_step_in_doubt(), .is_reported = false};
+  next.counters.window_seconds = point_->counters.window_seconds;
+  next.window_loss = steps_.copy_of_window_loss();
+  *left_ = state_at(next);
+  (*left_)->earlier.push_back(std::move(before));
 }
 
 }  // namespace narrowcast::training

@@ -24,6 +24,10 @@ enum class Phase { kInStep, kBetweenSteps };
 // With shards within nodes, ranks step their shards in place. A rank does so only once all ranks of its node have the
 // step's averages. From then on they need no rank of another node to end the step. So whole nodes have whole states. If
 // a rank of the node itself is lost meanwhile, the others' state is torn: they get another node's.
+//
+// With second copies of shards over all ranks, ranks agree before they step (OptimizerSteps::agree_on). If a rank fails
+// then, it can continue from before the step and from after it. Some of the parameters that a rank has may be torn, but
+// the shards that it holds are not.
 class LastPoint {
  public:
   // `steps` must outlive this object. `left` gets the state; null: nothing is remembered.
@@ -38,7 +42,8 @@ class LastPoint {
 
   // Writes the state at the last point, when the training has ended or an exchange has failed. If the step was torn,
   // writes why there is no state. Writes nothing if it is not recoverable: before the buckets are settled, with an
-  // outer optimizer, or if replicas differ. With shards over all ranks, `remember` has written why there is no state.
+  // outer optimizer, or if replicas differ. With one copy of shards over all ranks, `remember` has written why there is
+  // no state.
   void leave(Phase phase);
 
  private:
@@ -46,10 +51,13 @@ class LastPoint {
     ReducerState reducer;  // its tensors are copies
     Counters counters = {};
     at::Tensor window_loss = {};
+    checkpoint::TensorMap scaler = {};
     bool is_reported = true;
   };
 
   bool is_recoverable() const;
+  bool has_all_shards() const;
+  SurvivingState state_at(const Point& point);
 
   OptimizerSteps& steps_;
   std::optional<SurvivingState>* const left_;

@@ -4,10 +4,12 @@
 #include <c10/util/ScopeExit.h>
 
 #include <cmath>
+#include <exception>
 
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/link/link.h"
 #include "trainer/ddp/optimization/gradients.h"
+#include "trainer/ddp/sharding/sharded_parts.h"
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::training {
@@ -47,9 +49,13 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       recovers_(setup.checkpoints.surviving != nullptr) {
   if (setup.shards == OptimizerShards::kNode) {
     sharded_.emplace(*optimizer_, setup.group,
-                     ShardOptions().node_size(setup.ddp.wire().node_size).share_parameters(options.share_parameters));
+                     ShardOptions()
+                         .node_size(setup.ddp.wire().node_size)
+                         .share_parameters(options.share_parameters)
+                         .copies(options.shard_copies));
   } else if (setup.shards == OptimizerShards::kAll) {
-    sharded_.emplace(*optimizer_, ddp_.reducer(), ShardOptions().parameter_format(options.parameter_format));
+    sharded_.emplace(*optimizer_, ddp_.reducer(),
+                     ShardOptions().parameter_format(options.parameter_format).copies(options.shard_copies));
   }
   if (setup.outer.has_value()) {
     outer_.emplace(*optimizer_, setup.group, *setup.outer);
@@ -111,12 +117,55 @@ void OptimizerSteps::take_next(Counters& counters) {
     collectives::wait_for_results(ddp_.process_group());  // The update must not use what a lost rank has left.
   }
   ++counters.window_batches;
-  if (!gradients_can_be_used()) {
+  const bool is_taken = gradients_can_be_used();
+  if (recovers_ && sharded_ && sharded_->parts().has_copies()) {
+    agree_on({.is_taken = is_taken, .loss = loss, .counters = counters});
+  }
+  if (!is_taken) {
     skip(counters);
     return;
   }
   window_loss_ += loss;
   update(counters);
+}
+
+// A step changes what a rank holds, and cannot be undone. So a rank takes it only once all ranks can do so alone: if
+// one of them is lost afterwards, the others end up with the same step. A rank that did not hear of all others keeps
+// what it needs for the step, which they may have taken.
+void OptimizerSteps::agree_on(const StepInDoubt& step) {
+  const bool can_end = !step.is_taken || sharded_->parts().share_gradients();
+  if (can_end) {
+    in_doubt_ = step;
+  }
+  const std::exception_ptr failure = sharded_->parts().meet();
+  in_doubt_.reset();
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
+
+Counters OptimizerSteps::take_step_in_doubt() {
+  const StepInDoubt step = *std::exchange(in_doubt_, std::nullopt);
+  Counters counters = step.counters;
+  if (step.is_taken) {
+    window_loss_ += step.loss;
+    prepare_update(counters);
+    sharded_->parts().step_alone();
+  } else {
+    skip(counters);
+  }
+  return counters;
+}
+
+void OptimizerSteps::finish_step_alone() {
+  if (!sharded_) {
+    return;
+  }
+  try {
+    sharded_->finish_step();
+  } catch (const std::exception&) {  // It may also have failed before.
+  }
+  sharded_->parts().finish_held();
 }
 
 // The forward passes have written the buffers.
@@ -207,12 +256,19 @@ bool OptimizerSteps::unscale() {
   return unscaled.are_finite;
 }
 
-void OptimizerSteps::update(Counters& counters) {
+// Counts the step, and sets what the optimizer needs for it.
+void OptimizerSteps::prepare_update(Counters& counters) {
   set_learning_rate(*optimizer_, learning_rate_of(counters.step));
   if (options_.clip_grad_norm > 0) {
     counters.gradient_norm = norm_;  // before clipping
     scale_next_step(*optimizer_, clip_factor(norm_, options_.clip_grad_norm));
   }
+  ++counters.window_steps;
+  counters.skipped_in_a_row = 0;
+}
+
+void OptimizerSteps::update(Counters& counters) {
+  prepare_update(counters);
   if (outer_) {
     outer_->step();
   } else if (sharded_) {
@@ -222,8 +278,6 @@ void OptimizerSteps::update(Counters& counters) {
   } else {
     optimizer_->step();
   }
-  ++counters.window_steps;
-  counters.skipped_in_a_row = 0;
 }
 
 }  // namespace narrowcast::training

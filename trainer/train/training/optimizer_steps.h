@@ -59,13 +59,24 @@ class OptimizerSteps {
   // Null without a sharded optimizer.
   ShardedOptimizer* sharded() { return sharded_ ? &*sharded_ : nullptr; }
   OptimizerShards shards() const { return shards_; }
+  // Null without one.
+  const GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   // Whether take_next has thrown while the ranks stepped their shards: parameters and optimizer may be partly those of
   // the next step.
   bool is_torn() const { return is_torn_; }
+  // Whether take_next has thrown while this rank had what it needs for the step, but could not know whether other ranks
+  // take it: they may be before or after it. Only over all ranks with second copies (ShardOptions::copies).
+  bool is_in_doubt() const { return in_doubt_.has_value(); }
+  // Then: takes the step without the other ranks, and returns its counters. Parameters of which this rank holds no
+  // masters remain as they were.
+  Counters take_step_in_doubt();
   // A sharded optimizer may still exchange parameters after take_next. Call this before others read them.
   void finish_step() {
     if (sharded_) sharded_->finish_step();
   }
+  // After an error: waits for that exchange, which may have failed. Then the parameters that this rank can know are
+  // those of the last step (ShardedParts::finish_held).
+  void finish_step_alone();
   // A collective: ShardedOptimizer::largest_difference; empty without masters.
   std::optional<double> parameter_difference();
   // Bytes sent by this rank, including the outer optimizer's and those of a sharded optimizer's parameters.
@@ -105,6 +116,13 @@ class OptimizerSteps {
   bool gradients_can_be_used();
   bool can_be_used_unscaled();
   bool unscale();
+  struct StepInDoubt {
+    bool is_taken = true;  // else skipped
+    at::Tensor loss;
+    Counters counters;
+  };
+  void agree_on(const StepInDoubt& step);
+  void prepare_update(Counters& counters);
   void update(Counters& counters);
 
   const TrainingOptions& options_;
@@ -127,6 +145,7 @@ class OptimizerSteps {
   std::optional<GradScaler> scaler_;         // with Precision::kFp16
   const OptimizerShards shards_;
   bool is_torn_ = false;
+  std::optional<StepInDoubt> in_doubt_;
   const bool recovers_;                 // in place, so a step that fails must leave everything as it was
   std::optional<SavedBuffers> before_;  // buffers from before the step; empty if they are never restored
 };

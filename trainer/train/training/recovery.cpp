@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -72,10 +73,13 @@ void read_values(const std::string& text, RecoveredState& recovered) {
 
 std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::optional<SurvivingState> own,
                                            std::string* why_nothing) {
-  std::optional<recovery::RankState> held;
+  std::vector<SurvivingState> states;
   if (own.has_value()) {
-    held = rank_state(*own);
+    states = std::exchange(own->earlier, {});
+    states.push_back(*std::move(own));
   }
+  std::vector<recovery::RankState> held;
+  std::ranges::transform(states, std::back_inserter(held), rank_state);
   std::optional<recovery::SharedState> shared = recovery::share_states(group, std::move(held), why_nothing);
   if (!shared.has_value()) {
     return std::nullopt;
@@ -96,7 +100,8 @@ std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::op
     recovered.restored.former.first = std::move(of_rank);
   } else {
     recovered.restored.former.states = {std::move(of_rank)};
-    if (recovered.restored.pieces) *recovered.restored.pieces = std::move(own->optimizer.value().pieces);
+    const auto found = std::ranges::find(states, shared->state.point, point_of);
+    if (recovered.restored.pieces) *recovered.restored.pieces = std::move(found->optimizer.value().pieces);
   }
   if (recovered.former_ranks != group->getSize()) {
     for (checkpoint::TensorMap& state : recovered.restored.former.states) {

@@ -1,7 +1,8 @@
 // Recovery in place: a training continues after a rank was lost, without a checkpoint.
 //
 // All replicas are equal, so each survivor holds what was lost. If the ranks of a node share the optimizer's state, a
-// node holds all of it, so that the survivors of other nodes hold what was lost. While a training runs, each rank can
+// node holds all of it, so that the survivors of other nodes hold what was lost. So they do with second copies of
+// shards. While a training runs, each rank can
 // tell its state at the last point at which it was between steps. When a rank is lost, the training throws on all
 // others, and leaves that state behind. A new process takes the lost rank's place, and all ranks form a new group.
 // There they find the furthest point, and whoever is behind it gets the state from those who are not:
@@ -31,10 +32,14 @@ struct SurvivingState {
   // process resumed. After a step they are done again, since rank 0 may have been lost before it wrote them.
   bool is_reported = true;
   int64_t world_size = 1;  // of the group
-  // If the optimizer is sharded: this rank's shard, which `content` lacks. The tensors are the optimizer's own.
+  // If the optimizer is sharded: this rank's shard, which `content` lacks. The tensors are the optimizer's own. Over
+  // all ranks, also the elements of the parameters that this rank has (held_state); `content` may have others wrongly.
   std::optional<pieces::HeldPieces> optimizer = {};
   // If it is not empty, this rank lives on without a state, because of this. Then only content.step is known.
   std::string why_unusable = {};
+  // If it is not known whether other ranks have taken the last step: the state before it. This rank can go on from
+  // both.
+  std::vector<SurvivingState> earlier = {};
 };
 
 // The state from which a rank of the new group continues.

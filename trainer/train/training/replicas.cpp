@@ -93,4 +93,37 @@ void check_replicas(const ProcessGroupPtr& group, const checkpoint::TensorMap& r
   NARROWCAST_CHECK_REPLICAS(false, "replicas differ after step ", after_step, ": ", blame(hashes), ", in ", where);
 }
 
+void check_shards(const ProcessGroupPtr& group, const std::vector<pieces::Piece>& held, int64_t after_step) {
+  std::vector<std::string> own;
+  for (const pieces::Piece& piece : held) {
+    const std::string range = pieces::describe(piece.range);
+    own.push_back(absl::StrCat(range, ".step\n", piece.step.value_or(0)));
+    for (const auto& [name, tensor] : piece.tensors) {
+      own.push_back(absl::StrCat(range, ".", name, "\n", hash_bits(tensor)));
+    }
+  }
+  struct Copies {
+    std::vector<std::string> hashes;
+    std::vector<std::string> ranks;
+  };
+  std::map<std::string, Copies> by_name;
+  const std::vector<std::string> texts = all_gather_text(group, absl::StrJoin(own, "\n"));
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::vector<std::string> lines = absl::StrSplit(texts[rank], '\n', absl::SkipEmpty());
+    TORCH_CHECK_WITH(DistBackendError, lines.size() % 2 == 0, "rank ", rank, " sent ", lines.size(),
+                     " names and hashes of its shards");
+    for (size_t i = 0; i < lines.size(); i += 2) {
+      Copies& copies = by_name[lines[i]];
+      copies.hashes.push_back(lines[i + 1]);
+      copies.ranks.push_back(absl::StrCat(rank));
+    }
+  }
+  const auto differ = [](const auto& entry) { return !all_equal(entry.second.hashes); };
+  const auto first = std::ranges::find_if(by_name, differ);
+  if (first == by_name.end()) return;
+  NARROWCAST_CHECK_REPLICAS(false, "copies of the optimizer's shards differ after step ", after_step, ": on ranks ",
+                            absl::StrJoin(first->second.ranks, " and "), ", in ", in_quotes(first->first),
+                            ", the first of ", std::ranges::count_if(by_name, differ), " tensors");
+}
+
 }  // namespace narrowcast::training

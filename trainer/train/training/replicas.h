@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <narrowcast/process_group.h>
+#include "trainer/ddp/pieces/pieces.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::training {
@@ -22,5 +23,10 @@ bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tens
 // ReplicasDifferError, the same on all ranks, naming the first tensor that differs and the ranks that differ from the
 // majority. Without a majority it names the groups of equal ranks. Throws c10::DistBackendError if a peer failed.
 void check_replicas(const ProcessGroupPtr& group, const checkpoint::TensorMap& replica, int64_t after_step);
+
+// A collective: checks that the ranks that hold the same pieces of a sharded optimizer's state hold the same bits. Each
+// rank gathers the hash of each tensor of each piece. Throws ReplicasDifferError, the same on all ranks, naming the
+// first tensor that differs and its ranks. Throws c10::DistBackendError if a peer failed.
+void check_shards(const ProcessGroupPtr& group, const std::vector<pieces::Piece>& held, int64_t after_step);
 
 }  // namespace narrowcast::training

@@ -1,5 +1,4 @@
 #include "trainer/train/training/training_loop.h"
-#include <narrowcast/consensus.h>
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/ddp/recovery/stop_agreement.h"
 
@@ -341,6 +340,7 @@ class TrainingRun {
       return;
     }
     training::check_replicas(setup_.group, replicated_state(steps_.parts()), counters_.step);
+    if (const auto held = pieces_held_twice(steps_.parts())) check_shards(setup_.group, held->pieces, counters_.step);
     checked_step_ = counters_.step;
   }
 

@@ -53,6 +53,10 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
                     options.accumulation_steps);
   TORCH_CHECK_VALUE(!options.parameter_format.has_value() || options.optimizer_shards == OptimizerShards::kAll,
                     "parameter_format: ", *options.parameter_format, " has no effect without shard_optimizer all");
+  TORCH_CHECK_VALUE(options.shard_copies == 1 || options.optimizer_shards == OptimizerShards::kNode ||
+                        options.optimizer_shards == OptimizerShards::kAll,
+                    "shard_copies: ", options.shard_copies, " needs shard_optimizer node or all, but it is ",
+                    to_string(options.optimizer_shards));
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
                     "early_stop: needs eval_every, the number of steps between evaluations");
   TORCH_CHECK_VALUE(data::divides_evenly({.global_batch = options.batch_size,

@@ -31,6 +31,7 @@ struct TrainingOptions {
   OptimizerShards optimizer_shards = OptimizerShards::kOff;   // except with kAll the result has the same bits
   bool share_parameters = false;                              // with kNode; the result has the same bits
   std::optional<WireFormat> parameter_format = std::nullopt;  // how kAll sends parameters; empty: ShardOptions' default
+  int64_t shard_copies = 1;                                   // ShardOptions::copies, of kNode and kAll
   double clip_grad_norm = 1;                                  // largest 2-norm of the averaged gradients; 0: no limit
   bool skip_nonfinite_steps = true;  // leave the model as it was where a gradient is Inf or NaN; always with kFp16
   int64_t max_skipped_steps = 100;   // so many of them in a row end the training, at the next report; >= 1

@@ -9,14 +9,13 @@
 #include <limits>
 #include <map>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
 #include "trainer/ddp/sharding/sharded_parts.h"
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shards.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/optimization/optimizer.h"
 
@@ -28,7 +27,6 @@ using checkpoint::Restored;
 using checkpoint::TensorMap;
 using nlohmann::json;
 
-constexpr const char* kModel = "model.";
 constexpr const char* kOptimizer = "optimizer.";
 constexpr const char* kHook = "hook.";
 constexpr const char* kOuter = "outer.";
@@ -164,14 +162,6 @@ void load_model(const TensorMap& saved, const torch::nn::Module& module) {
   }
 }
 
-std::vector<hooks::NamedParameter> named_parameters(const torch::nn::Module& module) {
-  std::vector<hooks::NamedParameter> named;
-  for (const auto& [name, tensor] : files::state_of(module)) {
-    named.push_back({name, tensor});
-  }
-  return named;
-}
-
 void load_state_of_optimizer(const TrainingParts& parts, const TensorMap& state) {
   const torch::nn::Module& module = *parts.model.module();
   if (parts.sharded != nullptr) {
@@ -179,33 +169,6 @@ void load_state_of_optimizer(const TrainingParts& parts, const TensorMap& state)
   } else {
     load_optimizer_state(parts.optimizer, module, state);
   }
-}
-
-// The parameters that the optimizer steps, under their first names.
-std::vector<hooks::NamedParameter> trained_parameters_of(const torch::nn::Module& module) {
-  std::vector<hooks::NamedParameter> trained;
-  std::unordered_set<const at::TensorImpl*> seen;
-  for (const hooks::NamedParameter& parameter : named_parameters(module)) {
-    if (parameter.tensor.requires_grad() && seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) {
-      trained.push_back(parameter);
-    }
-  }
-  return trained;
-}
-
-// The state of whole parameters, as optimizer_state returns it. `pieces`: one for each of the parameters.
-TensorMap whole_state(const std::vector<pieces::Piece>& pieces, const std::vector<hooks::NamedParameter>& parameters) {
-  const at::NoGradGuard no_grad;
-  TensorMap state;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const std::string prefix = parameters[i].name + ".";
-    if (pieces[i].step) state[prefix + "step"] = hooks::int_tensor(*pieces[i].step);
-    for (const auto& [name, elements] : pieces[i].tensors) {
-      at::Tensor& whole = state[prefix + name] = at::empty_like(parameters[i].tensor.detach());
-      sharding::memory_of(whole, {0, 0, whole.numel()}).copy_(elements);
-    }
-  }
-  return state;
 }
 
 bool are_lists_of_names(const json& lists) {
@@ -258,6 +221,14 @@ Counters load_parts(const Restored& all, const TrainingParts& parts) {
 }
 
 }  // namespace
+
+std::vector<hooks::NamedParameter> named_parameters(const torch::nn::Module& module) {
+  std::vector<hooks::NamedParameter> named;
+  for (const auto& [name, tensor] : files::state_of(module)) {
+    named.push_back({name, tensor});
+  }
+  return named;
+}
 
 void compare_with_best(Counters& counters, double loss) {
   if (loss < counters.best_validation_loss.value_or(std::numeric_limits<double>::infinity())) {
@@ -319,9 +290,7 @@ Content save_without_shards(const TrainingParts& parts, const Counters& counters
   if (parts.sharded == nullptr) {
     add_prefixed(content.replica, kOptimizer, optimizer_state(parts.optimizer, module));
   }
-  if (parts.scaler != nullptr) {
-    add_prefixed(content.replica, kScaler, parts.scaler->state());
-  }
+  content.replica.merge(scaler_state(parts.scaler));
   if (!parts.model.keeps_replicas_equal()) {
     content.rank = content.replica;
   }
@@ -349,36 +318,16 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts) {
   if (parts.sharded == nullptr) {
     add_prefixed(state, kOptimizer, optimizer_state(parts.optimizer, module));
   }
-  if (parts.scaler != nullptr) {
-    add_prefixed(state, kScaler, parts.scaler->state());
-  }
+  state.merge(scaler_state(parts.scaler));
   return state;
 }
 
-void load_pieces(const Restored& restored, const TrainingParts& parts) {
-  if (!restored.pieces) {
-    return;
+TensorMap scaler_state(const GradScaler* scaler) {
+  TensorMap state;
+  if (scaler != nullptr) {
+    add_prefixed(state, kScaler, scaler->state());
   }
-  const ProcessGroupPtr& group = parts.model.process_group();
-  const torch::nn::Module& module = *parts.model.module();
-  if (parts.sharded != nullptr) {
-    sharding::ShardedParts& shards = parts.sharded->parts();
-    shards.take_pieces(pieces::move_pieces(group, *restored.pieces, shards.own_ranges(named_parameters(module))));
-    return;
-  }
-  const std::vector<hooks::NamedParameter> trained = trained_parameters_of(module);
-  std::vector<pieces::Range> wanted;
-  for (const hooks::NamedParameter& parameter : trained) {
-    wanted.push_back({parameter.name, 0, parameter.tensor.numel()});
-  }
-  const std::vector<pieces::Piece> whole = pieces::move_pieces(group, *restored.pieces, wanted);
-  load_optimizer_state(parts.optimizer, module, whole_state(whole, trained));
-}
-
-std::optional<pieces::HeldPieces> held_pieces(const TrainingParts& parts) {
-  return parts.sharded == nullptr
-             ? std::nullopt
-             : std::optional(parts.sharded->parts().held_pieces(named_parameters(*parts.model.module())));
+  return state;
 }
 
 Counters load_training(const Restored& restored, const TrainingParts& parts) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/grad_scaler.h>
@@ -67,6 +68,12 @@ struct TrainingParts {
   int64_t batch_size = 1;  // samples per optimizer step
 };
 
+// Before the names of parameters and buffers in checkpoint::Content::replica.
+inline constexpr const char* kModel = "model.";
+
+// The parameters and buffers of a module, under all of their names.
+std::vector<hooks::NamedParameter> named_parameters(const torch::nn::Module& module);
+
 // Whether this is the name of a counter in checkpoint::Content::replica.
 bool is_counter(const std::string& name);
 
@@ -102,11 +109,20 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
 
 // A collective if there are restored.pieces: gives each rank the optimizer's state from the pieces of all ranks, its
-// shard or, if the optimizer is not sharded any more, all of it. Throws c10::DistBackendError if a peer fails, and
-// CorruptInputError.
+// shard or, if the optimizer is not sharded any more, all of it. With second copies of shards, each rank also gets its
+// copies, and the parameters. Throws c10::DistBackendError if a peer fails, and CorruptInputError.
 void load_pieces(const checkpoint::Restored& restored, const TrainingParts& parts);
 
-// This rank's shard of the optimizer's state; empty without shards. Not a collective.
+// The shards of the optimizer's state that this rank holds; empty without shards. Not a collective.
 std::optional<pieces::HeldPieces> held_pieces(const TrainingParts& parts);
+// The same if other ranks hold them as well, with the same bits; else empty.
+std::optional<pieces::HeldPieces> pieces_held_twice(const TrainingParts& parts);
+// held_pieces with parameters, if there are second copies of shards: the elements that this rank has as they are after
+// the last step, from `content`, which lies in other memory than the model. If an exchange has failed, these are the
+// elements of the shards that it holds.
+std::optional<pieces::HeldPieces> held_state(const TrainingParts& parts, const checkpoint::Content& content);
+
+// The entries of Content::replica with that gradient scaler's state; none for null.
+checkpoint::TensorMap scaler_state(const GradScaler* scaler);
 
 }  // namespace narrowcast::training

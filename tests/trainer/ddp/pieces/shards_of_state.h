@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trainer/ddp/pieces/pieces.h"
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::pieces {
 

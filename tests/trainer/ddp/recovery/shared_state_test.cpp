@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -144,6 +145,35 @@ TEST(ShareStates, TheFurthestPointAtWhichRanksHoldEverythingCounts) {
       const auto& own = value.states[rank];
       EXPECT_EQ(shared->is_received, !own || !own->why_unusable.empty() || own->point != *value.point);
       expect_state(shared->state, *value.point, shared->is_received ? shared->first_source : rank);
+    });
+  }
+}
+
+// Ranks 0 and 1 have not heard whether the others have done step 5, and can continue from before it and after it.
+TEST(ShareStates, ARankMayGoOnFromSeveralPoints) {
+  struct Case {
+    std::vector<std::vector<RankState>> states;
+    std::optional<int64_t> point;
+  };
+  const std::vector<RankState> first = {half_at(4, 0), half_at(5, 0)};
+  const std::vector<RankState> second = {half_at(4, 1), half_at(5, 1)};
+  const Case cases[] = {{{first, second, {}}, 5},
+                        {{first, {}, {half_at(4, 3)}}, 4},
+                        {{first, {}, {half_at(5, 3)}}, 5},
+                        {{{half_at(4, 0)}, second, {}}, 4},
+                        {{first, {}, {RankState{.why_unusable = "torn"}}}, {}}};
+  for (const Case& value : cases) {
+    run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+      const auto shared = share_states(group, value.states[rank]);
+      ASSERT_EQ(shared.has_value(), value.point.has_value());
+      if (!shared) return;
+      EXPECT_EQ(shared->state.point, *value.point);
+      const bool has_point =
+          std::ranges::find(value.states[rank], *value.point, &RankState::point) != value.states[rank].end();
+      EXPECT_EQ(shared->is_received, !has_point);
+      EXPECT_EQ(std::ranges::count(shared->lost_ranks, rank), value.states[rank].empty() ? 1 : 0);
+      EXPECT_EQ(shared->state.values, std::to_string(*value.point));
+      EXPECT_TRUE(at::equal(shared->state.common.at("weight"), at::full({3, 5}, static_cast<double>(*value.point))));
     });
   }
 }

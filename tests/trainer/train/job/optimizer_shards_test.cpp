@@ -142,8 +142,24 @@ TEST(OptimizerShardsOfAJob, NodeIsAnErrorWhereNoRanksShareANode) {
   });
 }
 
+TEST(OptimizerShardsOfAJob, SecondCopiesNeedASecondNode) {
+  testing::run_ranks(2, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    for (const OptimizerShards over : {OptimizerShards::kAll, OptimizerShards::kNode}) {
+      TrainJob job = job_with(over);
+      job.training.shard_copies = 2;
+      EXPECT_THAT(testing::error_message<c10::ValueError>([&] { shards(job, group); }),
+                  HasSubstr("shard_copies: 2 needs two nodes, but all 2 ranks are on one"));
+    }
+  });
+  testing::run_ranks(4, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    TrainJob job = job_with(OptimizerShards::kNode);
+    job.training.shard_copies = 2;
+    EXPECT_TRUE(shards(job, group, {.node_size = 2}));
+  });
+}
+
 // There are 3290 parameters, and two nodes of two ranks. Rank 0 has two grains of 1024 elements within its node, and
-// sends one of them to the other node.
+// sends one of them to the other node. For second copies it sends the other node one more.
 TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
   testing::run_ranks(4, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
     for (const std::optional<WireFormat> format : {std::optional<WireFormat>(), std::optional(WireFormat::kFp32)}) {
@@ -157,6 +173,10 @@ TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
       const JobContext context = {
           .env = {}, .session = {}, .results = output, .progress = output, .progress_is_terminal = false};
       nlohmann::json shown;
+      job.training.shard_copies = 2;
+      add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
+      EXPECT_EQ(shown["parameter_bytes_per_step_and_rank"], format ? 2 * 4096 : 2 * 1040);
+      job.training.shard_copies = 1;
       add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
       print_optimizer_shards(shown, context);
       EXPECT_EQ(output.str(), format ? "optimizer: sharded over the 4 ranks, parameters sent as fp32, 4096 bytes per "

@@ -115,6 +115,32 @@ TEST(CheckReplicas, BlamesNobodyWhereMostDoNotAgree) {
            "'model.bias', the first of 1 of 2 tensors"));
 }
 
+// Ranks 0 and 1 hold the same pieces, rank 2 another one.
+TEST(CheckShards, FindsACopyThatDiffers) {
+  const auto error = [](float moment, int64_t step) {
+    std::vector<std::string> errors(3);
+    run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+      std::vector<pieces::Piece> held = {
+          {.range = {"first", 0, 4}, .step = 7, .tensors = {{"moment", at::ones({4})}}},
+          {.range = {"second", 8, 9}, .step = 7, .tensors = {{"moment", at::ones({1})}}}};
+      if (rank == 1) {
+        held[1].tensors["moment"][0] = moment;
+        held[0].step = step;
+      } else if (rank == 2) {
+        held = {{.range = {"second", 0, 8}, .step = 7, .tensors = {{"moment", at::zeros({8})}}}};
+      }
+      errors[rank] = error_message<ReplicasDifferError>([&] { check_shards(group, held, 20); });
+    });
+    EXPECT_THAT(errors, Each(errors[0]));
+    return errors[0];
+  };
+  EXPECT_EQ(error(1, 7), "nothing was thrown");
+  EXPECT_THAT(error(1.0000001F, 7),
+              ::testing::StartsWith("copies of the optimizer's shards differ after step 20: on ranks 0 and 1, in "
+                                    "'second[8, 9).moment', the first of 1 tensors"));
+  EXPECT_THAT(error(1.0000001F, 6), ::testing::HasSubstr("'first[0, 4).step', the first of 2 tensors"));
+}
+
 // Flips the last bit of a parameter's first element when a step is reported, like a bad memory cell.
 struct BitFlip : reporting::TrainingObserver {
   BitFlip(std::shared_ptr<models::Model> of, int64_t at) : model(std::move(of)), step(at) {}

@@ -37,6 +37,8 @@ TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
   };
   EXPECT_THAT(with([](auto& o) { o.accumulation_steps = 4; }), HasSubstr("(2 * 4), but is 12"));
   EXPECT_THAT(with([](auto& o) { o.early_stop = 1; }), HasSubstr("early_stop: needs eval_every"));
+  EXPECT_THAT(with([](auto& o) { o.shard_copies = 2; }),
+              HasSubstr("shard_copies: 2 needs shard_optimizer node or all, but it is off"));
   EXPECT_THAT(with([](auto& o) { o.learning_rate.peak = -1; }), HasSubstr("learning_rate"));
 }
 

@@ -48,6 +48,12 @@ struct ShardOptions {
 
   // Over all ranks only: how parameters are sent, by default as differences in kDefaultParameterFormat.
   TORCH_ARG(std::optional<WireFormat>, parameter_format) = std::nullopt;
+
+  // 1 or 2: on how many nodes each shard is. Within nodes, each node has all shards, so with 2 there must be two nodes.
+  // Over all ranks, with 2 a rank on another node holds the same masters and state as the owner of a shard, bit for
+  // bit: the owner sends it the average in parameter_format, and both step with what is decoded. So with fp32 the bits
+  // do not change. A rank then needs twice the memory for masters and state.
+  TORCH_ARG(int64_t, copies) = 1;
 };
 
 // Shards the state of an optimizer over ranks: ZeRO's first stage (arXiv 1910.02054).
@@ -102,7 +108,7 @@ class ShardedOptimizer {
   //   - if ShardOptions, the kind of optimizer, or the sizes, strides or groups of parameters differ between ranks.
   //   - with share_parameters, for a parameter that shares its storage with other data, or is not equal on the ranks of
   //     a node, and if the memory is not available: before anything is changed;
-  //   - for parameter_format, which has no effect.
+  //   - for parameter_format, which has no effect; for other copies than 1 and 2, and for 2 on one node.
   ShardedOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const ShardOptions& options = {});
 
   // Over all ranks of the group of `reducer`, which outlives this. A collective, between steps. `reducer` averages the
@@ -180,7 +186,7 @@ class ShardedOptimizer {
   // Whether parameters are sent as differences.
   bool has_masters() const;
 
-  // Bytes of parameters that this rank has sent; 0 within nodes.
+  // Bytes of parameters that this rank has sent, and of averages for second copies; 0 within nodes.
   int64_t payload_bytes_sent() const;
 
   // Elements of all parameters, and of this rank's shard.

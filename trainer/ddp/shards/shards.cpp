@@ -1,4 +1,4 @@
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shards.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shards.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>

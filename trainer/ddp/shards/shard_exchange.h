@@ -15,7 +15,7 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/process_group.h>
 #include "ops/comm/engine/engine.h"
-#include "trainer/ddp/sharding/shards.h"
+#include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::sharding {
 

@@ -1,0 +1,135 @@
+// Recovery in place of trainings whose optimizer is sharded over all ranks, with a second copy of each shard.
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/support/ranks.h"
+#include "tests/trainer/train/training/interrupted_runs.h"
+#include "tests/trainer/train/training/resume_runs.h"
+#include "trainer/train/training/recovery.h"
+
+namespace narrowcast::training {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+
+// Nodes by their size; the last one may have fewer ranks. Some ranks are lost in step 4.
+struct LossOfCopies {
+  int64_t world_size;
+  int64_t node_size;
+  std::vector<int64_t> lost;
+  int64_t world_size_after;
+  std::optional<WireFormat> format = std::nullopt;
+  bool is_in_backward = true;  // Else before the forward pass, while parameters of step 3 may be exchanged.
+  Precision precision = Precision::kFp32;
+};
+
+void PrintTo(const LossOfCopies& loss, std::ostream* out) {
+  *out << loss.world_size << " in nodes of " << loss.node_size << ", then " << loss.world_size_after << " without "
+       << ::testing::PrintToString(loss.lost);
+}
+
+ResumeCase case_of(const LossOfCopies& loss, OptimizerKind kind) {
+  ResumeCase value{
+      "copies",
+      resuming::small_buckets().hook("int8").wire({.node_size = loss.node_size, .link_gbit = 1, .link_us = 100}),
+      kind,
+      1,
+      16,
+      loss.precision};
+  value.shards = OptimizerShards::kAll;
+  value.parameter_format = loss.format;
+  return value;
+}
+
+TrainingOptions options_with_copies(const ResumeCase& value) {
+  TrainingOptions options = resuming::options_of(value);
+  options.batch_size = 60;  // For worlds of 2 to 5 ranks.
+  options.shard_copies = 2;
+  return options;
+}
+
+using States = std::vector<std::optional<SurvivingState>>;
+
+void train_with_copies(const ResumeCase& value, const Models& models, int64_t rank, const ProcessGroupPtr& group,
+                       States& states, checkpoint::Restored* restored = nullptr) {
+  const data::TextDataset dataset = testing::small_text();
+  train({.model = models[rank],
+         .dataset = dataset,
+         .group = group,
+         .ddp = value.ddp,
+         .shards = OptimizerShards::kAll,
+         .checkpoints = {.restored = restored, .surviving = &states[rank]}},
+        options_with_copies(value));
+}
+
+// Returns why the state was not found in the ranks' memory; empty if it was.
+std::string train_through_loss(const LossOfCopies& loss, const ResumeCase& value, Models& models) {
+  States states(models.size());
+  run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    EXPECT_THROW(train_with_copies(value, models, rank, group, states), c10::DistBackendError);
+  });
+  for (const int64_t rank : loss.lost) {
+    states[rank].reset();
+    models[rank] = new_models(loss.world_size, value, {})[rank];
+  }
+  std::vector<std::string> whys(loss.world_size_after);
+  run_ranks(loss.world_size_after, [&](int64_t rank, const ProcessGroupPtr& group) {
+    std::optional<RecoveredState> recovered = share_states(group, states[rank], &whys[rank]);
+    EXPECT_EQ(recovered.has_value(), whys[rank].empty());
+    if (!recovered) return;
+    EXPECT_EQ(recovered->restored.step, 3);
+    train_with_copies(value, models, rank, group, states, &recovered->restored);
+  });
+  return whys[0];
+}
+
+class CopiesRecovery : public ::testing::TestWithParam<LossOfCopies> {};
+
+TEST_P(CopiesRecovery, TheShardsComeFromTheirCopies) {
+  const LossOfCopies& loss = GetParam();
+  const ResumeCase value =
+      case_of(loss, loss.format == WireFormat::kFp32 ? OptimizerKind::kSgd : OptimizerKind::kAdamW);
+  Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = loss.is_in_backward});
+  ASSERT_EQ(train_through_loss(loss, value, models), "");
+  const Models undisturbed = new_models(loss.world_size, value, {});
+  States states(models.size());
+  run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    train_with_copies(value, undisturbed, rank, group, states);
+  });
+  for (int64_t rank = 0; rank < loss.world_size_after; ++rank) {
+    EXPECT_TRUE(resuming::equal_bits(*models[rank], *models[0])) << "rank " << rank;
+    if (loss.world_size_after == loss.world_size) {
+      EXPECT_TRUE(resuming::equal_bits(*models[rank], *undisturbed[rank])) << "rank " << rank;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, CopiesRecovery,
+                         ::testing::Values(LossOfCopies{2, 1, {1}, 2}, LossOfCopies{2, 1, {0}, 2, WireFormat::kFp32},
+                                           LossOfCopies{3, 1, {1}, 3}, LossOfCopies{3, 1, {2}, 3, {}, false},
+                                           LossOfCopies{4, 1, {0, 2}, 4, WireFormat::kInt4B32},
+                                           LossOfCopies{4, 2, {2, 3}, 4},
+                                           LossOfCopies{4, 2, {1}, 4, WireFormat::kFp32, false},
+                                           LossOfCopies{4, 3, {0, 1, 2}, 4}, LossOfCopies{4, 3, {3}, 4},
+                                           LossOfCopies{5, 2, {4}, 5}, LossOfCopies{5, 1, {3}, 5},
+                                           LossOfCopies{4, 2, {}, 3}, LossOfCopies{6, 2, {}, 4},
+                                           LossOfCopies{3, 1, {1}, 3, {}, true, Precision::kFp16}));
+
+TEST(LostCopies, WithoutOwnerAndCopyAShardIsLost) {
+  const LossOfCopies loss{4, 1, {1, 2}, 4};
+  const ResumeCase value = case_of(loss, OptimizerKind::kAdamW);
+  Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = true});
+  EXPECT_THAT(train_through_loss(loss, value, models),
+              HasSubstr("no rank that is left holds the optimizer's state of "));
+}
+
+}  // namespace
+}  // namespace narrowcast::training
