@@ -77,7 +77,6 @@ void GroupExchange::exchange(const std::string& name, WireFormat format, const G
   // The jobs share it, because they run on after this function has returned.
   const std::shared_ptr<const collectives::WireCodec> codec = collectives::make_wire_codec(format, at::kCPU);
   const std::vector<std::shared_ptr<Job>>& jobs = jobs_of(format);
-  is_complete_ = false;
   running_ = std::make_unique<RunningJobs>(group_, name);
   for (int64_t index = std::ssize(jobs) - 1; index >= 0; --index) {
     const int64_t begin = index * most_numel_;
@@ -141,6 +140,13 @@ void GroupExchange::finish_alone(int64_t shard, WireFormat format, const Element
 
 void GroupExchange::start(const std::string& name, const std::vector<Elements>& shards,
                           const std::exception_ptr& failure) {
+  finish();
+  is_complete_ = false;
+  start_copying(name, shards, failure);
+}
+
+void GroupExchange::start_copying(const std::string& name, const std::vector<Elements>& shards,
+                                  const std::exception_ptr& failure) {
   const auto all = std::make_shared<const std::vector<Elements>>(shards);
   const auto give = [this, all](float* to, int64_t begin, int64_t numel) { (*all)[own()].copy_to(to, begin, numel); };
   const auto take = [this, all](int64_t shard, const float* from, int64_t begin, int64_t numel) {
@@ -154,8 +160,7 @@ void GroupExchange::start(const std::string& name, const std::vector<Elements>& 
 void GroupExchange::start_differences(const std::string& name, WireFormat format, const Elements& minuend,
                                       const std::vector<Elements>& shards, const std::exception_ptr& failure) {
   const auto all = std::make_shared<const std::vector<Elements>>(shards);
-  finish();
-  added_.assign(count(), std::vector<char>(parts_, 0));
+  begin_alone();
   const auto give = [this, all, minuend](float* to, int64_t begin, int64_t numel) {
     subtract(minuend, (*all)[own()], to, begin, numel);
   };
@@ -168,7 +173,7 @@ void GroupExchange::start_differences(const std::string& name, WireFormat format
 
 void GroupExchange::run(const std::string& name, const std::vector<Elements>& shards,
                         const std::exception_ptr& failure) {
-  start(name, shards, failure);
+  start_copying(name, shards, failure);
   finish();
 }
 

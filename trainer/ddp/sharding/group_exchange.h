@@ -46,7 +46,7 @@ class GroupExchange final : public ShardExchange {
   // Waits until the elements from `begin` on of all shards are exchanged. Does nothing without an exchange in progress.
   void wait_from(int64_t begin);
   void finish();
-  // Whether the last exchange has ended without an error.
+  // Whether the last exchange that was started in halves has ended without an error. The others are not of parameters.
   bool is_complete() const { return is_complete_; }
 
   // After start_differences, and an error: adds the differences of one shard that are not added yet, without any other
@@ -65,6 +65,7 @@ class GroupExchange final : public ShardExchange {
   // Takes the numbers of a shard.
   using Take = std::function<void(int64_t shard, const float* from, int64_t begin, int64_t numel)>;
 
+  void start_copying(const std::string& name, const std::vector<Elements>& shards, const std::exception_ptr& failure);
   std::vector<std::shared_ptr<Job>>& jobs_of(WireFormat format);
   void exchange(const std::string& name, WireFormat format, const Give& give, const Take& take,
                 const std::exception_ptr& failure);

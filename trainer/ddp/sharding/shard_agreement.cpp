@@ -29,6 +29,8 @@ void check_request(const ShardRequest& request) {
   const int64_t copies = request.options.copies();
   TORCH_CHECK_VALUE(node_size.value_or(1) >= 1, "node_size: must be at least 1, but is ", *node_size);
   TORCH_CHECK_VALUE(copies == 1 || copies == 2, "copies: must be 1 or 2, but is ", copies);
+  TORCH_CHECK_VALUE(copies == 1 || request.options.parameter_format() != WireFormat::kFp16,
+                    "copies: 2 copies need a parameter_format other than fp16, in which large averages are infinite");
   TORCH_CHECK_VALUE(!request.parameters.empty(), "the optimizer has no parameter that requires a gradient");
   for (size_t i = 0; i < request.parameters.size(); ++i) {
     check_parameter(request.parameters[i], i);

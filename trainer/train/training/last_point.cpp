@@ -78,6 +78,7 @@ void LastPoint::leave(Phase phase) {
   steps_.restore_buffers();
   SurvivingState before = state_at(*point_);
   for (pieces::Piece& piece : before.optimizer.value().pieces) {
+    if (is_of_values(piece.range)) continue;  // It is a copy.
     for (auto& [name, tensor] : piece.tensors) tensor = tensor.clone();
   }
   after.restore();

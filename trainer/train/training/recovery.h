@@ -2,10 +2,10 @@
 //
 // All replicas are equal, so each survivor holds what was lost. If the ranks of a node share the optimizer's state, a
 // node holds all of it, so that the survivors of other nodes hold what was lost. So they do with second copies of
-// shards. While a training runs, each rank can
-// tell its state at the last point at which it was between steps. When a rank is lost, the training throws on all
-// others, and leaves that state behind. A new process takes the lost rank's place, and all ranks form a new group.
-// There they find the furthest point, and whoever is behind it gets the state from those who are not:
+// shards. While a training runs, each rank can tell its state at the last point at which it was between steps. When a
+// rank is lost, the training throws on all others, and leaves that state behind. A new process takes the lost rank's
+// place, and all ranks form a new group. There they find the furthest point, and whoever is behind it gets the state
+// from those who are not:
 //
 //   rank 0   step 41 done, fails in step 42    ──────────────────────────> continues with step 42
 //   rank 1   killed in step 42; a new process  ── gets the state of 41 ──> continues with step 42

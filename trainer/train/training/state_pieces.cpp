@@ -27,7 +27,9 @@ std::vector<hooks::NamedParameter> trained_parameters_of(const torch::nn::Module
   std::vector<hooks::NamedParameter> trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const hooks::NamedParameter& parameter : named_parameters(module)) {
-    if (parameter.tensor.requires_grad() && seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) {
+    const bool has_elements = parameter.tensor.numel() > 0;
+    if (has_elements && parameter.tensor.requires_grad() &&
+        seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) {
       trained.push_back(parameter);
     }
   }
@@ -90,6 +92,8 @@ void load_pieces(const Restored& restored, const TrainingParts& parts) {
   const std::vector<pieces::Piece> whole = pieces::move_pieces(group, *restored.pieces, wanted);
   load_optimizer_state(parts.optimizer, module, whole_state(whole, trained));
 }
+
+bool is_of_values(const pieces::Range& range) { return range.name.ends_with(kOfValues); }
 
 std::optional<pieces::HeldPieces> held_state(const TrainingParts& parts, const Content& content) {
   std::optional<pieces::HeldPieces> held = held_pieces(parts);

@@ -113,6 +113,9 @@ Counters load_training(const checkpoint::Restored& restored, const TrainingParts
 // copies, and the parameters. Throws c10::DistBackendError if a peer fails, and CorruptInputError.
 void load_pieces(const checkpoint::Restored& restored, const TrainingParts& parts);
 
+// Whether a range of a held state is of a parameter's values, not of the optimizer's state.
+bool is_of_values(const pieces::Range& range);
+
 // The shards of the optimizer's state that this rank holds; empty without shards. Not a collective.
 std::optional<pieces::HeldPieces> held_pieces(const TrainingParts& parts);
 // The same if other ranks hold them as well, with the same bits; else empty.

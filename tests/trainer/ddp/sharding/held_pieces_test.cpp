@@ -102,6 +102,21 @@ TEST_P(HeldPiecesOfRanks, AfterAFailedExchangeTheirParametersAreThoseOfTheStep) 
   }
 }
 
+// Such as that of a checkpoint, before the first step after a resume: it moves no parameters.
+TEST_P(HeldPiecesOfRanks, AFailedGatherOfTheStateLeavesNothingToFinish) {
+  run_ranks(3, [&](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    TwiceSharded first(group, 2);
+    const hooks::HookState saved = first.sharded.state(first.parts.named());
+    TwiceSharded resumed(group, 0);
+    resumed.sharded.load_state(saved, resumed.parts.named());
+    engine::Engine::for_group(group)->break_off("rank 1 is lost");
+    EXPECT_NE(error_message<c10::DistBackendError>([&] { resumed.sharded.state(resumed.parts.named()); }),
+              "nothing was thrown");
+    EXPECT_TRUE(resumed.sharded.parts().has_all_parameters());
+    resumed.sharded.parts().finish_held();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, HeldPiecesOfRanks, ::testing::Values(WireFormat::kFp32, WireFormat::kInt8B128));
 
 }  // namespace

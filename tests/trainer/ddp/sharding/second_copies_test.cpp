@@ -124,6 +124,15 @@ TEST(SecondCopiesState, IsLoadedByBoth) {
   held.expect_two_equal_copies({"exp_avg", "exp_avg_sq", "master"});
 }
 
+TEST(SecondCopiesErrors, NeedAFormatWithoutInfinity) {
+  run_ranks(2, [&](int64_t /*rank*/, const Group& group) {
+    NetTraining parts(group, ddp_options_of({"int8", {1, 1}}));
+    const ShardOptions options = ShardOptions().copies(2).parameter_format(WireFormat::kFp16);
+    EXPECT_THAT(error_message<c10::ValueError>([&] { ShardedOptimizer(*parts.adamw, parts.ddp.reducer(), options); }),
+                ::testing::HasSubstr("copies: 2 copies need a parameter_format other than fp16"));
+  });
+}
+
 TEST(SecondCopiesErrors, NeedASecondNode) {
   run_ranks(2, [&](int64_t /*rank*/, const Group& group) {
     NetTraining parts(group, ddp_options_of({"int8", {2}}));

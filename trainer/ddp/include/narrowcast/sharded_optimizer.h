@@ -52,7 +52,8 @@ struct ShardOptions {
   // 1 or 2: on how many nodes each shard is. Within nodes, each node has all shards, so with 2 there must be two nodes.
   // Over all ranks, with 2 a rank on another node holds the same masters and state as the owner of a shard, bit for
   // bit: the owner sends it the average in parameter_format, and both step with what is decoded. So with fp32 the bits
-  // do not change. A rank then needs twice the memory for masters and state.
+  // do not change. A rank then needs twice the memory for masters and state if nodes have equal numbers of ranks. With
+  // fp16, in which large averages are infinite, there is one copy only.
   TORCH_ARG(int64_t, copies) = 1;
 };
 
@@ -72,10 +73,10 @@ struct ShardOptions {
 // instead of 8. Ranks exchange parameters in their node's memory, and nothing is sent between nodes. Gradients must be
 // equal on the ranks of a node, as they are after a DistributedDataParallel has averaged them.
 //
-// Over all W ranks, the shards together exist once. After a backward pass only the gradients of a rank's own shard are
-// averages; others are undefined. So call zero_grad() before the next backward(), and accumulate in no_sync(). Hooks in
-// a wire format (CommHook::average_shards) leave out their second hop, and the parameters take its place. Other hooks
-// send all of their bytes.
+// Over all W ranks, the shards together exist once, or twice with ShardOptions::copies. After a backward pass only the
+// gradients of a rank's own shard are averages; others are undefined. So call zero_grad() before the next backward(),
+// and accumulate in no_sync(). Hooks in a wire format (CommHook::average_shards) leave out their second hop, and the
+// parameters take its place. Other hooks send all of their bytes.
 //   - As differences: the owner of a shard keeps its parameters in float32, the masters. Each step it sends the
 //     difference between masters and parameters in parameter_format, and all ranks, the owner too, add what they
 //     decode. Replicas stay equal bit for bit. The rounding errors of a step are part of the next difference, so that
