@@ -13,6 +13,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include <narrowcast/export.h>
+
 namespace narrowcast::engine {
 
 // One message of an exchange. Two messages of the same sender to the same receiver must differ in their channel.
@@ -57,7 +59,7 @@ struct TransportOptions {
 //     complete message replaces.
 // If a message is longer than its receiver expects, Gloo ends the receiver's process ("op.preamble.length <=
 // op.nbytes"). Not thread-safe, except interrupt_wait and give_up.
-class Transport {
+class NARROWCAST_EXPORT Transport {
  public:
   static constexpr int64_t kChannels = 1024;
 

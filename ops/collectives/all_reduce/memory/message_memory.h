@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <narrowcast/export.h>
 #include "ops/collectives/all_reduce/memory/chunk_streams.h"
 #include "ops/comm/engine/engine.h"
 
@@ -23,7 +24,7 @@ at::Tensor allocate_message_buffer(int64_t bytes);
 // Buffers for the messages of all exchanges of one engine that share this object. An engine has at most
 // engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them. So that number of
 // buffers, taken in turn, suffices for any number of buckets. Used by one thread at a time.
-class MessageMemory {
+class NARROWCAST_EXPORT MessageMemory {
  public:
   struct Buffer {
     size_t place = 0;  // Index of the buffer.
@@ -44,7 +45,7 @@ class MessageMemory {
 };
 
 // The messages of one exchange in such a buffer, each aligned to 64 bytes.
-class MessageOffsets {
+class NARROWCAST_EXPORT MessageOffsets {
  public:
   // Adds a message of that size and returns its index.
   size_t add(int64_t bytes);
