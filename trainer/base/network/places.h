@@ -41,6 +41,18 @@ inline constexpr const char* kNodeVariable = "NARROWCAST_NODE";
 // (store_file.h).
 inline constexpr const char* kStoreFileVariable = "NARROWCAST_STORE_FILE";
 
+// The key by which the ranks of a node tell that they have met the others, below job_prefix(). `node` is
+// NodeRanks::node. Until then the others may work without them.
+inline std::string met_key(int64_t node) { return "met/" + std::to_string(node); }
+
+// Ranks meet that have read the same value of kStarts and know the same number of changes.
+inline std::string epoch_of(int64_t starts, int64_t changes) {
+  return std::to_string(starts) + "/" + std::to_string(changes);
+}
+
+// The key of the newest attempt to meet in an epoch, below job_prefix(). Rank 0 writes it, and waits for the others.
+inline std::string attempt_key(const std::string& epoch) { return "attempt/" + epoch; }
+
 // A rank, by its node (NodeRanks::node; 0: nodes do not change) and its number among the node's ranks. Both stay the
 // same when ranks are numbered anew.
 struct RankOfNode {

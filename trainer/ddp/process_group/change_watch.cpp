@@ -43,6 +43,7 @@ struct ChangeWatch::State {
       const Change change = look();
       lock.lock();
       if (change == Change::kLoss && !stop) {
+        newcomers = gloo->getSize() == 1;  // It has no connection whose end would make it meet the others.
         lock.unlock();
         close_gloo_connections(*gloo);
         lock.lock();

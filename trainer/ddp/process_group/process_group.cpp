@@ -162,9 +162,9 @@ ProcessGroupPtr connect_unless_changed(const ProcessGroupOptions& options, const
   return group;
 }
 
-// Returns nothing if this failed because the job's ranks have changed meanwhile. Gloo's errors of connecting to a
-// machine that is gone speak of time-outs, too: only those of the whole attempt are final. Ranks that are missing then
-// are reported, and may be replaced.
+// Returns nothing if this failed because the job's ranks have changed meanwhile, or work on without this one. Gloo's
+// errors of connecting to a machine that is gone speak of time-outs, too: only those of the whole attempt are final.
+// Ranks that are missing then are reported, and may be replaced.
 std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
                                        const std::shared_ptr<rendezvous::JobStore>& job) {
   const auto begin = std::chrono::steady_clock::now();
@@ -181,6 +181,9 @@ std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
     job->end_joining();
     return joined;
   } catch (const c10::DistError& error) {
+    if (job->waits_on()) {
+      return std::nullopt;
+    }
     const bool is_over = is_time_out(error) && std::chrono::steady_clock::now() - begin >= options.timeout;
     const auto patience = job->has_reported() ? until_silent_is_replaced(*job)
                           : is_over           ? std::chrono::milliseconds(0)

@@ -156,16 +156,20 @@ StorePtr JobStore::join() {
     with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())),
                         [&] { keys_->set(ready_key_of(env_.rank), std::vector<uint8_t>{'1'}); });
   }
-  const std::string epoch = env_.recovers_in_place ? c10::str(starts_, "/", changes_) : "";
+  const std::string epoch = env_.recovers_in_place ? epoch_of(starts_, changes_) : "";
   const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())), [&] {
     // A rank that lost another one may come before its launcher has announced the loss.
     const auto check = [this] { TORCH_CHECK_WITH(DistNetworkError, is_as_found(), kRanksHaveChanged); };
-    return call_roll(keys_, {.rank = env_.rank,
-                             .world_size = env_.world_size,
-                             .epoch = epoch,
-                             .deadline = deadline_,
-                             .check = check,
-                             .on_missing = [this](const auto& ranks) { report_missing(ranks); }});
+    auto met = call_roll(keys_, {.rank = env_.rank,
+                                 .world_size = env_.world_size,
+                                 .epoch = epoch,
+                                 .deadline = deadline_,
+                                 .check = check,
+                                 .on_missing = [this](const auto& ranks) { report_missing(ranks); }});
+    if (env_.node > 0) {
+      keys_->set(met_key(env_.node), std::vector<uint8_t>{'1'});
+    }
+    return met;
   });
   store->setTimeout(options_.timeout);
   if (answering_.defined()) {
@@ -215,10 +219,28 @@ void JobStore::report_missing(const std::vector<int64_t>& ranks) {
     return;
   }
   TORCH_CHECK_WITH(DistNetworkError, is_as_found(), kRanksHaveChanged);
+  if (is_newcomer()) {
+    return report_unstarted();
+  }
   for (const int64_t rank : ranks) {
     report_silent(rank);
   }
   has_reported_ = true;
+}
+
+// Whether this rank's node has not met the others, and these work.
+bool JobStore::is_newcomer() const {
+  return env_.node > 0 && keys_->check({kRegroups}) && !keys_->check({met_key(env_.node)});
+}
+
+void JobStore::report_unstarted() {
+  waits_on_ = true;
+  for (int64_t rank = 0; rank < env_.world_size; ++rank) {
+    if (!keys_->check({ready_key_of(rank)})) {
+      waits_on_ = waits_on_ && !keys_->check({report_of_silence(rank).key});  // A new process has no report.
+      report_silent(rank);
+    }
+  }
 }
 
 JobStore::Entry JobStore::report_of_silence(int64_t rank) const {

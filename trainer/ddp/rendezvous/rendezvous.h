@@ -57,6 +57,11 @@ class JobStore {
   // Whether join() has done so.
   bool has_reported() const { return has_reported_; }
 
+  // Whether join() has failed because the others work on: this rank's node has not met them, and they take it in when
+  // all ranks that join have started. It has reported those that have not. False if one had been reported before, and
+  // was not replaced: then nobody will come.
+  bool waits_on() const { return waits_on_; }
+
   // The ranks are connected: from now on, waits for keys last as long as they are asked to.
   void end_joining();
 
@@ -116,6 +121,8 @@ class JobStore {
   bool is_as_found() const;
   void take_place();
   void report_missing(const std::vector<int64_t>& ranks);
+  bool is_newcomer() const;
+  void report_unstarted();
 
   WorkerEnv env_;
   const JobStoreOptions options_;
@@ -128,6 +135,7 @@ class JobStore {
   int64_t changes_ = 0;  // Places::changes of these
   std::chrono::milliseconds node_silence_ = kDefaultNodeSilence;
   bool has_reported_ = false;
+  bool waits_on_ = false;
 };
 
 }  // namespace narrowcast::rendezvous

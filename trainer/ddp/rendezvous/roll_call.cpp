@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ops/common/text.h"
+#include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::rendezvous {
@@ -32,8 +33,6 @@ std::string drawn_name() {
   return c10::str(std::hex, std::setfill('0'), std::setw(8), device(), std::setw(8), device());
 }
 
-// The key of the name of the newest attempt.
-std::string attempt_key(const std::string& epoch) { return c10::str("attempt/", epoch); }
 std::string presence_key(const std::string& attempt, int64_t rank) { return c10::str(attempt, "/here/", rank); }
 std::string complete_key(const std::string& attempt) { return c10::str(attempt, "/complete"); }
 

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -34,6 +35,7 @@ void InPlaceRecovery::begin_round() {
   any_succeeded_ = false;
   refused_.reset();
   starts_.clear();
+  processes_.clear();
   ended_.clear();
 }
 
@@ -65,7 +67,9 @@ std::optional<WorkerCommand> InPlaceRecovery::replacement(int64_t rank) {
   }
   starts_[rank] = *number;
   ended_.erase(rank);
-  return options_.command(rank, *number);
+  // A process of a node that has not met the others does not count as a start.
+  const int64_t process = processes_[rank] = std::max(*number, processes_[rank] + 1);
+  return options_.command(rank, process);
 }
 
 // A report with a smaller number is about an earlier process.

@@ -74,9 +74,10 @@ class InPlaceRecovery : public Replacer {
   const RecoveryOptions options_;
   RestartRule rule_;
   bool any_succeeded_ = false;
-  std::optional<GroupEnd> refused_;    // the failure that the rule did not allow
-  std::map<int64_t, int64_t> starts_;  // by rank: number of starts that were announced when its process started
-  std::set<int64_t> ended_;            // ranks whose processes were found hanging
+  std::optional<GroupEnd> refused_;       // the failure that the rule did not allow
+  std::map<int64_t, int64_t> starts_;     // by rank: number of starts that were announced when its process started
+  std::map<int64_t, int64_t> processes_;  // by rank: number of its present process; the first one has 0
+  std::set<int64_t> ended_;               // ranks whose processes were found hanging
 };
 
 }  // namespace narrowcast::launcher

@@ -155,14 +155,11 @@ class StoreLink::Conversation {
       std::unique_lock lock(mutex_);
       return !changed_.wait_for(lock, time, [this] { return stopping_; });
     };
-    StorePtr store = is_connected_ ? reconnect(broken, options_.rendezvous.silence(), pauses) : nullptr;
-    if (store == nullptr) {
-      return nullptr;
-    }
-    member.reconnect(store);
-    const LinkState last = state();
-    return member.decision().run_id == last.decision->run_id && member.host_sign().steps >= last.host.steps ? store
-                                                                                                            : nullptr;
+    const auto is_same = [&, last = state()](const StorePtr& store) {
+      member.reconnect(store);
+      return member.is_served_by(*last.decision, last.host);
+    };
+    return is_connected_ ? reconnect(broken, options_.rendezvous.silence(), pauses, is_same) : nullptr;
   }
 
   // Waits until the store's port accepts connections. Returns null after stop().

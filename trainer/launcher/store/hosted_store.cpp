@@ -100,12 +100,13 @@ std::string try_to_reach(const std::string& host, int64_t port, std::chrono::mil
   const auto deadline = Clock::now() + left;
   int reason = 0;
   for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
-    reason = connect_once(network::SocketAddress(*entry, port), left / addresses_from(entry));
+    const int result = connect_once(network::SocketAddress(*entry, port), left / addresses_from(entry));
     left =
         std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
-    if (reason == 0) {
+    if (result == 0) {
       return "";
     }
+    reason = reason == ECONNREFUSED ? reason : result;  // It tells most: the machine is there.
   }
   return std::strerror(reason);
 }

@@ -35,7 +35,7 @@ struct Standby {
 
 // Tries to connect once to each address of `host`. All attempts share `left`, from which the time spent is subtracted.
 // The name lookup is not limited: it takes as long as the machine's resolver. Returns the reason of a failure, e.g.
-// "Connection refused", and an empty text on success.
+// "Connection refused", which tells more than those of other addresses. Returns an empty text on success.
 std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds& left);
 
 // Prefix of all keys of launchers. Workers' keys do not have it.

@@ -183,6 +183,19 @@ Decision StoreMember::decision() {
   return parse_decision(*decision);
 }
 
+// With a secret, reads from another host's store would return the last entries of this one. Only a valid heartbeat or a
+// new copy proves that it serves.
+bool StoreMember::is_served_by(const Decision& last, const HostSign& sign) {
+  if (!has_host()) {
+    return false;
+  }
+  const std::string steps = launcher_key("steps");
+  const int64_t known = entries_.newest(steps);
+  const int64_t now = host_sign().steps;
+  const bool is_proven = !entries_.has_secret() || now > known || entries_.get_in(entries_.session(), steps);
+  return is_proven && decision().run_id == last.run_id && now >= sign.steps;
+}
+
 HostSign StoreMember::host_sign() {
   const std::string sign = entries_.get(launcher_key("steps")).value_or("0 0");
   const size_t space = std::min(sign.find(' '), sign.size());

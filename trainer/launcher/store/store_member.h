@@ -49,6 +49,8 @@ class StoreMember {
   int64_t ticket() const { return ticket_; }
   // From now on uses another connection to the same store.
   void reconnect(StorePtr store) { entries_.reconnect(std::move(store)); }
+  // Whether the host that wrote these serves the store now.
+  bool is_served_by(const Decision& last, const HostSign& sign);
 
   void beat();
   void report(const RoundReport& report);

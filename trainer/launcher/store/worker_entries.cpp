@@ -29,18 +29,33 @@ void forget(c10d::Store& store, const std::string& run_id, const RankOfNode& ran
   store.deleteKey(key_of(run_id, rendezvous::signs_key(rank.node, rank.rank_on_node)));
 }
 
-// The entry's value, or "none". A get would wait for a key that does not exist. A compareSet with a value that no key
+constexpr const char* kNoValue = "none";
+
+// The entry's value, or kNoValue. A get would wait for a key that does not exist. A compareSet with a value that no key
 // has returns the stored value, or the given value if the key does not exist.
 std::string value_of(c10d::Store& store, const std::string& key) {
-  const std::vector<uint8_t> probe = stored("none");
+  const std::vector<uint8_t> probe = stored(kNoValue);
   const std::vector<uint8_t> found = store.compareSet(key, probe, probe);
   return {found.begin(), found.end()};
 }
 
-int64_t add_start(c10d::Store& store, const std::string& run_id) {
-  const int64_t starts = store.add(key_of(run_id, rendezvous::kStarts), 1);
-  NARROWCAST_CHECK_INPUT(starts > 0, "the job's store: ", rendezvous::kStarts, " is ", starts);
+int64_t add_starts(c10d::Store& store, const std::string& run_id, int64_t more) {
+  const int64_t starts = store.add(key_of(run_id, rendezvous::kStarts), more);
+  NARROWCAST_CHECK_INPUT(starts >= more, "the job's store: ", rendezvous::kStarts, " is ", starts);
   return starts;
+}
+
+// Whether other ranks may wait for those of that node: they have met, or rank 0 waits for the nodes of now.
+bool takes_part(c10d::Store& store, const std::string& run_id, int64_t node) {
+  const bool is_newcomer = node != 0 &&
+                           value_of(store, key_of(run_id, rendezvous::kRegroups)) == rendezvous::kWhenReady &&
+                           !store.check({key_of(run_id, rendezvous::met_key(node))});
+  if (!is_newcomer) {
+    return true;
+  }
+  const int64_t starts = add_starts(store, run_id, 0);
+  const int64_t changes = rendezvous::parse_places(value_of(store, key_of(run_id, rendezvous::kPlaces))).changes;
+  return store.check({key_of(run_id, rendezvous::attempt_key(rendezvous::epoch_of(starts, changes)))});
 }
 
 }  // namespace
@@ -77,14 +92,12 @@ bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id) {
   return store.check({key_of(run_id, rendezvous::kKeepsNewcomersOut)});
 }
 
-void announce_loss(c10d::Store& store, const std::string& run_id) { add_start(store, run_id); }
+void announce_loss(c10d::Store& store, const std::string& run_id) { add_starts(store, run_id, 1); }
 
 bool is_ready(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node) {
-  if (!can_regroup(store, run_id)) {
-    return false;
-  }
-  if (store.get_to_str(key_of(run_id, rendezvous::kRegroups)) != rendezvous::kWhenReady) {
-    return true;
+  const std::string regroups = value_of(store, key_of(run_id, rendezvous::kRegroups));
+  if (regroups != rendezvous::kWhenReady) {
+    return regroups != kNoValue;
   }
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < node.ranks; ++rank) {
@@ -97,10 +110,11 @@ void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvou
   for (int64_t rank = 0; rank < node.ranks; ++rank) {
     forget(store, run_id, {.node = node.node, .rank_on_node = rank});
   }
+  store.deleteKey(key_of(run_id, rendezvous::met_key(node.node)));
 }
 
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
-  const int64_t starts = add_start(store, run_id);
+  const int64_t starts = add_starts(store, run_id, takes_part(store, run_id, rank.node) ? 1 : 0);
   forget(store, run_id, rank);
   return starts;
 }

@@ -28,8 +28,9 @@ void forget_ended_rank(c10d::Store& store, const std::string& run_id);
 using rendezvous::RankOfNode;
 
 // Announces that a process is about to take the place of `rank`. Returns the number of such processes and of losses of
-// nodes in this round. The keys of its last process are removed. Throws CorruptInputError if the store has a number
-// that no launcher writes.
+// nodes in this round. The keys of its last process are removed. A process does not count if its node has not met the
+// others, and these train on without it. Throws CorruptInputError if the store has a number or places that no launcher
+// writes.
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const RankOfNode& rank);
 
 // Sets the number of starts that a store of a host that took over begins with.

@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <narrowcast/consensus.h>
+#include "tests/support/error_message.h"
 #include "tests/support/moving_store.h"
 #include "tests/support/patience.h"
 #include "tests/trainer/ddp/process_group/ranks_on_threads.h"
@@ -18,6 +20,7 @@ namespace narrowcast {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::options_of_thread;
 using testing::serve_job;
 
@@ -66,6 +69,41 @@ TEST_F(ChangeWatchTest, AStoreThatMovesEndsWaitsForOtherRanks) {
   EXPECT_THROW(waits.get(), c10::DistBackendError);
   end.set_value();
   idle.get();
+}
+
+// They take it in after a step, which may last longer than the time-out.
+TEST_F(ChangeWatchTest, ANewcomerWaitsOnWhileTheOthersWork) {
+  old_ = serve_job("1 1:1,2:1");
+  for (const std::string& key : {std::string(rendezvous::kRegroups), rendezvous::ready_key(1, 0)}) {
+    old_->set(testing::job_key(key), std::vector<uint8_t>{'1'});
+  }
+  auto newcomer = std::async(std::launch::async, [env = file_.env(2, old_->getPort())] {
+    ProcessGroupOptions options = options_of_thread(2);
+    options.timeout = std::chrono::milliseconds(200);
+    const ProcessGroupScope scope(env, options);
+  });
+  const std::string ready = testing::job_key(rendezvous::ready_key(2, 0));
+  for (int64_t attempt = 1; attempt <= 2; ++attempt) {
+    while (!old_->check({ready}) && newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      std::this_thread::yield();
+    }
+    old_->deleteKey(ready);
+  }
+  const std::string without_it = "2 1:1";
+  old_->set(testing::job_key(rendezvous::kPlaces), std::vector<uint8_t>(without_it.begin(), without_it.end()));
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { newcomer.get(); }),
+              HasSubstr("its node is no longer one of the job's nodes"));
+}
+
+// A newcomer may be lost after its ranks were ready, and before they were taken in. The next ones must be taken in.
+TEST_F(ChangeWatchTest, ARankAloneMeetsAnewAfterALoss) {
+  old_ = serve_job("0 1:1");
+  const ProcessGroupScope scope(file_.env(1, old_->getPort()), options_of_thread(1));
+  EXPECT_FALSE(has_newcomers(scope));
+  old_->add(testing::job_key(rendezvous::kStarts), 1);
+  const auto deadline = std::chrono::steady_clock::now() + testing::kPatience;
+  while (!has_newcomers(scope) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(has_newcomers(scope));
 }
 
 }  // namespace

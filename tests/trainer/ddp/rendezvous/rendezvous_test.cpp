@@ -297,6 +297,36 @@ TEST_F(RecoveringStoreTest, ReportsARankThatDoesNotComeInTime) {
   EXPECT_THAT(launcher_.get("narrowcast/run/silent/0/0"), ElementsAre('0')) << "rank 0 does not go on";
 }
 
+// The others work until all ranks of the nodes that join have started: only those that have not may hang.
+TEST_F(RecoveringStoreTest, ANewcomerReportsRanksThatHaveNotStarted) {
+  set_places("0 1:1");
+  JobStore member(env_on(1, 0), options());
+  member.join();
+  member.announce_regroups();
+  set_places("1 1:1,2:2");
+  EXPECT_EQ(member.change(), JobStore::Change::kComing);
+  const auto waits_on = [&] {
+    JobStore newcomer(env_on(2, 1), options(200ms));
+    EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { newcomer.join(); }), HasSubstr("did not join"));
+    return newcomer.waits_on();
+  };
+  EXPECT_TRUE(waits_on());
+  EXPECT_TRUE(launcher_.check({"narrowcast/run/silent/2/1"}));
+  EXPECT_FALSE(waits_on()) << "its launcher has not replaced it";
+  launcher_.deleteKey("narrowcast/run/silent/2/1");
+  EXPECT_TRUE(waits_on()) << "for the new process";
+  launcher_.deleteKey("narrowcast/run/silent/2/1");
+  launcher_.set("narrowcast/run/ready/2/1", std::vector<uint8_t>{'1'});
+  EXPECT_TRUE(waits_on()) << "for the member";
+  EXPECT_FALSE(launcher_.check({"narrowcast/run/silent/2/1"}));
+  EXPECT_FALSE(launcher_.check({"narrowcast/run/silent/1/0"}));
+  EXPECT_TRUE(launcher_.check({"narrowcast/run/met/1"}));
+  EXPECT_FALSE(launcher_.check({"narrowcast/run/met/2"}));
+  launcher_.set("narrowcast/run/met/2", std::vector<uint8_t>{'1'});
+  EXPECT_FALSE(waits_on());
+  EXPECT_TRUE(launcher_.check({"narrowcast/run/silent/1/0"})) << "it is no newcomer any more";
+}
+
 TEST_F(RecoveringStoreTest, KnowsTheHeartbeatsOfRanks) {
   EXPECT_EQ(JobStore(env(0), options()).signs_key_of(1), "signs/0/1");
   set_places("1 1:2,4:1");

@@ -115,6 +115,15 @@ TEST_F(InPlaceRecoveryTest, AnnouncesTheStartBeforeItAllowsIt) {
                                 "--max_restarts=2 within an hour)"));
 }
 
+// A start on a node that has not met the others does not count. Processes have different numbers nevertheless.
+TEST_F(InPlaceRecoveryTest, NumbersProcessesThatAreNoStarts) {
+  group.starts = 0;
+  for (const char* const number : {"1", "2"}) {
+    EXPECT_TRUE(replaces(1, kBySigkill));
+    EXPECT_THAT(recovery.replacement(1).value().arguments, ElementsAre(number));
+  }
+}
+
 TEST_F(InPlaceRecoveryTest, ReplacesSeveralRanksForOneFailure) {
   EXPECT_TRUE(replaces(1, kBySigkill));
   EXPECT_TRUE(replaces(0, {.exit_code = 5}));

@@ -1,5 +1,6 @@
 #include "trainer/launcher/rendezvous/store_link.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,6 +19,7 @@
 #include "tests/support/job_secret.h"
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/network/tcp_store.h"
+#include "trainer/launcher/rendezvous/reconnect.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -181,7 +183,35 @@ TEST_P(BrokenConnectionTest, ToAHostThatLivesIsMadeAnew) {
   wait_for(other, phase_is(Phase::kOver));
 }
 
+TEST_P(BrokenConnectionTest, IsNotMadeAnewToAnotherHost) {
+  std::optional<StoreLink> host(options_of(0));
+  const StoreLink other(options_of(1));
+  wait_for(other, phase_is(Phase::kRunning));
+  host.reset();
+  store.reset();
+  store = std::make_shared<HostedStore>("127.0.0.1", *socket);
+  LinkOptions wanted = options_of(0);
+  wanted.run_id = "another";
+  const StoreLink next(wanted);
+  const Clock::time_point deadline = Clock::now() + testing::kPatience;
+  while (!is_broken(other.state()) && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(other.state().broken, "the launcher that served it has ended or was killed");
+}
+
 INSTANTIATE_TEST_SUITE_P(WithASecret, BrokenConnectionTest, ::testing::Bool());
+
+TEST_F(StoreLinkTest, AConnectionThatBreaksTwiceIsMadeAThirdTime) {
+  const auto always = [](milliseconds /*time*/) { return true; };
+  int64_t looks = 0;
+  const auto breaks_once = [&](const StorePtr& /*store*/) {
+    TORCH_CHECK_WITH(DistNetworkError, ++looks > 1, "it broke");
+    return true;
+  };
+  EXPECT_NE(reconnect(*store->store(), testing::kPatience, always, breaks_once), nullptr);
+  EXPECT_EQ(looks, 2);
+  const auto is_stranger = [](const StorePtr& /*store*/) { return false; };
+  EXPECT_EQ(reconnect(*store->store(), testing::kPatience, always, is_stranger), nullptr);
+}
 
 TEST_F(StoreLinkTest, AHostThatHasEndedIsNotWaitedFor) {
   std::optional<StoreLink> host(options(0));

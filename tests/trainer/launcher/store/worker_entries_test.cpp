@@ -52,6 +52,30 @@ TEST_F(WorkerEntriesTest, CountsStarts) {
   EXPECT_EQ(announce_start(store, "job7", {3}), 1) << "in the next round";
 }
 
+TEST_F(WorkerEntriesTest, AStartOnANodeThatTheOthersDoNotWaitForIsNoLoss) {
+  const auto tell = [&](const std::string& key, const std::string& value) {
+    seen_by_ranks.set(key, entry(value));
+    seen_by_ranks.add("until the last entry is there", 1);
+  };
+  const RankOfNode rank = {.node = 5, .rank_on_node = 1};
+  announce_places(store, "job7", {.changes = 3, .nodes = {{.node = 1, .ranks = 1}, {.node = 5, .ranks = 2}}});
+  EXPECT_EQ(announce_start(store, "job7", rank), 1) << "all ranks start";
+  tell(rendezvous::kRegroups, rendezvous::kWhenReady);
+  tell(rendezvous::ready_key(5, 1), "1");
+  EXPECT_EQ(announce_start(store, "job7", rank), 1) << "the others work";
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::ready_key(5, 1)}));
+  tell(rendezvous::attempt_key("1/2"), "before this node came");
+  EXPECT_EQ(announce_start(store, "job7", rank), 1);
+  tell(rendezvous::attempt_key("1/3"), "with this node");
+  EXPECT_EQ(announce_start(store, "job7", rank), 2) << "rank 0 waits for this node";
+  EXPECT_EQ(announce_start(store, "job7", rank), 2);
+  tell(rendezvous::met_key(5), "1");
+  EXPECT_EQ(announce_start(store, "job7", rank), 3) << "they have met";
+  forget_ranks(store, "job7", {.node = 5, .ranks = 2});
+  EXPECT_EQ(announce_start(store, "job7", rank), 3) << "the node is gone";
+  EXPECT_EQ(announce_start(store, "job7", {.rank_on_node = 1}), 4) << "nodes do not change";
+}
+
 TEST_F(WorkerEntriesTest, AStrangersNumberOfStartsIsAnError) {
   seen_by_ranks.set(rendezvous::kStarts, entry("-7"));
   seen_by_ranks.wait({rendezvous::kStarts}, testing::kPatience);
