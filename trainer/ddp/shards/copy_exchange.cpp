@@ -49,11 +49,7 @@ class CopyJob final : public engine::Job {
     std::vector<int64_t> numels;  // The owners' shards'.
   };
 
-  CopyJob(CopyCall& call, Part part, std::shared_ptr<collectives::MessageMemory> memory)
-      : call_(call), part_(std::move(part)), memory_(std::move(memory)) {
-    offsets_.add(bytes_of(part_.numel));
-    for (const int64_t numel : part_.numels) offsets_.add(bytes_of(numel));
-  }
+  CopyJob(CopyCall& call, Part part) : call_(call), part_(std::move(part)) {}
 
   int64_t bytes_sent() const { return part_.numel > 0 ? bytes_of(part_.numel) : 0; }
 
@@ -61,10 +57,11 @@ class CopyJob final : public engine::Job {
   int64_t advances() const override { return 0; }
 
   void start(engine::Transport& transport) override {
-    messages_ = offsets_.place_in(memory_->take(offsets_.total_bytes()));
+    messages_ = {new_message(part_.numel)};
     receives_.clear();
     for (size_t i = 0; i < part_.numels.size(); ++i) {
       const bool is_sent = part_.numels[i] > 0;
+      messages_.push_back(new_message(part_.numels[i]));
       receives_.push_back(is_sent ? transport.post_receive({messages_[1 + i], call_.owners[i], /*channel=*/0}) : -1);
     }
     if (part_.numel > 0) {
@@ -80,10 +77,13 @@ class CopyJob final : public engine::Job {
         read(i, messages_[1 + i].const_data_ptr<uint8_t>());
       }
     }
+    messages_.clear();
     return {};
   }
 
  private:
+  at::Tensor new_message(int64_t numel) const { return at::empty({numel > 0 ? bytes_of(numel) : 0}, at::kByte); }
+
   int64_t bytes_of(int64_t numel) const { return kCopyHeaderBytes + encoded_size(numel, call_.codec.format()); }
 
   void write(uint8_t* message) {
@@ -111,8 +111,6 @@ class CopyJob final : public engine::Job {
 
   CopyCall& call_;
   const Part part_;
-  const std::shared_ptr<collectives::MessageMemory> memory_;
-  collectives::MessageOffsets offsets_;
   std::vector<at::Tensor> messages_;  // The own one, then those of the owners.
   std::vector<int64_t> receives_;     // By owner.
 };
@@ -150,8 +148,7 @@ CopyExchange::CopyExchange(ProcessGroupPtr group, std::vector<int64_t> holders)
     : group_(std::move(group)),
       holders_(std::move(holders)),
       owners_(owners_of_copies(holders_, group_->getRank())),
-      engine_(engine::Engine::for_group(group_)),
-      memory_(std::make_shared<collectives::MessageMemory>()) {}
+      engine_(engine::Engine::for_group(group_)) {}
 
 std::exception_ptr CopyExchange::send(const std::string& name, WireFormat format, const Elements& own,
                                       const std::vector<Elements>& copies, const std::exception_ptr& failure) {
@@ -169,7 +166,7 @@ std::exception_ptr CopyExchange::send(const std::string& name, WireFormat format
     CopyJob::Part part{
         .begin = begin, .holder = holders_[rank], .numel = numel_from(numels_[rank], begin), .numels = {}};
     for (const int64_t owner : owners_) part.numels.push_back(numel_from(numels_[owner], begin));
-    auto job = std::make_shared<CopyJob>(call, std::move(part), memory_);
+    auto job = std::make_shared<CopyJob>(call, std::move(part));
     bytes_sent_ += job->bytes_sent();
     jobs.push_back(std::move(job));
   }

@@ -10,7 +10,6 @@
 
 #include <narrowcast/process_group.h>
 #include <narrowcast/wire_format.h>
-#include "ops/collectives/all_reduce/memory/message_memory.h"
 #include "ops/comm/engine/engine.h"
 #include "ops/comm/node/node_layout.h"
 #include "trainer/ddp/shards/shards.h"
@@ -52,7 +51,6 @@ class CopyExchange {
   const std::vector<int64_t> holders_;
   const std::vector<int64_t> owners_;
   const std::shared_ptr<engine::Engine> engine_;
-  const std::shared_ptr<collectives::MessageMemory> memory_;
   std::vector<int64_t> numels_;
   int64_t bytes_sent_ = 0;
 };

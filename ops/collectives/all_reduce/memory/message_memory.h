@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <narrowcast/export.h>
 #include "ops/collectives/all_reduce/memory/chunk_streams.h"
 #include "ops/comm/engine/engine.h"
 
@@ -24,7 +23,7 @@ at::Tensor allocate_message_buffer(int64_t bytes);
 // Buffers for the messages of all exchanges of one engine that share this object. An engine has at most
 // engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them. So that number of
 // buffers, taken in turn, suffices for any number of buckets. Used by one thread at a time.
-class NARROWCAST_EXPORT MessageMemory {
+class MessageMemory {
  public:
   struct Buffer {
     size_t place = 0;  // Index of the buffer.
@@ -45,7 +44,7 @@ class NARROWCAST_EXPORT MessageMemory {
 };
 
 // The messages of one exchange in such a buffer, each aligned to 64 bytes.
-class NARROWCAST_EXPORT MessageOffsets {
+class MessageOffsets {
  public:
   // Adds a message of that size and returns its index.
   size_t add(int64_t bytes);

@@ -22,15 +22,16 @@
 #include <narrowcast/process_group.h>
 #include <narrowcast/worker_env.h>
 
-namespace narrowcast {
-namespace recovery {
+namespace narrowcast::recovery {
 class ElasticRun;
 }
+
+namespace NARROWCAST_EXPORT narrowcast {
 
 // The state of a program, as named parts. A rank that is behind gets all parts from the other ranks. All ranks add the
 // same parts, with the same shapes and dtypes, and after each step their values are the same on all ranks. Nothing is
 // owned: tensors, modules and optimizers must outlive this object. Not thread-safe.
-class NARROWCAST_EXPORT ElasticState {
+class ElasticState {
  public:
   // Tensors by name.
   using Tensors = hooks::HookState;
@@ -118,7 +119,7 @@ struct ElasticSteps {
 // are an exception: those of lost ranks, and of ranks that were a step behind, are lost.
 //
 // Otherwise, e.g. under another launcher or with one rank, the steps run once, and a loss is an error. Not thread-safe.
-class NARROWCAST_EXPORT ElasticGroup {
+class ElasticGroup {
  public:
   // `env` is this process's place in the job. Communicates nothing.
   explicit ElasticGroup(WorkerEnv env, ElasticOptions options = {})
