@@ -170,7 +170,7 @@ void Coordinator::change_members() {
   }
 }
 
-// Those that were ready before this change may have worked with the others.
+// A newcomer that was ready before this change may have worked with the others.
 void Coordinator::note_newcomers(const std::vector<Member>& members) {
   std::set<int64_t> newcomers;
   for (const Member& member : members) {

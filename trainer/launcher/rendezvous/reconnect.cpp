@@ -17,7 +17,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBeforeAttempt{20};  // A host that ends may close its socket last.
 constexpr std::chrono::milliseconds kToReconnect{1000};
-constexpr int64_t kLooksAtAStranger = 10;  // Somebody may just have overwritten what proves that it is none.
+constexpr int64_t kLooksAtAStranger = 10;  // Another program may overwrite its proof for a moment.
 
 // Null while the network is down, or the host is about to end.
 StorePtr try_to_connect(const c10d::TCPStore& broken) {

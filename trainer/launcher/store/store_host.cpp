@@ -37,7 +37,7 @@ rendezvous::Places places_of(const Decision& decision) {
   return places;
 }
 
-// The ticket of the node with that rank; 0 if there is none.
+// The ticket of the node with that rank, or 0.
 int64_t node_of_rank(const Decision& decision, int64_t rank) {
   int64_t end = 0;
   for (const Member& member : decision.members) {

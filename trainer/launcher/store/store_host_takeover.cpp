@@ -57,8 +57,8 @@ bool StoreHost::is_gathering(Clock::time_point now) {
   return false;
 }
 
-// Members that have not come are lost. If they come late, they still get a welcome, to learn that. Numbers go on from
-// the largest that any launcher knows.
+// Members that have not come are lost. If they come late, they still get a welcome, to learn that. Numbers continue
+// from the largest that any launcher knows.
 void StoreHost::end_gathering() {
   const Succession succession = std::move(gathering_->succession);
   gathering_.reset();

@@ -75,17 +75,18 @@ TEST_F(StoreProtocolTest, AJobThatHasBegunIsNotToldOfAnother) {
   EXPECT_FALSE(other.awaits_first_round());
 }
 
+// A node with two ranks, in a job that recovers in place with one or two nodes.
+NodeDescription node_in_place(const std::string& host) {
+  return {.host = host,
+          .pid = 7,
+          .nproc = 2,
+          .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 2, .max_restarts = 1, .in_place = true}};
+}
+
 // The ranks of the lost node are waited for in vain, those of a newcomer are not.
 TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
-  const auto describe = [](const std::string& host) {
-    return NodeDescription{
-        .host = host,
-        .pid = 7,
-        .nproc = 2,
-        .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 2, .max_restarts = 1, .in_place = true}};
-  };
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
-  StoreHost host(store, Coordinator(describe("a"), {.silence = milliseconds(1000)}, "made-up"), [] {});
+  StoreHost host(store, Coordinator(node_in_place("a"), {.silence = milliseconds(1000)}, "made-up"), [] {});
   std::vector<StoreMember> members(3, StoreMember(store));
   const auto step = [&](int64_t time, const std::vector<size_t>& living) {
     for (const size_t member : living) {
@@ -97,8 +98,8 @@ TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
     const std::string key = rendezvous::job_prefix("made-up") + "/" + name;
     return store->check({key}) ? store->get_to_str(key) : "";
   };
-  members[0].join_as_host(describe("a"));
-  members[1].join(describe("b"));
+  members[0].join_as_host(node_in_place("a"));
+  members[1].join(node_in_place("b"));
   step(0, {0, 1});
   EXPECT_EQ(entry(rendezvous::kPlaces), "0 1:2,2:2");
   store->set(rendezvous::job_prefix("made-up") + "/" + rendezvous::kRegroups, std::vector<uint8_t>{'1'});
@@ -106,7 +107,7 @@ TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
   step(1200, {0});
   EXPECT_EQ(entry(rendezvous::kPlaces), "1 1:2");
   EXPECT_EQ(entry(rendezvous::kStarts), "1");
-  members[2].join(describe("c"));
+  members[2].join(node_in_place("c"));
   step(1300, {0, 2});
   EXPECT_EQ(entry(rendezvous::kPlaces), "2 1:2,3:2");
   EXPECT_EQ(entry(rendezvous::kStarts), "1");
@@ -115,19 +116,13 @@ TEST(StoreProtocolInPlaceTest, TellsRanksTheirPlacesAndLosses) {
 // Nodes that join, whose ranks fail while they start; and nodes that work with the others, and are lost.
 TEST(StoreProtocolInPlaceTest, NodesThatComeAndGoLeaveNothing) {
   constexpr int64_t kNodes = 1'000;
-  const auto describe = [](const std::string& host) {
-    return NodeDescription{
-        .host = host,
-        .pid = 7,
-        .nproc = 2,
-        .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 2, .max_restarts = 1, .in_place = true}};
-  };
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   const std::string job = rendezvous::job_prefix("made-up") + "/";
   StoreHost host(
-      store, Coordinator(describe("a"), {.last_call = milliseconds(0), .silence = milliseconds(10)}, "made-up"), [] {});
+      store, Coordinator(node_in_place("a"), {.last_call = milliseconds(0), .silence = milliseconds(10)}, "made-up"),
+      [] {});
   StoreMember own(store);
-  own.join_as_host(describe("a"));
+  own.join_as_host(node_in_place("a"));
   int64_t time = 0;
   const auto step = [&] {
     own.beat();
@@ -142,7 +137,7 @@ TEST(StoreProtocolInPlaceTest, NodesThatComeAndGoLeaveNothing) {
   int64_t keys = 0;
   for (int64_t node = 0; node < kNodes; ++node) {
     StoreMember newcomer(store);
-    newcomer.join(describe("b"));
+    newcomer.join(node_in_place("b"));
     step();
     ASSERT_EQ(host.decision().members.size(), 2U) << node;
     for (const int64_t rank : {0, 1}) {
