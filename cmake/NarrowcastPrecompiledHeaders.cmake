@@ -52,6 +52,10 @@ function(narrowcast_add_pch name options)
   target_link_libraries(${name} PRIVATE ${options} libtorch::cpu)
   # In angle brackets: an absolute path in CMake's generated file would keep clones from sharing it.
   target_precompile_headers(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<cmake/pch.h$<ANGLE-R>>")
+  if(CMAKE_CXX_COMPILER_LAUNCHER)
+    set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${PROJECT_SOURCE_DIR}/cmake/compile_header;${PROJECT_SOURCE_DIR};${CMAKE_CXX_COMPILER_LAUNCHER}")
+  endif()
 endfunction()
 if(NARROWCAST_PCH)
   narrowcast_add_pch(narrowcast_pch narrowcast_plain_options)
