@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 import weakref
-from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Protocol, Union, runtime_checkable
 from unittest import mock
 
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from narrowcast._buckets import BucketsOfRun
+from narrowcast._group import group_or_default
 from narrowcast._options import passable
 from narrowcast._state_dicts import from_tensors, to_tensors
 from narrowcast.comm_hook import CommHook, _gradient_device, _named_parameters
@@ -25,6 +26,7 @@ from narrowcast.ddp_comm_hooks.powerSGD_hook import PowerSGDState, batched_power
 Tensors = dict[str, torch.Tensor]
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """An optimizer, a learning rate scheduler, a GradScaler, ..."""
 
@@ -171,12 +173,13 @@ class _PartsOfState:
             for place, tensor in _places_of(name, part):
                 self._own.add_tensor(place, tensor)
                 self._places[place] = tensor
-        elif hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
-            _to_tensors(part.state_dict(), name)  # Raises errors now, and not after a loss.
+        elif isinstance(part, Stateful):
+            stateful: Stateful = part  # For mypy: what a lambda refers to might have changed.
+            _to_tensors(stateful.state_dict(), name)  # Raises errors now, and not after a loss.
             if isinstance(part, torch.amp.GradScaler):
                 self._scalers.append(part)
-            self.add_functions(name, lambda: _to_tensors(part.state_dict(), name),
-                               lambda tensors: part.load_state_dict(from_tensors(tensors)))
+            self.add_functions(name, lambda: _to_tensors(stateful.state_dict(), name),
+                               lambda tensors: stateful.load_state_dict(from_tensors(tensors)))
         elif isinstance(part, tuple) and len(part) == 2 and all(map(callable, part)):
             self.add_functions(name, *part)
         else:
@@ -289,7 +292,7 @@ class _Answers:
         self._parts.forget_failed_step()
         _init_default_group(dist.ProcessGroup.unbox(self._own.group()), self._timeout)
         with self._buckets.making():
-            self._made = self.make(dist.group.WORLD)
+            self._made = self.make(group_or_default(None))
         self._models = self._buckets.models()
         for _, hook, model in self._hooks():
             if not hook.open(_gradient_device(model)).keeps_replicas_equal:

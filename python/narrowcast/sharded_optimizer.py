@@ -59,8 +59,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
                  process_group: Optional[dist.ProcessGroup] = None, *, whole_parameters: bool = False,
                  node_size: Optional[int] = None, silence_seconds: Optional[float] = None, hook: Optional[CommHook] = None,
                  parameter_format: Optional[str] = None, **defaults: Any) -> None:
-        group = hook.process_group if process_group is None and isinstance(hook, CommHook) else process_group
-        self.process_group = group_or_default(group)
+        if process_group is None and isinstance(hook, CommHook):
+            process_group = hook.process_group
+        self.process_group = group_or_default(process_group)
         options = passable({"whole_parameters": whole_parameters, "node_size": node_size, "silence_seconds": silence_seconds,
                             "parameter_format": parameter_format})
         made_hook = None
@@ -111,7 +112,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if closure is not None and self._over_all_ranks:
             raise ValueError("closure: must be None with a hook, whose shards may change with each backward pass")
         if hasattr(self, "found_inf"):  # GradScaler would remove both only after a step.
-            del self.found_inf, self.grad_scale
+            for name in ("found_inf", "grad_scale"):
+                delattr(self, name)
             raise ValueError("GradScaler cannot be used with hook=: gradients are averages in this rank's shard only, so ranks would "
                              "decide differently")
         self._follow_buckets()
@@ -141,13 +143,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         square_sum = 0.
         with self._agreeing("clip_grad_norm_", lambda: square_sum.hex()) as texts:
             self._check_passes()
-            own = [piece for piece in self._own_shard if piece.parameter.grad is not None]
-            norms = [torch.linalg.vector_norm(self._gradient_of(piece), dtype=torch.double).item() for piece in own]
+            parts = [(piece.parameter.grad, self._gradient_of(piece)) for piece in self._own_shard]
+            norms = [torch.linalg.vector_norm(part, dtype=torch.double).item() for _, part in parts if part is not None]
             square_sum += sum(norm**2 for norm in norms)
         norm = math.sqrt(sum(map(float.fromhex, texts)))
         factor = max_norm / (norm + 1e-6)
-        for piece in own:  # As PyTorch does, also with NaN.
-            piece.parameter.grad.mul_(1. if factor > 1 else factor)
+        for gradient, _ in parts:
+            if gradient is not None:
+                gradient.mul_(1. if factor > 1 else factor)  # As PyTorch does, also with NaN.
         return torch.tensor(norm, dtype=torch.float32)
 
     def take_parameters(self) -> None:

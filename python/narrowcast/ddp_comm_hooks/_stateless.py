@@ -13,7 +13,7 @@ from narrowcast.comm_hook import averaging_in_place, check_bucket, make_hook, ru
 Hook = Callable[[Optional[dist.ProcessGroup], dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
-def stateless(name: str, of_gradient: Optional[Hook] = None) -> Hook:
+def stateless(name: str, of_gradient: Optional[Callable[..., torch.futures.Future[torch.Tensor]]] = None) -> Hook:
     """A function that averages buckets with the hook of that name, over the group that is its state, by default the group of
     all ranks. of_gradient: a hook of PyTorch with the same bits, for single gradients (check_bucket)."""
     hooks = HooksOfModels(name)
