@@ -1,3 +1,5 @@
+#include "ops/operators/affine_uint8_meta.h"
+
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 

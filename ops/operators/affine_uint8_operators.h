@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <tuple>
 
-#include "ops/operators/meta.h"
+#include "ops/operators/affine_uint8_meta.h"
 
 namespace narrowcast {
 

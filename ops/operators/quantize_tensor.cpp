@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ops/operators/dispatch.h"
-#include "ops/operators/meta.h"
+#include "ops/operators/quantize_tensor_meta.h"
 
 namespace narrowcast {
 namespace {

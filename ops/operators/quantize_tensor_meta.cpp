@@ -1,4 +1,5 @@
-// FP16 and BFP16: the functions on tensors, and the collectives that send tensors in these formats.
+#include "ops/operators/quantize_tensor_meta.h"
+
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 

@@ -18,8 +18,8 @@ using LinearSignature = at::Tensor(const at::Tensor& input, const at::Tensor& we
 const c10::TypedOperatorHandle<LinearSignature>& linear_operator();
 
 // The operators in float64: the expressions of PyTorch's benchmarks/gpt_fast/quantize.py in LibTorch's operators. On
-// each device they give the bits that PyTorch computes there. The devices' kernels check the arguments (meta.h) and
-// then call these functions for float64.
+// each device they give the bits that PyTorch computes there. The devices' kernels check the arguments
+// (weight_only_int8_meta.h) and then call these functions for float64.
 namespace composite {
 
 // dynamically_quantize_per_channel: writes the codes [C, n] and scales [C] of x [C, n], n >= 1.

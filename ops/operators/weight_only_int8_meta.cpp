@@ -1,3 +1,5 @@
+#include "ops/operators/weight_only_int8_meta.h"
+
 #include <ATen/core/DimVector.h>
 #include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>

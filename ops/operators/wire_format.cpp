@@ -9,7 +9,7 @@
 
 #include "ops/codec/wire_format.h"
 #include "ops/operators/dispatch.h"
-#include "ops/operators/meta.h"
+#include "ops/operators/wire_format_meta.h"
 
 namespace narrowcast {
 namespace {

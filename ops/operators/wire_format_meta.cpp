@@ -1,4 +1,5 @@
-// Wire formats: the operators on messages, and collectives that send them.
+#include "ops/operators/wire_format_meta.h"
+
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>

@@ -6,7 +6,7 @@
 #include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/comm/groups/arguments.h"
 #include "ops/comm/groups/group.h"
-#include "ops/operators/meta.h"
+#include "ops/operators/quantize_tensor_meta.h"
 #include "ops/operators/without_derivative.h"
 
 namespace narrowcast::collectives {

@@ -20,7 +20,7 @@
 #include "ops/comm/groups/group.h"
 #include "ops/common/enumerator_names.h"
 #include "ops/operators/dispatch.h"
-#include "ops/operators/meta.h"
+#include "ops/operators/wire_format_meta.h"
 #include "ops/operators/without_derivative.h"
 
 namespace narrowcast {

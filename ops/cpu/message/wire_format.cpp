@@ -12,6 +12,7 @@
 #include "ops/cpu/variable/variable_message.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "ops/operators/meta.h"
+#include "ops/operators/wire_format_meta.h"
 
 namespace narrowcast::cpu {
 namespace {

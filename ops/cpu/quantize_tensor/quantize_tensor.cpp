@@ -10,6 +10,7 @@
 #include <narrowcast/quantize_tensor.h>
 #include "ops/cpu/quantize_tensor/quantize_tensor_kernels.h"
 #include "ops/operators/meta.h"
+#include "ops/operators/quantize_tensor_meta.h"
 
 namespace narrowcast::cpu {
 namespace {

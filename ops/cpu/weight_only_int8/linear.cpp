@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "ops/cpu/weight_only_int8/linear_kernels.h"
-#include "ops/operators/meta.h"
 #include "ops/operators/weight_only_int8.h"
+#include "ops/operators/weight_only_int8_meta.h"
 
 namespace narrowcast::cpu {
 namespace {

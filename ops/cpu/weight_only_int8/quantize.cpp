@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include "ops/cpu/weight_only_int8/quantize_kernels.h"
-#include "ops/operators/meta.h"
 #include "ops/operators/weight_only_int8.h"
+#include "ops/operators/weight_only_int8_meta.h"
 
 namespace narrowcast::cpu {
 namespace {

@@ -12,7 +12,7 @@
 #include <narrowcast/quantize_tensor.h>
 #include "ops/cuda/launch/tensor_arguments.h"
 #include "ops/cuda/quantize_tensor/quantize_tensor.h"
-#include "ops/operators/meta.h"
+#include "ops/operators/quantize_tensor_meta.h"
 
 namespace narrowcast::cuda {
 namespace {

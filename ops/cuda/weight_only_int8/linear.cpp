@@ -20,8 +20,8 @@
 
 #include "ops/cuda/launch/tensor_arguments.h"
 #include "ops/cuda/weight_only_int8/linear.h"
-#include "ops/operators/meta.h"
 #include "ops/operators/weight_only_int8.h"
+#include "ops/operators/weight_only_int8_meta.h"
 
 namespace narrowcast::cuda {
 namespace {

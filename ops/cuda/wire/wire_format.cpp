@@ -14,7 +14,7 @@
 #include "ops/cuda/launch/tensor_arguments.h"
 #include "ops/cuda/wire/variable_kernels.h"
 #include "ops/cuda/wire/wire_kernels.h"
-#include "ops/operators/meta.h"
+#include "ops/operators/wire_format_meta.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include "ops/comm/groups/arguments.h"
 #include "ops/comm/groups/group.h"
 #include "ops/operators/dispatch.h"
-#include "ops/operators/meta.h"
+#include "ops/operators/wire_format_meta.h"
 #include "ops/operators/without_derivative.h"
 
 namespace narrowcast {
