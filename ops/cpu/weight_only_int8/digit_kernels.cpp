@@ -1,4 +1,4 @@
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
 
 // AVX3_DL has VNNI; all other instruction sets share the code that returns null.
 #define HWY_WANT_AVX3_DL

@@ -1,4 +1,4 @@
-// Products of digits and codes (linear_kernels.h) for many digit rows, for which codes are packed first. For the
+// Products of digits and codes (digit_kernels.h) for many digit rows, for which codes are packed first. For the
 // instruction set that is being compiled. Included by digit_kernels.cpp, which includes Highway.
 #if defined(NARROWCAST_DIGIT_MULTIPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_DIGIT_MULTIPLY_INL_H_
@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
 #include "ops/cpu/weight_only_int8/digit_rows-inl.h"
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

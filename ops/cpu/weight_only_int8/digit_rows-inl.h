@@ -1,4 +1,4 @@
-// Conversion of rows to digits, and of sums of digits to outputs (linear_kernels.h), for the instruction set that is
+// Conversion of rows to digits, and of sums of digits to outputs (digit_kernels.h), for the instruction set that is
 // being compiled. Included by digit_kernels.cpp, which includes Highway.
 #if defined(NARROWCAST_DIGIT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_DIGIT_ROWS_INL_H_
@@ -15,7 +15,7 @@
 #include <type_traits>
 
 #include "ops/cpu/lanes/float_lanes-inl.h"
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

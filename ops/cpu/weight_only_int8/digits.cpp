@@ -1,10 +1,12 @@
+#include "ops/cpu/weight_only_int8/digits.h"
+
 #include <ATen/Parallel.h>
 #include <hwy/aligned_allocator.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
 
 namespace narrowcast::cpu {
 namespace {

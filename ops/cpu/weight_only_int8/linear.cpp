@@ -1,7 +1,7 @@
 // weight_only_int8_linear on the CPU: passes tensors as pointers to the kernel that suits the number of rows:
 //
 //   rows       processor with VNNI                              others
-//   1..4       exact sums of digits (linear_kernels.h); rows    sums in float32, directly from the codes
+//   1..4       exact sums of digits (digit_kernels.h); rows    sums in float32, directly from the codes
 //              that suit no digits are summed in float32
 //   5 and up   the same                                         codes widened block by block to float32,
 //                                                               LibTorch's dense matrix product
@@ -26,7 +26,10 @@
 #include <span>
 #include <vector>
 
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
+#include "ops/cpu/weight_only_int8/digits.h"
+#include "ops/cpu/weight_only_int8/int8_layer.h"
+#include "ops/cpu/weight_only_int8/row_kernels.h"
 #include "ops/operators/weight_only_int8.h"
 #include "ops/operators/weight_only_int8_meta.h"
 

@@ -1,4 +1,4 @@
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/row_kernels.h"
 
 // Accumulators are arrays; vectors of unknown size cannot be array elements.
 #undef HWY_DISABLED_TARGETS  // The build may disable some itself.

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 
 namespace narrowcast::cpu {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <narrowcast/weight_only_int8.h>
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
 #include "tests/ops/affine_uint8/reference.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/cpu/weight_only_int8/row_kernels.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 
 namespace narrowcast::cpu {

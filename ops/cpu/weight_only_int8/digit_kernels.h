@@ -1,54 +1,5 @@
-// Kernels of weight_only_int8_linear: vectorised kernels for any processor, whose instruction set is chosen at run
-// time, and kernels for processors with VNNI, which compute with digits. Each runs on the calling thread, except
-// multiply_digits. Pointers need no alignment unless stated otherwise.
-#pragma once
-
-#include <c10/util/BFloat16.h>
-
-#include <cstdint>
-#include <span>
-
-namespace narrowcast::cpu {
-
-// A linear layer: output o of a row x is (sum over k of x[k] * codes[o][k]) * scales[o] + bias[o].
-struct Int8Layer {
-  const int8_t* codes;  // [outputs, inputs]
-  const float* scales;  // [outputs]
-  const float* bias;    // [outputs], or null
-  int64_t inputs;
-  int64_t outputs;
-};
-
-// Some of the layer's outputs, or of its blocks of outputs: begin <= i < end.
-struct Range {
-  int64_t begin;
-  int64_t end;
-};
-
-// One row's inputs and the destination of its outputs.
-template <class T>
-struct Row {
-  const T* x;  // [inputs]
-  T* y;        // [outputs]
-};
-
-// Kernels for any processor (row_kernels.cpp).
-
-inline constexpr int64_t kMostFewRows = 4;
-
-// The given outputs of `count` rows (1..kMostFewRows), directly from the codes. Sums are float32. The order of their
-// terms, and so every bit, depends only on the number of inputs and the instruction set.
-void multiply_few_rows(const Row<float>* rows, int64_t count, const Int8Layer& layer, Range outputs);
-
-// out[i] = codes[i], exactly.
-void widen_codes(const int8_t* codes, int64_t n, float* out);
-void widen_codes(const int8_t* codes, int64_t n, c10::BFloat16* out);
-
-// y[i] = product[i] * scales[o] + bias[o] for each output o = outputs.begin + i, in float32 until y.
-void scale_outputs(const float* product, const Int8Layer& layer, Range outputs, float* y);
-void scale_outputs(const c10::BFloat16* product, const Int8Layer& layer, Range outputs, c10::BFloat16* y);
-
-// Kernels for processors with VNNI, an instruction for sums of four products of bytes (digit_kernels.cpp, digits.cpp).
+// Kernels of weight_only_int8_linear for processors with VNNI, an instruction for sums of four products of bytes. Each
+// runs on the calling thread. Pointers need no alignment unless stated otherwise.
 //
 // Each row x is written in fixed point, x[k] = unit * v[k]. The unit is a power of two, so small that the row's largest
 // v nearly fills its digits:
@@ -66,6 +17,15 @@ void scale_outputs(const c10::BFloat16* product, const Int8Layer& layer, Range o
 // Digit rows (row 0's planes, then row 1's, ...) are stored in panels of kPanelDigitRows; the last panel has the
 // remaining rows. A panel contains 64 digits of its first digit row, 64 of the next, and so on, then the next 64 of the
 // first.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+
+#include "ops/cpu/weight_only_int8/int8_layer.h"
+
+namespace narrowcast::cpu {
 
 inline constexpr int64_t kPanelDigitRows = 6;       // a multiple of 2 and of 3, so that no row is in two panels
 inline constexpr int64_t kDigitStep = 64;           // inputs are padded with zeros to a multiple of it
@@ -106,10 +66,5 @@ template <>
 const DigitKernels<float>* digit_kernels();
 template <>
 const DigitKernels<c10::BFloat16>* digit_kernels();
-
-// Computes all outputs of the rows, for which `planes` is a suitable number. layer.inputs is at most kMostDigitInputs.
-// T is float or c10::BFloat16.
-template <class T>
-void multiply_digits(std::span<const Row<T>> rows, const Int8Layer& layer, int64_t planes);
 
 }  // namespace narrowcast::cpu
