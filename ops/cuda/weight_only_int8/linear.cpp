@@ -20,6 +20,7 @@
 
 #include "ops/cuda/launch/tensor_arguments.h"
 #include "ops/cuda/weight_only_int8/linear.h"
+#include "ops/cuda/weight_only_int8/row_tiles.h"
 #include "ops/operators/weight_only_int8.h"
 #include "ops/operators/weight_only_int8_meta.h"
 

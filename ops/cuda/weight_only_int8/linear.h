@@ -81,14 +81,6 @@ void visit_layer_types(const Int8Layer& layer, const LayerRows& rows, const Visi
 // rows.
 void launch_multiply_few_rows(const Int8Layer& layer, const LayerRows& rows, Stream stream);
 
-// Whether launch_multiply_row_tiles accepts the arguments: rows are bfloat16 or float16, rows and codes begin at
-// multiples of 16 bytes, and the number of inputs is a multiple of 16.
-bool suits_matrix_units(const Int8Layer& layer, const LayerRows& rows);
-
-// y of each row of x, summed by the matrix units in float32 directly from the codes, up to 32 rows at a time. The order
-// of a sum's terms depends only on the number of inputs. Throws std::invalid_argument unless suits_matrix_units().
-void launch_multiply_row_tiles(const Int8Layer& layer, const LayerRows& rows, Stream stream);
-
 // Writes these outputs of y: products scaled and shifted. rows.x is not used.
 void launch_scale_products(const Int8Layer& layer, const ProductColumns& columns, const LayerRows& rows, Stream stream);
 

@@ -1,3 +1,5 @@
+#include "ops/cuda/weight_only_int8/row_tiles.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -6,7 +8,6 @@
 #include <type_traits>
 
 #include "ops/cuda/launch/launch.cuh"
-#include "ops/cuda/weight_only_int8/linear.h"
 #include "ops/cuda/weight_only_int8/row_tiles_kernel.cuh"
 
 namespace narrowcast::cuda {
