@@ -2,7 +2,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -24,8 +23,6 @@ using Clock = std::chrono::steady_clock;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kPingBytes = engine::Transport::kLeastBytes;
-constexpr double kMostGrowth = 4;  // Largest ratio of the sizes of two successive messages.
-constexpr double kMargin = 1.25;   // Extra size, because the time of a message varies.
 
 // Round trips between a rank and its peers: it pings one peer and answers the pings of the other. Ping i is sent on
 // channel 2 i, its echo on channel 2 i + 1. A rank without peers runs an empty exchange, because exchange numbers must
@@ -193,26 +190,6 @@ std::shared_ptr<std::atomic<int64_t>> counter_of(const Group& group) {
 int64_t measuring_bytes_sent(const Group& group) { return *counter_of(group); }
 
 void count_measuring_bytes(const Group& group, int64_t bytes) { *counter_of(group) += bytes; }
-
-LinkRates measure_by(LinkProbe& probe, const LinkEffort& effort) {
-  LinkRates rates;
-  rates.cost.seconds_per_hop = probe.seconds_per_hop(effort.pings);
-  int64_t bytes = effort.least_bytes;
-  std::vector<double> seconds;  // Times of messages of that size.
-  for (bool is_growing = true; is_growing || static_cast<int64_t>(seconds.size()) < effort.messages;) {
-    seconds.push_back(probe.seconds_of_message(bytes));
-    is_growing = is_growing && seconds.back() < effort.message_seconds && bytes < effort.most_bytes;
-    if (is_growing) {
-      const double growth = std::min(kMostGrowth, kMargin * effort.message_seconds / seconds.back());
-      bytes = std::min(effort.most_bytes, static_cast<int64_t>(growth * static_cast<double>(bytes)));
-      seconds.clear();
-    }
-  }
-  rates.cost.seconds_per_byte = median(seconds) / static_cast<double>(bytes);
-  rates.message_bytes = bytes;
-  rates.payload_bytes_sent = probe.payload_bytes_sent();
-  return rates;
-}
 
 LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers, const LinkEffort& effort) {
   EngineProbe probe(group, peers);
