@@ -1,9 +1,9 @@
-// Checks that all ranks make the same call with sizes that fit.
+#include "ops/collectives/auto_quantize/agreement.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
-#include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/group.h"
 #include "ops/common/backend_errors.h"

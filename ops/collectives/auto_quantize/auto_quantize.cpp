@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/collectives/auto_quantize/exchange.h"
+#include "ops/collectives/auto_quantize/plan.h"
 #include "ops/comm/groups/group.h"
 #include "ops/operators/quantize_tensor_meta.h"
 #include "ops/operators/without_derivative.h"

@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "ops/collectives/auto_quantize/agreement.h"
 #include "ops/common/backend_errors.h"
 #include "ops/common/libtorch_versions.h"
 

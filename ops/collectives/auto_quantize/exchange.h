@@ -8,10 +8,10 @@
 //   all_to_all_single  input_split_sizes[r] rows of rank s's input       output_split_sizes[s] rows of rank r's output
 //
 // Segments may differ in size. A segment and its place must have the same size. The steps:
-//   1. plan_*: each rank checks its own arguments.
-//   2. agree: one small collective gives every rank the sizes of all ranks, or the reason why a rank's arguments are
-//      wrong. If a rank's arguments are wrong, or if a segment does not fit its place, every rank throws the same
-//      error, and no data is sent.
+//   1. plan_* (plan.h): each rank checks its own arguments.
+//   2. agree (agreement.h): one small collective gives every rank the sizes of all ranks, or the reason why a rank's
+//      arguments are wrong. If a rank's arguments are wrong, or if a segment does not fit its place, every rank throws
+//      the same error, and no data is sent.
 //   3. start: each rank encodes its segments, one after the other, into one buffer of 16-bit codes, and the group's own
 //      all-gather or all-to-all moves them. All-gather needs segments of one size, so shorter ones are padded.
 //   4. finish: each rank has its W segments in rank order, decodes them all, and only then copies them to its outputs.
@@ -19,12 +19,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/OptionalArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -50,41 +47,6 @@ struct Exchange {
   std::vector<int64_t> sends;       // Elements of this rank's segment for each rank.
   std::vector<int64_t> receives;    // Elements of this rank's place for each rank's segment.
 };
-
-// Rows (indices of dimension 0) that go to and come from each rank. Without a value, the parts are equal.
-struct Splits {
-  at::OptionalIntArrayRef output;
-  at::OptionalIntArrayRef input;
-};
-
-// Returns the encoding of the tensors, from arguments that may be wrong: then it throws as plan_* do.
-using EncodingArgument = std::function<Encoding()>;
-
-// Step 1. If this rank's arguments are wrong, takes part in step 2 to send the reason to the other ranks. All ranks
-// then throw a c10::ValueError or c10::TypeError that names the rank, the argument and its value. A null group is a
-// c10::ValueError on this rank.
-Exchange plan_all_gather(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
-                         const at::Tensor& input);
-Exchange plan_all_to_all(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
-                         at::TensorList inputs);
-Exchange plan_all_to_all_single(const Group& group, const EncodingArgument& encoding, const at::Tensor& output,
-                                const at::Tensor& input, Splits splits);
-
-// Step 2. Every rank announces to all others (ops/comm/groups/agree.h)
-//  - its collective and its qtype;
-//  - how many elements it sends to each rank, and how many it expects from each;
-//  - or why it cannot take part.
-//
-// This is one all-gather, on the CPU if the group can, else on the tensors' device, which then waits for it.
-//
-// Returns the number of elements of the longest segment that this rank sends or receives. Throws c10::ValueError or
-// c10::TypeError as above. Throws c10::DistBackendError if a peer or the network fails, or if a peer's message is not
-// such an announcement.
-int64_t agree(const Exchange& exchange);
-
-// Announces to the other ranks that this one cannot take part, and throws the error that all ranks throw. `exchange`
-// has no tensors.
-[[noreturn]] void refuse(const Exchange& exchange, const Refusal& refusal);
 
 // An exchange whose data are in flight.
 struct InFlight {

@@ -1,9 +1,11 @@
+#include "ops/collectives/auto_quantize/plan.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "ops/collectives/auto_quantize/exchange.h"
+#include "ops/collectives/auto_quantize/agreement.h"
 #include "ops/comm/groups/arguments.h"
 #include "ops/comm/groups/group.h"
 #include "ops/operators/quantize_tensor_meta.h"

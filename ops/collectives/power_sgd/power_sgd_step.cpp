@@ -9,6 +9,7 @@
 
 #include "ops/codec/wire_format.h"
 #include "ops/collectives/power_sgd/low_rank.h"
+#include "ops/collectives/power_sgd/stream_low_rank.h"
 
 namespace narrowcast::collectives {
 namespace {

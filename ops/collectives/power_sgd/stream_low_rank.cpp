@@ -1,4 +1,4 @@
-#include "ops/collectives/power_sgd/low_rank.h"
+#include "ops/collectives/power_sgd/stream_low_rank.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bmm.h>

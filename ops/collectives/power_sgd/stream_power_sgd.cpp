@@ -15,6 +15,7 @@
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/collectives/all_reduce/stream/stream_all_reduce.h"
 #include "ops/collectives/power_sgd/low_rank.h"
+#include "ops/collectives/power_sgd/stream_low_rank.h"
 
 namespace narrowcast::collectives {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
-#include "ops/collectives/all_reduce/algorithms/two_shot.h"
+#include "ops/collectives/all_reduce/algorithms/first_hop.h"
 
 namespace narrowcast::collectives {
 namespace {

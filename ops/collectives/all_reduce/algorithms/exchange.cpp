@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "ops/collectives/all_reduce/algorithms/first_hop.h"
 #include "ops/collectives/all_reduce/algorithms/one_shot.h"
 #include "ops/collectives/all_reduce/algorithms/own_mean.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"

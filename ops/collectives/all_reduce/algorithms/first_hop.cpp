@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/collectives/all_reduce/algorithms/two_shot.h"
-
 namespace narrowcast::collectives {
 namespace {
 

@@ -65,4 +65,11 @@ class FirstHop : public AllReduceExchange {
   std::vector<int64_t> receives_;  // By chunk, then by distance of the peer.
 };
 
+// Number of chunks into which each shard is cut. In variable formats each message has a separate step, so another
+// implementation gets the same bits only if it cuts shards the same way.
+int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format);
+
+// The result_segments of a two-shot exchange.
+std::vector<Segment> two_shot_result_segments(const AllReduceOptions& options);
+
 }  // namespace narrowcast::collectives

@@ -3,9 +3,7 @@
 // that needs it: a partial sum that passes through other ranks would be rounded at each of them.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "ops/collectives/all_reduce/algorithms/exchange.h"
 
@@ -24,12 +22,5 @@ namespace narrowcast::collectives {
 // After:   every rank has decoded the same bytes.
 std::unique_ptr<AllReduceExchange> make_two_shot(const AllReduceOptions& options,
                                                  std::shared_ptr<MessageMemory> memory);
-
-// Number of chunks into which each shard is cut. In variable formats each message has a separate step, so another
-// implementation gets the same bits only if it cuts shards the same way.
-int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format);
-
-// The result_segments of a two-shot exchange.
-std::vector<Segment> two_shot_result_segments(const AllReduceOptions& options);
 
 }  // namespace narrowcast::collectives

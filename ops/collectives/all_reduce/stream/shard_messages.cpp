@@ -1,5 +1,5 @@
 #include "ops/collectives/all_reduce/stream/shard_messages.h"
-#include "ops/collectives/all_reduce/algorithms/two_shot.h"
+#include "ops/collectives/all_reduce/algorithms/first_hop.h"
 
 #include <algorithm>
 

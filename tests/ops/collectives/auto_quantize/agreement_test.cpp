@@ -1,5 +1,5 @@
 // Ranks whose calls do not fit together: all of them get the error, no rank waits, and no output changes.
-#include "ops/collectives/auto_quantize/exchange.h"
+#include "ops/collectives/auto_quantize/agreement.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include <narrowcast/auto_quantize.h>
+#include "ops/collectives/auto_quantize/agreement.h"
+#include "ops/collectives/auto_quantize/plan.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"

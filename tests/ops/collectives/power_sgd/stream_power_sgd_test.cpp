@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "ops/collectives/power_sgd/low_rank.h"
+#include "ops/collectives/power_sgd/stream_low_rank.h"
 #include "ops/comm/engine/engine.h"
 #include "ops/comm/node/find_nodes.h"
 #include "tests/support/ranks.h"
