@@ -1,4 +1,6 @@
 // create_comm_hook: the hooks that it makes, and the options that it refuses.
+#include <narrowcast/hooks.h>
+
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +9,6 @@
 #include <limits>
 #include <string>
 
-#include <narrowcast/hooks.h>
 #include "hooks/row/hook_options.h"
 #include "hooks/table/hook_table.h"
 #include "tests/support/error_message.h"
