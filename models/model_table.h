@@ -1,5 +1,5 @@
 // The properties of each bundled model: one row of a table, so that no other code needs to know the models by name. A
-// new model needs its own .h and .cpp, and a row in models.cpp.
+// new model needs its own .h and .cpp, and a row in model_table.cpp.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,9 @@ struct ModelRow {
   // Whether it can be trained and evaluated.
   bool learns() const { return data != DataKind::kNone; }
 };
+
+// All rows, sorted by name.
+const std::vector<ModelRow>& model_rows();
 
 // The row of that name. Throws a c10::ValueError that lists the known names for an unknown name.
 const ModelRow& model_row(const std::string& name);

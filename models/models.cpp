@@ -1,53 +1,13 @@
 #include <narrowcast/models.h>
 
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
-#include <algorithm>
+#include <utility>
 
-#include <narrowcast/char_gpt.h>
-#include <narrowcast/gpt.h>
-#include <narrowcast/mlp.h>
-#include "models/ddp_comm_hook_task.h"
 #include "models/model_table.h"
 
 namespace narrowcast::models {
 namespace {
-
-// The row of a class of models.
-template <class Class>
-ModelRow row_of(DataKind data) {
-  return {.name = Class::kName,
-          .create = Class::create,
-          .count_parameters = Class::count_parameters,
-          .data = data,
-          .options = Class::option_names()};
-}
-
-ModelRow gpt_row() {
-  ModelRow row = row_of<Gpt>(DataKind::kText);
-  row.is_gpt2 = true;
-  return row;
-}
-
-// Sorted by name.
-const std::vector<ModelRow>& model_rows() {
-  static const std::vector<ModelRow> rows = {row_of<CharGpt>(DataKind::kText), row_of<DdpCommHookTask>(DataKind::kNone),
-                                             gpt_row(), row_of<Mlp>(DataKind::kImages)};
-  return rows;
-}
-
-// The names of the rows for which `holds` is true.
-template <class Predicate>
-std::vector<std::string> names_where(Predicate holds) {
-  std::vector<std::string> names;
-  for (const ModelRow& row : model_rows()) {
-    if (holds(row)) {
-      names.push_back(row.name);
-    }
-  }
-  return names;
-}
 
 // Throws if `value` is out of range, or above 0 for a model that does not support the share. `lacks_it` is the name of
 // such a model, or null.
@@ -69,37 +29,12 @@ void Model::regularize(const Regularization& regularization) {
   regularization_ = regularization;
 }
 
-bool ModelRow::has_option(const std::string& option) const {
-  return std::find(options.begin(), options.end(), option) != options.end();
-}
-
-bool ModelRow::fits(int64_t size, int64_t needed) const { return size == needed || (is_gpt2 && size > needed); }
-
-const ModelRow& model_row(const std::string& name) {
-  const std::vector<ModelRow>& rows = model_rows();
-  const auto row = std::find_if(rows.begin(), rows.end(), [&](const ModelRow& entry) { return entry.name == name; });
-  TORCH_CHECK_VALUE(row != rows.end(), "model: unknown name '", name, "'; known: ", c10::Join(", ", model_names()));
-  return *row;
-}
-
-bool is_script(const std::string& name) { return name.ends_with(kScriptSuffix); }
-
-const ModelRow& any_model_row(const std::string& name) {
-  static const ModelRow script = {
-      .name = kScript, .create = {}, .count_parameters = {}, .data = DataKind::kGiven, .options = {"context"}};
-  return is_script(name) ? script : model_row(name);
-}
-
-std::vector<std::string> learning_models() {
-  return names_where([](const ModelRow& row) { return row.learns(); });
-}
-
-std::vector<std::string> fixed_models() {
-  return names_where([](const ModelRow& row) { return !row.learns(); });
-}
-
 std::vector<std::string> model_names() {
-  return names_where([](const ModelRow&) { return true; });
+  std::vector<std::string> names;
+  for (const ModelRow& row : model_rows()) {
+    names.push_back(row.name);
+  }
+  return names;
 }
 
 std::shared_ptr<Model> create_model(const std::string& name, const ModelOptions& options) {
