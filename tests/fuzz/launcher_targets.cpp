@@ -11,7 +11,7 @@
 
 #include "tests/fuzz/target.h"
 #include "tests/support/job_secret.h"
-#include "trainer/base/environment/launchers.h"
+#include "trainer/base/environment/slurm.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/places.h"
 #include "trainer/base/network/store_file.h"

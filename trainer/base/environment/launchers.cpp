@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/base/environment/slurm.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/network/addresses.h"
 

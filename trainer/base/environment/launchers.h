@@ -1,11 +1,10 @@
-// Brings the variables that each launcher sets for its workers into one form: launchers.cpp, and slurm.cpp for Slurm.
+// Brings the variables that each launcher sets for its workers into one form. slurm.h has Slurm's.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <narrowcast/worker_env.h>
 
@@ -60,20 +59,3 @@ Place find_place(const EnvironmentVariables& variables);
 int64_t port_of_job(const std::string& job);
 
 }  // namespace narrowcast
-
-// The variables that srun sets for a task, and how Slurm writes lists of hosts and of numbers.
-namespace narrowcast::slurm {
-
-// "a[01-03,7],b" -> {"a01", "a02", "a03", "a7", "b"}.
-// Brackets may stand anywhere in a name, also several times. Throws c10::ValueError with the error in `list`, also if
-// it has more than 65536 hosts.
-std::vector<std::string> expand_host_list(const std::string& list);
-
-// "2(x3),1" -> {2, 2, 2, 1}. Throws c10::ValueError as above.
-std::vector<int64_t> expand_counts(const std::string& list);
-
-// The place of a task of a job step. The address is the name of the step's first node; the port is derived from job and
-// step. Throws c10::ValueError naming a variable that is malformed or contradicts another one.
-Place place_in_step(const EnvironmentVariables& variables);
-
-}  // namespace narrowcast::slurm

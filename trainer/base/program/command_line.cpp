@@ -12,6 +12,7 @@
 #include "ops/common/text.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/reference_page.h"
 
 namespace narrowcast::program {
 

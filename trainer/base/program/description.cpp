@@ -1,4 +1,4 @@
-#include "trainer/base/program/command_line.h"
+#include "trainer/base/program/description.h"
 
 #include <c10/util/Exception.h>
 

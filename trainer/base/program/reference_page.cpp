@@ -1,4 +1,5 @@
-// The flags of a program as a page of documentation.
+#include "trainer/base/program/reference_page.h"
+
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_replace.h>
 
@@ -7,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/base/program/command_line.h"
 #include "trainer/base/program/flag.h"
 
 namespace narrowcast::program {

@@ -1,4 +1,4 @@
-#include "trainer/base/environment/launchers.h"
+#include "trainer/base/environment/slurm.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -1,8 +1,9 @@
+#include "trainer/base/program/reference_page.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/trainer/base/program/sample_program.h"
-#include "trainer/base/program/command_line.h"
 
 namespace narrowcast::program {
 namespace {
