@@ -37,7 +37,7 @@ if(NARROWCAST_CUDA)
   set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
   # Machine code for A100, H100, B200 and RTX 50 and related GPUs. The driver compiles the PTX in the first step, for
-  # GPUs between them and for later ones. Older GPUs are refused (trainer/ddp/process_group/nccl_environment.cpp).
+  # GPUs between them and for later ones. Older GPUs are refused (trainer/ddp/backends/nccl_environment.cpp).
   set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;90-virtual" CACHE STRING "GPUs to compile for")
   enable_language(CUDA)
   find_package(CUDAToolkit 13.0 REQUIRED)

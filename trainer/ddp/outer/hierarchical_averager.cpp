@@ -13,7 +13,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/table/hook_table.h"
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/group_backend.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {

@@ -18,8 +18,8 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/table/hook_table.h"
 #include "trainer/base/files/hash.h"
+#include "trainer/ddp/backends/group_backend.h"
 #include "trainer/ddp/outer/outer_arguments.h"
-#include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "trainer/base/network/places.h"
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/gloo_backend.h"
 #include "trainer/ddp/rendezvous/life_signs.h"
 
 namespace narrowcast {
@@ -123,6 +123,16 @@ bool ChangeWatch::has_newcomers() {
     state_->changed.notify_all();
   }
   return state_->newcomers;
+}
+
+void keep_newcomers_out(const ProcessGroupScope& scope) {
+  if (scope.changes_ != nullptr) {
+    scope.changes_->keep_newcomers_out();
+  }
+}
+
+bool has_newcomers(const ProcessGroupScope& scope) {
+  return scope.changes_ != nullptr && scope.changes_->has_newcomers();
 }
 
 }  // namespace narrowcast

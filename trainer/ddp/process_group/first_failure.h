@@ -1,4 +1,4 @@
-// Shares information of one rank with all: the first failure, or a text of rank 0. Implemented in consensus.cpp.
+// Shares information of one rank with all: the first failure, or a text of rank 0.
 #pragma once
 
 #include <functional>

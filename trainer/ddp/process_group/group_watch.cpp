@@ -15,7 +15,7 @@
 #include "ops/comm/groups/group.h"
 #include "ops/common/backend_timeout.h"
 #include "ops/common/per_group.h"
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/gloo_backend.h"
 
 namespace narrowcast {
 namespace {

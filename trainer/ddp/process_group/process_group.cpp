@@ -21,7 +21,9 @@
 #include "trainer/base/network/answering_store.h"
 #include "trainer/base/network/places.h"
 #include "trainer/base/process/process_limits.h"
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/gloo_backend.h"
+#include "trainer/ddp/backends/group_backend.h"
+#include "trainer/ddp/backends/nccl_backend.h"
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/job_watch.h"
 #include "trainer/ddp/rendezvous/gloo_listener.h"
@@ -226,20 +228,6 @@ ProcessGroupPtr registered_group(const std::string& name) {
   }
 }
 
-}  // namespace
-
-ProcessGroupPtr checked_group(ProcessGroupPtr group) {
-  TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
-  TORCH_CHECK_VALUE(group->hasBackends(), "process_group has no backend; create one with init_process_group");
-  return group;
-}
-
-std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
-  return options.interface.empty() ? env.socket_interface : options.interface;
-}
-
-namespace {
-
 JoinedGroup join_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
   check_gloo_backend();
@@ -309,16 +297,6 @@ ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOpt
       changes_ = std::make_unique<ChangeWatch>(joined.job, group_->getBackend(c10::DeviceType::CPU));
     }
   }
-}
-
-void keep_newcomers_out(const ProcessGroupScope& scope) {
-  if (scope.changes_ != nullptr) {
-    scope.changes_->keep_newcomers_out();
-  }
-}
-
-bool has_newcomers(const ProcessGroupScope& scope) {
-  return scope.changes_ != nullptr && scope.changes_->has_newcomers();
 }
 
 // A rank that has failed cannot wait for collectives that the others will never join. Ranks of its node may wait for it

@@ -8,7 +8,8 @@
 
 #include <narrowcast/elastic_group.h>
 #include "trainer/base/network/places.h"
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/gloo_backend.h"
+#include "trainer/ddp/backends/group_backend.h"
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/ddp/recovery/elastic_run.h"

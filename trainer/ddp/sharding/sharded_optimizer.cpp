@@ -10,8 +10,8 @@
 #include <utility>
 
 #include <narrowcast/consensus.h>
+#include "trainer/ddp/backends/group_backend.h"
 #include "trainer/ddp/optimization/gradients.h"
-#include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/sharding/node_exchange.h"
 #include "trainer/ddp/sharding/shard_agreement.h"
 #include "trainer/ddp/sharding/sharded_parts.h"

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "trainer/base/files/hash.h"
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/group_backend.h"
 #include "trainer/train/optimization/saved_buffers.h"
 
 namespace narrowcast::training {

@@ -1,4 +1,4 @@
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/nccl_environment.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>

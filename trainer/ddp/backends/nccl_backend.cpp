@@ -1,4 +1,6 @@
-// The NCCL backend, which moves CUDA tensors. Built only with CUDA.
+// Built only with CUDA.
+#include "trainer/ddp/backends/nccl_backend.h"
+
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
@@ -12,7 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <narrowcast/consensus.h>
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/nccl_environment.h"
 
 namespace narrowcast {
 namespace {

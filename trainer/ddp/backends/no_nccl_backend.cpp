@@ -1,7 +1,7 @@
-// Replaces process_group_nccl.cpp in a build without CUDA.
+// Replaces nccl_backend.cpp in a build without CUDA.
 #include <c10/util/Exception.h>
 
-#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/backends/nccl_backend.h"
 
 namespace narrowcast {
 

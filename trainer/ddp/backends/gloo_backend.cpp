@@ -1,7 +1,10 @@
 // The only file that includes ProcessGroupGloo.hpp, which is slow to parse and needs Gloo's headers.
+#include "trainer/ddp/backends/gloo_backend.h"
+
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <chrono>
 #include <csignal>
 #include <exception>
 #include <memory>
@@ -10,7 +13,6 @@
 
 #include <narrowcast/network_errors.h>
 #include "trainer/base/network/addresses.h"
-#include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {
 namespace {
@@ -82,7 +84,8 @@ void close_gloo_connections(c10d::Backend& backend) {
     for (int distance = 1; distance < backend.getSize(); ++distance) {
       try {
         std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
-        backend.recv(nothing, (backend.getRank() + distance) % backend.getSize(), tag)->wait(milliseconds(1));
+        backend.recv(nothing, (backend.getRank() + distance) % backend.getSize(), tag)
+            ->wait(std::chrono::milliseconds(1));
       } catch (const std::exception&) {
         // The connection is closed now, or was before.
       }
