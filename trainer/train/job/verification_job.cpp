@@ -14,6 +14,7 @@
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/optimization/device.h"
+#include "trainer/train/verification/hook_report.h"
 #include "trainer/train/verification/hook_run.h"
 #include "trainer/train/verification/verify_gradients.h"
 

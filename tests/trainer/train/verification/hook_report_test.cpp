@@ -1,4 +1,4 @@
-#include "trainer/train/verification/verify_gradients.h"
+#include "trainer/train/verification/hook_report.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
