@@ -1,4 +1,4 @@
-// The measurements of narrowcast-bench and numbers derived from them, as JSON and, in tables.cpp, as text.
+// The measurements of narrowcast-bench and numbers derived from them, also as JSON.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -133,33 +133,6 @@ struct HookFit {
 // For each number of buckets and each hook with at least three sizes: the fit of the median times, by fit_line with x =
 // averaged_bytes. In the order of the results.
 std::vector<HookFit> fit_hooks(const BenchResults& results);
-
-// The results as text: lines and tables of at most 160 columns. Each text ends its last line.
-
-// One line: rate and round trip.
-std::string link_text(const LinkRate& link);
-
-// A table with a line per format and each rate's share_of_memory.
-std::string kernel_table(const KernelRates& kernels);
-
-// One line: the number of ranks and nodes, the number of levels in which hooks of wire formats average, and whether
-// buckets are on GPUs.
-std::string ranks_text(const BenchResults& results);
-
-// The path that is measured between ranks of one node, and how to measure a network. Empty for several nodes.
-std::string one_node_text(const BenchResults& results);
-
-// A table with a line per case and hook, and an empty line between cases; a dash replaces a missing number.
-std::string hook_table(const BenchResults& results);
-
-// A line for each case and hook that chose a way to send; empty if none did.
-std::string decision_lines(const BenchResults& results);
-
-// A table with a line per size and hook, and an empty line between sizes. Requires results with exactness.
-std::string exactness_table(const BenchResults& results);
-
-// A table with a line per entry of fit_hooks; empty without any.
-std::string fit_table(const BenchResults& results);
 
 // The results for other programs; docs/reference/bench.md lists the keys.
 

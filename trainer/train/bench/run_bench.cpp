@@ -26,6 +26,7 @@
 #include "trainer/train/bench/measurements.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/results.h"
+#include "trainer/train/bench/tables.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/train_job.h"

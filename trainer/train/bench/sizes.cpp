@@ -1,4 +1,4 @@
-#include "trainer/train/bench/run_bench.h"
+#include "trainer/train/bench/sizes.h"
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>

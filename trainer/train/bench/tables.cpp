@@ -1,4 +1,4 @@
-#include "trainer/train/bench/results.h"
+#include "trainer/train/bench/tables.h"
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>

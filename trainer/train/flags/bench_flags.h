@@ -6,6 +6,7 @@
 
 #include "trainer/base/program/command_line.h"
 #include "trainer/train/bench/run_bench.h"
+#include "trainer/train/bench/sizes.h"
 #include "trainer/train/options/worker_options.h"
 
 namespace narrowcast {

@@ -1,4 +1,4 @@
-#include "trainer/train/bench/run_bench.h"
+#include "trainer/train/bench/sizes.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

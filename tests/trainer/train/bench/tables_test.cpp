@@ -1,4 +1,4 @@
-#include "trainer/train/bench/results.h"
+#include "trainer/train/bench/tables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
