@@ -1,4 +1,5 @@
-// The options of averaging gradients and parameters over ranks.
+#include "trainer/train/options/exchange_rows.h"
+
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -10,7 +11,6 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/row/hook_options.h"
 #include "hooks/table/hook_table.h"
-#include "trainer/train/options/option_rows.h"
 
 namespace narrowcast::options {
 

@@ -1,4 +1,5 @@
-// The options of new and trained models, and of the data.
+#include "trainer/train/options/model_rows.h"
+
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
@@ -10,7 +11,6 @@
 #include <narrowcast/models.h>
 #include "models/model_table.h"
 #include "models/script_model.h"
-#include "trainer/train/options/option_rows.h"
 
 namespace narrowcast::options {
 

@@ -5,7 +5,10 @@
 #include <functional>
 #include <utility>
 
-#include "trainer/train/options/option_rows.h"
+#include "trainer/train/options/exchange_rows.h"
+#include "trainer/train/options/model_rows.h"
+#include "trainer/train/options/output_rows.h"
+#include "trainer/train/options/training_rows.h"
 
 namespace narrowcast::options {
 namespace {

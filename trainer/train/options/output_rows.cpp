@@ -1,7 +1,6 @@
-// The options of evaluations, output, checkpoints, and of checks instead of a training.
-#include <string>
+#include "trainer/train/options/output_rows.h"
 
-#include "trainer/train/options/option_rows.h"
+#include <string>
 
 namespace narrowcast::options {
 

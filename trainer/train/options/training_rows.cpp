@@ -1,4 +1,5 @@
-// The options of optimizer steps, and of the processors that compute them.
+#include "trainer/train/options/training_rows.h"
+
 #include <absl/strings/str_cat.h>
 
 #include <string>
@@ -6,7 +7,6 @@
 #include <narrowcast/learning_rate.h>
 #include "models/model_table.h"
 #include "trainer/ddp/optimization/default_shares.h"
-#include "trainer/train/options/option_rows.h"
 
 namespace narrowcast::options {
 
