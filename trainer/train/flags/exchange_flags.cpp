@@ -1,4 +1,4 @@
-#include "trainer/train/flags/train_flags.h"
+#include "trainer/train/flags/exchange_flags.h"
 
 #include <c10/util/Exception.h>
 

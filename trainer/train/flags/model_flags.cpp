@@ -1,4 +1,4 @@
-#include "trainer/train/flags/train_flags.h"
+#include "trainer/train/flags/model_flags.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -77,16 +77,6 @@ void refuse_context_of_images(const Given& given, const std::string& model) {
 }
 
 }  // namespace
-
-void refuse_all_but(const Given& given, const std::vector<std::string>& used, const std::string& reason) {
-  for (const options::Group group : options::all_groups()) {
-    for (const std::string& flag : options::flags_of(group)) {
-      if (group != options::Group::kPlace && !is_in(used, flag)) {
-        refuse(given, {flag}, reason);
-      }
-    }
-  }
-}
 
 const models::ModelRow& given_model(const Given& given) {
   const std::string& name = given.arguments.job.model;

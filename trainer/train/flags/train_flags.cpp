@@ -11,6 +11,8 @@
 #include <narrowcast/version.h>
 #include "hooks/table/hook_table.h"
 #include "models/model_table.h"
+#include "trainer/train/flags/exchange_flags.h"
+#include "trainer/train/flags/model_flags.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/options/option_table.h"
 
@@ -150,12 +152,6 @@ void give_bucket_size(const Given& given, DdpOptions& ddp) {
 }
 
 }  // namespace
-
-void refuse(const Given& given, const std::vector<std::string>& flags, const std::string& reason) {
-  for (const std::string& flag : flags) {
-    TORCH_CHECK_VALUE(!given.has(flag), "--", flag, ": has no effect ", reason);
-  }
-}
 
 program::Description train_description(options::Arguments& arguments) {
   return {.name = "narrowcast-train",

@@ -2,6 +2,7 @@
 
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/file_io.h"
+#include "trainer/train/flags/model_flags.h"
 #include "trainer/train/reporting/report.h"
 
 namespace narrowcast {
