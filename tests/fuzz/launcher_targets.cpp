@@ -83,7 +83,7 @@ std::vector<std::string> decisions() {
   running.round = 2;
   running.run_id = "job";
   running.members = {{.ticket = 1, .name = "node 0 (alpha)", .nproc = 2, .role = "default"},
-                     {.ticket = 3, .name = "node 1 (beta)", .nproc = 1, .role = "default"}};
+                     {.ticket = 3, .name = "node 1 (beta)", .nproc = 1, .role = "default", .is_new = true}};
   Decision over = running;
   over.phase = Decision::Phase::kOver;
   over.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = some_failure()};
@@ -126,6 +126,17 @@ void read_places(const std::string& text) {
   for (const rendezvous::NodeRanks& node : places.nodes) {
     const int64_t last = places.first_rank(node.node).value() + node.ranks - 1;
     TORCH_INTERNAL_ASSERT(0 <= last && last < places.world_size());
+  }
+  for (const rendezvous::NodeRanks& node : places.starting) {
+    TORCH_INTERNAL_ASSERT(node.ranks > 0 && !places.first_rank(node.node).has_value());
+  }
+}
+
+// The rank that ended last.
+void read_ended_rank(const std::string& text) {
+  if (const std::optional<rendezvous::RankOfNode> rank = rendezvous::parse_rank(text)) {
+    TORCH_INTERNAL_ASSERT(rank->node >= 0 && rank->rank_on_node >= 0);
+    TORCH_INTERNAL_ASSERT(rendezvous::parse_rank(rendezvous::to_text(*rank)) == rank);
   }
 }
 
@@ -174,7 +185,8 @@ std::vector<Target> launcher_targets() {
       of_text("store_report", read_report, {launcher::to_text(launcher::RoundReport{.round = 1}), failed_report()}),
       of_text("store_decision", read_decision, decisions()),
       of_text("store_silent_rank", read_silent_rank, {"0", "12"}),
-      of_text("store_places", read_places, {"0 1:1", "2 1:4,3:4"}),
+      of_text("store_places", read_places, {"0 1:1", "2 1:4,3:4", "2 1:4,3:4 5:1,7:2"}),
+      of_text("store_ended_rank", read_ended_rank, {"0/3", "7/0"}),
       {"store_file", as_file("store", read_store_file),
        [] {
          return std::vector<std::string>{"10.0.0.2:41207\n", "[::1]:7\n"};

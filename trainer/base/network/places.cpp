@@ -35,6 +35,26 @@ NodeRanks parse_node(std::string_view text) {
   return {.node = number(node), .ranks = number(ranks)};
 }
 
+// Nodes that are separated by commas.
+std::vector<NodeRanks> parse_nodes(std::string_view text) {
+  std::vector<NodeRanks> nodes;
+  for (bool is_last = false; !is_last;) {
+    const auto [first, others] = halves(text, ',');
+    nodes.push_back(parse_node(first));
+    is_last = first.size() == text.size();
+    text = others;
+  }
+  return nodes;
+}
+
+std::string text_of(const std::vector<NodeRanks>& nodes) {
+  std::string text;
+  for (const NodeRanks& node : nodes) {
+    text += c10::str(text.empty() ? " " : ",", node.node, ":", node.ranks);
+  }
+  return text;
+}
+
 }  // namespace
 
 int64_t Places::world_size() const {
@@ -57,29 +77,36 @@ std::optional<int64_t> Places::first_rank(int64_t node) const {
 }
 
 std::string to_text(const Places& places) {
-  std::string text = std::to_string(places.changes);
-  for (const NodeRanks& node : places.nodes) {
-    text += c10::str(&node == places.nodes.data() ? " " : ",", node.node, ":", node.ranks);
-  }
-  return text;
+  return std::to_string(places.changes) + text_of(places.nodes) + text_of(places.starting);
 }
 
 Places parse_places(const std::string& text) {
-  const auto [changes, nodes] = halves(text, ' ');
-  Places places = {.changes = number(changes)};
+  const auto [changes, all] = halves(text, ' ');
+  const auto [nodes, starting] = halves(all, ' ');
+  Places places = {.changes = number(changes), .nodes = parse_nodes(nodes)};
+  if (nodes.size() < all.size()) {
+    places.starting = parse_nodes(starting);
+  }
   std::set<int64_t> seen;
   int64_t ranks = 0;
-  bool is_valid = places.changes >= 0 && !nodes.empty() && nodes.back() != ',';
-  for (std::string_view rest = nodes; is_valid && !rest.empty();) {
-    const auto [first, others] = halves(rest, ',');
-    rest = others;
-    places.nodes.push_back(parse_node(first));
-    const NodeRanks& node = places.nodes.back();
-    is_valid = node.node > 0 && 0 < node.ranks && node.ranks < kMostRanks - ranks && seen.insert(node.node).second;
+  const auto is_possible = [&](const NodeRanks& node) {
+    const bool is_right =
+        node.node > 0 && 0 < node.ranks && node.ranks < kMostRanks - ranks && seen.insert(node.node).second;
     ranks += node.ranks;
-  }
+    return is_right;
+  };
+  const bool is_valid = places.changes >= 0 && std::ranges::all_of(places.nodes, is_possible) &&
+                        std::ranges::all_of(places.starting, is_possible);
   NARROWCAST_CHECK_INPUT(is_valid, "the job's store: ", kPlaces, " is ", in_quotes(text));
   return places;
+}
+
+std::string to_text(const RankOfNode& rank) { return c10::str(rank.node, "/", rank.rank_on_node); }
+
+std::optional<RankOfNode> parse_rank(std::string_view text) {
+  const auto [node, rank] = halves(text, '/');
+  const RankOfNode parsed = {.node = number(node), .rank_on_node = number(rank)};
+  return parsed.node >= 0 && parsed.rank_on_node >= 0 ? std::optional(parsed) : std::nullopt;
 }
 
 }  // namespace narrowcast::rendezvous

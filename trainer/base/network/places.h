@@ -7,11 +7,24 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <narrowcast/worker_env.h>
 
 namespace narrowcast::rendezvous {
+
+// How far the ranks of a node that joins have come. narrowcast-run decides it by the entries of the ranks, and tells
+// the others by kPlaces. The other ranks meet and work without a node whose ranks start, unless they are too few.
+//
+//   the ranks   entries                              kPlaces has the node   the end of a process is a loss for others
+//   start       -                                    after the others       no
+//   are ready   ready_key of all of them             among the others       if rank 0 has begun to wait for them
+//   have met    met_key: one of them met the others  among the others       yes
+//
+// If the process of a rank ends before the ranks have met, they start again. Nodes that were there when the ranks were
+// last started together have met.
+enum class Progress { kStart, kReady, kMet };
 
 // The key of the places, below job_prefix(). narrowcast-run writes it before the ranks start together, and at each
 // change. If the ranks of a node that is gone may be waited for, it then also adds 1 to kStarts. A job on one node does
@@ -42,7 +55,7 @@ inline constexpr const char* kNodeVariable = "NARROWCAST_NODE";
 inline constexpr const char* kStoreFileVariable = "NARROWCAST_STORE_FILE";
 
 // The key by which the ranks of a node tell that they have met the others, below job_prefix(). `node` is
-// NodeRanks::node. Until then the others may work without them.
+// NodeRanks::node.
 inline std::string met_key(int64_t node) { return "met/" + std::to_string(node); }
 
 // Ranks meet that have read the same value of kStarts and know the same number of changes.
@@ -72,8 +85,9 @@ struct NodeRanks {
 
 // The nodes in the order of their ranks.
 struct Places {
-  int64_t changes = 0;  // since the ranks were last started together
-  std::vector<NodeRanks> nodes = {};
+  int64_t changes = 0;                   // of `nodes`, since the ranks were last started together
+  std::vector<NodeRanks> nodes = {};     // whose ranks meet
+  std::vector<NodeRanks> starting = {};  // whose ranks start: the others do not wait for them
 
   bool operator==(const Places&) const = default;
 
@@ -86,10 +100,16 @@ struct Places {
 // Whether no other process is, or will be, in the job.
 inline bool is_alone(const WorkerEnv& env) { return env.world_size == 1 && env.node == 0; }
 
-// The places as text, e.g. "2 1:4,3:4": after two changes, nodes 1 and 3 have 4 ranks each.
+// The places as text, e.g. "2 1:4,3:4 5:1": after two changes, nodes 1 and 3 have 4 ranks each, and node 5 starts one.
 std::string to_text(const Places& places);
 
 // Parses that text. Throws CorruptInputError for a text that to_text does not write, and for a world that no job has.
 Places parse_places(const std::string& text);
+
+// A rank as text: "NODE/RANK".
+std::string to_text(const RankOfNode& rank);
+
+// Parses that text; empty if it is another one.
+std::optional<RankOfNode> parse_rank(std::string_view text);
 
 }  // namespace narrowcast::rendezvous

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <vector>
 
 #include "ops/common/file_descriptor.h"
 #include "trainer/base/network/answering_store.h"
@@ -86,6 +87,14 @@ TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::
   TORCH_CHECK_WITH(DistNetworkError, store.has_value(),
                    "it does not answer as a store: another service listens there, or the process that serves it hangs");
   return *std::move(store);
+}
+
+// A get would wait for a key that does not exist. A compareSet with a value that no key has returns the stored value,
+// or the given value if the key does not exist.
+std::optional<std::string> value_of(c10d::Store& store, const std::string& key) {
+  static const std::vector<uint8_t> probe = {'n', 'o', 'n', 'e'};
+  const std::vector<uint8_t> found = store.compareSet(key, probe, probe);
+  return found == probe ? std::nullopt : std::optional(std::string(found.begin(), found.end()));
 }
 
 }  // namespace narrowcast::network

@@ -57,6 +57,10 @@ TcpStorePtr serve_tcp_store(const std::string& address, const ListeningSocket& s
 TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout,
                             const std::function<bool()>& gives_up = nullptr);
 
+// The value of a key of any store; nothing if the key does not exist, or has the value "none". Never waits for the key,
+// and writes nothing.
+std::optional<std::string> value_of(c10d::Store& store, const std::string& key);
+
 }  // namespace narrowcast::network
 
 namespace narrowcast::rendezvous {
@@ -64,9 +68,9 @@ namespace narrowcast::rendezvous {
 // The prefix of the keys of the job's ranks, before a slash.
 inline std::string job_prefix(const std::string& run_id) { return "narrowcast/" + run_id; }
 
-// The rank whose process ended last, with success, while others ran, in decimal; below job_prefix(). narrowcast-run
-// writes it, and removes it before it starts the ranks again. From it, ranks that wait for others learn that they wait
-// in vain.
+// The rank whose process ended last, with success, while others ran, as RankOfNode (places.h); below job_prefix().
+// narrowcast-run writes it, and removes it before it starts the ranks again. From it, ranks that wait for others learn
+// that they wait in vain. The ranks of a node that joins count only once they have met the others.
 inline constexpr const char* kEndedRank = "ended_rank";
 
 // Recovery in place: how many processes have taken the place of another one since the ranks were last started together,
@@ -84,7 +88,7 @@ inline constexpr const char* kStarts = "starts";
 inline std::string signs_key(int64_t node, int64_t rank_on_node) {
   return "signs/" + std::to_string(node) + "/" + std::to_string(rank_on_node);
 }
-// Exists since the process meets the others, and watches them. Ranks of a node that joins are waited for only then.
+// Exists since the process meets the others, and watches them.
 inline std::string ready_key(int64_t node, int64_t rank_on_node) {
   return "ready/" + std::to_string(node) + "/" + std::to_string(rank_on_node);
 }

@@ -1,11 +1,14 @@
 #include "trainer/ddp/rendezvous/life_watch.h"
 
+#include <charconv>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "trainer/base/network/tcp_store.h"
 #include "trainer/ddp/rendezvous/life_signs.h"
 
 namespace narrowcast::rendezvous {
@@ -16,6 +19,12 @@ using std::chrono::milliseconds;
 constexpr int64_t kLateLooks = 2;       // A look may just miss a heartbeat: then the rank may stand still.
 constexpr int64_t kLooksOfSilence = 3;  // and then it does
 constexpr milliseconds kPatienceWithAWatch{500};
+
+int64_t read_signs(const std::string& text) {
+  int64_t count = 0;
+  std::from_chars(text.data(), text.data() + text.size(), count);
+  return count;
+}
 
 }  // namespace
 
@@ -59,9 +68,11 @@ struct LifeWatch::State {
     changed.notify_all();
   }
 
-  // Reading a number by adding 0 takes one request, and does not wait for a key that does not exist.
+  // To add 0 would bring back the keys of ranks that are gone.
   void look(c10d::Store& keys) {
-    const auto signs = [&](int64_t other) { return keys.add(job->signs_key_of(other), 0); };
+    const auto signs = [&](int64_t other) {
+      return read_signs(network::value_of(keys, job->signs_key_of(other)).value_or(""));
+    };
     const auto looks = [&](int64_t other) { return keys.check({job->ready_key_of(other)}); };
     for (const int64_t rank : others.look(signs, looks)) {
       const JobStore::Entry report = job->report_of_silence(rank);

@@ -32,6 +32,7 @@ constexpr milliseconds kPause{20};                   // between two checks
 constexpr milliseconds kPatienceWithAnAnswer{1000};  // of the store, at least
 constexpr milliseconds kBetweenAttempts{100};        // to reach a store that may move
 constexpr milliseconds kLongestAttempt{5000};        // each of them
+constexpr milliseconds kBetweenLooksForAPlace{200};
 
 // Addresses of MASTER_ADDR. A name may be published some moments after its machine has started.
 std::vector<std::string> addresses_of_master(const WorkerEnv& env, Clock::time_point deadline) {
@@ -152,30 +153,45 @@ StorePtr JobStore::join() {
     // The store owns the function, and this object the store, which another thread may still use.
     answering_->set_interruption([this]() -> std::string { return is_as_found() ? "" : kRanksHaveChanged; });
   }
-  if (env_.recovers_in_place) {
-    with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())),
-                        [&] { keys_->set(ready_key_of(env_.rank), std::vector<uint8_t>{'1'}); });
-  }
-  const std::string epoch = env_.recovers_in_place ? epoch_of(starts_, changes_) : "";
-  const auto store = with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())), [&] {
-    // A rank that lost another one may come before its launcher has announced the loss.
-    const auto check = [this] { TORCH_CHECK_WITH(DistNetworkError, is_as_found(), kRanksHaveChanged); };
-    auto met = call_roll(keys_, {.rank = env_.rank,
-                                 .world_size = env_.world_size,
-                                 .epoch = epoch,
-                                 .deadline = deadline_,
-                                 .check = check,
-                                 .on_missing = [this](const auto& ranks) { report_missing(ranks); }});
-    if (env_.node > 0) {
-      keys_->set(met_key(env_.node), std::vector<uint8_t>{'1'});
-    }
-    return met;
-  });
+  const auto store =
+      with_network_errors(env_.rank, c10::str("joining the job at ", to_text(address())), [this] { return meet(); });
   store->setTimeout(options_.timeout);
   if (answering_.defined()) {
     answering_->set_patience(options_.timeout);
   }
   return store;
+}
+
+StorePtr JobStore::meet() {
+  if (env_.recovers_in_place) {
+    keys_->set(ready_key_of(env_.rank), std::vector<uint8_t>{'1'});
+  }
+  if (is_starting_) {
+    wait_for_place();
+  }
+  // A rank that lost another one may come before its launcher has announced the loss.
+  const auto check = [this] { TORCH_CHECK_WITH(DistNetworkError, is_as_found(), kRanksHaveChanged); };
+  auto met = call_roll(keys_, {.rank = env_.rank,
+                               .world_size = env_.world_size,
+                               .epoch = env_.recovers_in_place ? epoch_of(starts_, places_.changes) : "",
+                               .deadline = deadline_,
+                               .check = check,
+                               .on_missing = [this](const auto& ranks) { report_missing(ranks); },
+                               .number = [this](const RankOfNode& rank) { return rank_of(rank); }});
+  if (env_.node > 0) {
+    keys_->set(met_key(env_.node), std::vector<uint8_t>{'1'});
+  }
+  return met;
+}
+
+// Ends with an error: this rank's place will be another one.
+void JobStore::wait_for_place() {
+  while (Clock::now() < deadline_) {
+    TORCH_CHECK_WITH(DistNetworkError, is_as_found(), kRanksHaveChanged);
+    std::this_thread::sleep_for(kBetweenLooksForAPlace);
+  }
+  report_unstarted();
+  TORCH_CHECK_WITH(DistStoreError, false, "timed out: the job's other ranks have not taken in this rank's node");
 }
 
 void JobStore::end_joining() {
@@ -228,7 +244,7 @@ void JobStore::report_missing(const std::vector<int64_t>& ranks) {
   has_reported_ = true;
 }
 
-// Whether this rank's node has not met the others, and these work.
+// Whether this rank's node is to be taken in by ranks that work.
 bool JobStore::is_newcomer() const {
   return env_.node > 0 && keys_->check({kRegroups}) && !keys_->check({met_key(env_.node)});
 }
@@ -260,13 +276,20 @@ std::string JobStore::ready_key_of(int64_t rank) const {
 
 RankOfNode JobStore::place_of(int64_t rank) const {
   int64_t first = 0;
-  for (const NodeRanks& node : parsed_places_.nodes) {
+  for (const NodeRanks& node : places_.nodes) {
     if (rank < first + node.ranks) {
       return {.node = node.node, .rank_on_node = rank - first};
     }
     first += node.ranks;
   }
   return {.node = 0, .rank_on_node = rank};
+}
+
+// The number of that rank among those that meet now. Nothing if it is not one of them.
+std::optional<int64_t> JobStore::rank_of(const RankOfNode& place) const {
+  const std::optional<int64_t> first = place.node == 0 ? 0 : places_.first_rank(place.node);
+  return first && *first + place.rank_on_node < env_.world_size ? std::optional(*first + place.rank_on_node)
+                                                                : std::nullopt;
 }
 
 JobStore::Change JobStore::change() const {
@@ -290,23 +313,13 @@ JobStore::Change JobStore::read_change() const {
   if (read_starts() != starts_) {
     return Change::kLoss;
   }
-  const std::string places = read_places();
-  if (places == places_) {
+  const Places now = read_places();
+  if (now.changes == places_.changes) {
     return Change::kNone;
   }
-  return has_ready_newcomers(parse_places(places)) ? Change::kNewcomer : Change::kComing;
-}
-
-// Whether there are other nodes than when this object was made, and all ranks of these wait for the others.
-bool JobStore::has_ready_newcomers(const Places& now) const {
-  std::vector<std::string> keys;
-  for (const NodeRanks& node : now.nodes) {
-    const bool is_new = !parsed_places_.first_rank(node.node).has_value();
-    for (int64_t rank = 0; is_new && rank < node.ranks; ++rank) {
-      keys.push_back(ready_key(node.node, rank));
-    }
-  }
-  return !keys.empty() && keys_->check(keys);
+  const bool has_more = std::ranges::any_of(
+      now.nodes, [this](const NodeRanks& node) { return !places_.first_rank(node.node).has_value(); });
+  return has_more ? Change::kNewcomer : Change::kNumber;
 }
 
 // The change so far. Nothing if the store does not answer, and may move.
@@ -331,36 +344,37 @@ bool JobStore::has_moved() const {
 
 // Takes the place that the launchers give this node's ranks at present.
 void JobStore::take_place() {
-  if (places_.empty()) {
+  if (places_.nodes.empty()) {
     return;
   }
-  parsed_places_ = parse_places(places_);
-  const std::optional<int64_t> first = parsed_places_.first_rank(env_.node);
+  const auto starting = std::ranges::find(places_.starting, env_.node, &NodeRanks::node);
+  is_starting_ = starting != places_.starting.end();
+  if (is_starting_) {
+    places_.nodes.push_back(*starting);
+  }
+  const std::optional<int64_t> first = places_.first_rank(env_.node);
   TORCH_CHECK_WITH(DistBackendError, first.has_value(), "rank ", env_.rank,
                    ": its node is no longer one of the job's nodes");
-  changes_ = parsed_places_.changes;
   env_.rank = *first + env_.rank_on_node;
-  env_.world_size = parsed_places_.world_size();
+  env_.world_size = places_.world_size();
 }
 
-// Empty on a node that stays alone: no launcher changes its place.
-std::string JobStore::read_places() const {
-  return env_.node > 0 && keys_->check({kPlaces}) ? keys_->get_to_str(kPlaces) : "";
+// No nodes on a node that stays alone: no launcher changes its place.
+Places JobStore::read_places() const {
+  const auto text = env_.node > 0 ? network::value_of(*keys_, kPlaces) : std::nullopt;
+  return text ? parse_places(*text) : Places();
 }
 
 // An entry with another content counts as the default.
 milliseconds JobStore::read_node_silence() const {
-  if (env_.node == 0 || !keys_->check({kNodeSilence})) {
-    return kDefaultNodeSilence;
-  }
-  const std::string text = keys_->get_to_str(kNodeSilence);
+  const std::string text = env_.node > 0 ? network::value_of(*keys_, kNodeSilence).value_or("") : "";
   int64_t count = 0;
   std::from_chars(text.data(), text.data() + text.size(), count);
   return count > 0 ? std::min(milliseconds(count), options_.timeout) : kDefaultNodeSilence;
 }
 
 int64_t JobStore::read_starts() const {
-  const std::string text = keys_->check({kStarts}) ? keys_->get_to_str(kStarts) : "0";
+  const std::string text = network::value_of(*keys_, kStarts).value_or("0");
   int64_t starts = -1;
   std::from_chars(text.data(), text.data() + text.size(), starts);
   return starts;

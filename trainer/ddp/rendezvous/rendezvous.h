@@ -58,8 +58,8 @@ class JobStore {
   bool has_reported() const { return has_reported_; }
 
   // Whether join() has failed because the others work on: this rank's node has not met them, and they take it in when
-  // all ranks that join have started. It has reported those that have not. False if one had been reported before, and
-  // was not replaced: then nobody will come.
+  // all its ranks have started. It has reported those that have not. False if one had been reported before, and was not
+  // replaced: then nobody will come.
   bool waits_on() const { return waits_on_; }
 
   // The ranks are connected: from now on, waits for keys last as long as they are asked to.
@@ -74,8 +74,8 @@ class JobStore {
   enum class Change {
     kNone,
     kLoss,      // a process was replaced, a node was lost, or the store has moved
-    kComing,    // only nodes have joined, and processes of theirs start, read data, or have failed
     kNewcomer,  // only nodes have joined, and their ranks wait for the others
+    kNumber,    // only nodes that were to be taken in are gone, or start again: those that meet have another number
   };
   // Throws c10::DistError if the store does not answer, and has not moved.
   Change change() const;
@@ -112,14 +112,16 @@ class JobStore {
   network::StoreAddress address() const;
   bool has_moved() const;
   int64_t read_starts() const;
-  std::string read_places() const;
+  Places read_places() const;
   std::chrono::milliseconds read_node_silence() const;
   Change read_change() const;
-  bool has_ready_newcomers(const Places& now) const;
   RankOfNode place_of(int64_t rank) const;
+  std::optional<int64_t> rank_of(const RankOfNode& place) const;
   std::optional<Change> look() const;
   bool is_as_found() const;
   void take_place();
+  c10::intrusive_ptr<c10d::Store> meet();
+  void wait_for_place();
   void report_missing(const std::vector<int64_t>& ranks);
   bool is_newcomer() const;
   void report_unstarted();
@@ -130,9 +132,9 @@ class JobStore {
   c10::intrusive_ptr<c10d::Store> keys_;                   // of the launcher's job
   c10::intrusive_ptr<network::AnsweringStore> answering_;  // null in a world of one and on the rank that serves
   int64_t starts_ = 0;                                     // kStarts when this was made
-  std::string places_;                                     // kPlaces when this was made; empty: nodes do not change
-  Places parsed_places_;
-  int64_t changes_ = 0;  // Places::changes of these
+  // kPlaces when this was made. No nodes: they do not change. If the ranks of this one start, it comes last.
+  Places places_;
+  bool is_starting_ = false;  // The others do not wait for this node.
   std::chrono::milliseconds node_silence_ = kDefaultNodeSilence;
   bool has_reported_ = false;
   bool waits_on_ = false;

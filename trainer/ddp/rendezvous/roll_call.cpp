@@ -4,7 +4,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iomanip>
 #include <iterator>
 #include <optional>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "ops/common/text.h"
-#include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::rendezvous {
@@ -48,16 +46,11 @@ bool arrive(const StorePtr& store, const std::vector<std::string>& keys, millise
 
 // Throws if a launcher has seen that a rank that is waited for ended with success. Only ranks of this world count,
 // which may be smaller than the launcher's.
-void check_none_ended(const StorePtr& store, int64_t world_size) {
-  if (!store->check({kEndedRank})) {
-    return;
-  }
-  const std::string text = store->get_to_str(kEndedRank);
-  int64_t rank = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc()) {
-    TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "missing rank ", rank,
-                     ": it has ended with exit code 0 (was it given --help, --version or --dry_run?)");
-  }
+void check_none_ended(const StorePtr& store, const RollCall& call) {
+  const std::optional<RankOfNode> ended = parse_rank(network::value_of(*store, kEndedRank).value_or(""));
+  const std::optional<int64_t> rank = ended ? call.number(*ended) : std::nullopt;
+  TORCH_CHECK_WITH(DistStoreError, rank.value_or(call.world_size) >= call.world_size, "missing rank ", *rank,
+                   ": it has ended with exit code 0 (was it given --help, --version or --dry_run?)");
 }
 
 // An entry that this rank has written for the others.
@@ -78,7 +71,7 @@ void check_intact(const StorePtr& store, const RollCall& call, const OwnEntry& o
 bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, const RollCall& call,
                     const std::optional<OwnEntry>& own = std::nullopt) {
   while (!arrive(store, keys, std::min(kLookAgain, left_until(call.deadline)))) {
-    check_none_ended(store, call.world_size);
+    check_none_ended(store, call);
     if (own) {
       check_intact(store, call, *own);
     }
@@ -130,7 +123,7 @@ class Follower {
 
   std::string follow() {
     while (!is_complete()) {
-      check_none_ended(store_, call_.world_size);
+      check_none_ended(store_, call_);
       if (Clock::now() >= call_.deadline) {
         throw_missing(call_, absentees());
       }

@@ -7,9 +7,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
+
+#include "trainer/base/network/places.h"
 
 namespace narrowcast::rendezvous {
 
@@ -36,6 +39,10 @@ struct RollCall {
   std::function<void()> check = [] {};
   // Called with the ranks that are missing at the deadline, before that is thrown.
   std::function<void(const std::vector<int64_t>& ranks)> on_missing = [](const auto& /*ranks*/) {};
+  // The number of a rank that has ended; nothing if it is not waited for. By default nodes do not change.
+  std::function<std::optional<int64_t>(const RankOfNode& rank)> number = [](const RankOfNode& rank) {
+    return std::optional(rank.rank_on_node);
+  };
 };
 
 // Returns when all ranks have called it with the same `store`; the result is a store for keys of this attempt only.

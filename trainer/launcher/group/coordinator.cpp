@@ -33,6 +33,11 @@ Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeou
   add_place(store_);
   regroups_ = true;
   quorum_.succeed(decision_.members);
+  for (const Member& member : decision_.members) {
+    if (member.is_new) {
+      joined_.insert(member.ticket);
+    }
+  }
   for (const auto& [ticket, end] : decision_.evicted) {
     turned_away_.insert(ticket);
     listed_.push_back(ticket);
@@ -56,7 +61,6 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
   for (const NodeView& newcomer : roster_.look(now, nodes)) {
     admit(newcomer);
   }
-  note_ready_newcomers();
   for (const auto& [ticket, node] : roster_.nodes()) {
     released(node);
     if (node.view.left && !is_member(ticket)) {
@@ -79,6 +83,7 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
         turn_misfits_away();
         change_members();
       }
+      mark_newcomers();
       look_at_newcomers();
       look_at_members();
       break;
@@ -276,13 +281,10 @@ void Coordinator::look_at_newcomers() {
   }
 }
 
-// The ranks of a node that joined too late still start, or find that others have ended. Nobody waits for them.
+// The ranks of a node that joined too late still start, or find that others have ended.
 std::optional<NodeReport> Coordinator::report_of(const Member& member) const {
-  std::optional<NodeReport> report = roster_.report(member.ticket, decision_.round);
-  const bool found_no_others = is_ending_ && joined_.contains(member.ticket) && report &&
-                               report->end == NodeReport::End::kFailed &&
-                               report->failure->ending.exit_code == program::kPeerFailed;
-  return is_too_late(member.ticket) || found_no_others ? NodeReport{.end = NodeReport::End::kSucceeded} : report;
+  return is_too_late(member.ticket) ? NodeReport{.end = NodeReport::End::kSucceeded}
+                                    : roster_.report(member.ticket, decision_.round);
 }
 
 void Coordinator::look_at_members() {

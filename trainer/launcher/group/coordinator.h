@@ -10,7 +10,8 @@
 //
 // With recovery in place, nodes come and go while a round runs, as long as no member has reported: the members change,
 // and the ranks of those that stay live on. If too few nodes stay, their ranks wait for others to come. The ranks of a
-// newcomer start while the others work. If they end before they meet the others, that node alone ends.
+// newcomer start while the others work (rendezvous::Progress). If they end before they meet the others, that node alone
+// ends. Members know which of them are new, so a host that takes over does, too.
 //
 // A round that ended by a failure counts against --max_restarts. A round that ended because nodes came, left or were
 // lost does not count (verdict.h).
@@ -81,8 +82,14 @@ class Coordinator {
     newcomers_ = newcomers;
   }
 
-  // Nodes that have joined the round, unless they were ready at a later change: NodeView::ready of these counts.
-  const std::set<int64_t>& newcomers() const { return joined_; }
+  // Whether a node joins the round that runs, or has done so, and had not met the others at a later change:
+  // NodeView::progress of these counts.
+  bool is_newcomer(int64_t ticket) const {
+    return decision_.phase == Decision::Phase::kRunning && (joined_.contains(ticket) || !is_member(ticket));
+  }
+
+  // Whether the ranks of the others meet without those of a member: it starts, and the others are enough.
+  bool is_left_out(int64_t ticket) const;
 
   // Tells that a rank of the round has ended with success, so that the others do so soon. From now on nobody joins.
   void let_round_end() { is_ending_ = true; }
@@ -130,10 +137,12 @@ class Coordinator {
   void wait_for_members(const Applicants& found);
   void adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined);
   void note_newcomers(const std::vector<Member>& members);
-  bool is_starting(int64_t ticket) const;
-  bool is_too_late(int64_t ticket) const { return is_ending_ && is_starting(ticket); }
-  void note_ready_newcomers();
-  bool newcomers_meet_others() const { return ready_since_ && now_ - *ready_since_ < timeouts_.last_call; }
+  void mark_newcomers();
+  rendezvous::Progress progress_of(int64_t ticket) const;
+  bool is_starting(int64_t ticket) const { return progress_of(ticket) == rendezvous::Progress::kStart; }
+  bool has_met(int64_t ticket) const { return progress_of(ticket) == rendezvous::Progress::kMet; }
+  // Nobody waits for ranks that have not met the others when these end.
+  bool is_too_late(int64_t ticket) const { return is_ending_ && !has_met(ticket); }
   std::string why_misfit(const Member& member) const;
   bool takes_newcomers() const;
   void turn_misfits_away();
@@ -172,10 +181,9 @@ class Coordinator {
   Newcomers newcomers_ = Newcomers::kJoin;
   bool is_ending_ = false;
   Quorum quorum_;
-  std::string store_;                             // Decision::store from the next change on
-  std::set<int64_t> joined_;                      // newcomers()
-  std::optional<Clock::time_point> ready_since_;  // when the ranks of one of them were ready
-  std::set<int64_t> gone_;                        // members of the round that are gone
+  std::string store_;                       // Decision::store from the next change on
+  std::set<int64_t> joined_;                // members that are newcomers
+  std::set<int64_t> gone_;                  // members of the round that are gone
   std::map<int64_t, std::string> misfits_;  // members that joined, and whose ranks do not work with the others: why
   std::string newcomer_;                    // the node for which the round is stopped
   std::set<int64_t> turned_away_;           // tickets of all launchers that were turned away

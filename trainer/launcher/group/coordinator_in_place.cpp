@@ -39,6 +39,7 @@ void Coordinator::adopt(const std::vector<int64_t>& tickets, const std::vector<N
   }
   const bool is_whole = membership_->elastic() ? !members.empty() : std::ssize(members) == own_.settings.max_nodes;
   if (is_whole) {
+    note_newcomers(members);
     decision_.members = std::move(members);
   }
 }
@@ -69,29 +70,26 @@ void Coordinator::end_minority() {
           program::kPeerFailed);
 }
 
-void Coordinator::note_ready_newcomers() {
-  const bool one_is_ready = std::ranges::any_of(joined_, [this](int64_t ticket) {
-    const auto found = roster_.nodes().find(ticket);
-    return found != roster_.nodes().end() && present(found->second) && found->second.view.ready;
-  });
-  if (!one_is_ready) {
-    ready_since_.reset();
-  } else if (!ready_since_) {
-    ready_since_ = now_;
-  }
-}
-
-// Whether nodes may join although all members are there. While the ranks agree on the step after which they take in
-// newcomers that are ready, a further one would make these wait for its ranks.
+// Whether nodes may join although all members are there.
 bool Coordinator::takes_newcomers() const {
-  return (newcomers_ == Newcomers::kJoin && !newcomers_meet_others()) || !changes_in_place() ||
+  return newcomers_ == Newcomers::kJoin || !changes_in_place() ||
          std::ranges::any_of(decision_.members,
                              [this](const Member& member) { return !present(roster_.nodes().at(member.ticket)); });
 }
 
-// Whether the ranks of a newcomer have not met the others yet: nobody waits for them.
-bool Coordinator::is_starting(int64_t ticket) const {
-  return joined_.contains(ticket) && !roster_.nodes().at(ticket).view.ready;
+rendezvous::Progress Coordinator::progress_of(int64_t ticket) const {
+  const auto found = roster_.nodes().find(ticket);
+  return !joined_.contains(ticket)        ? rendezvous::Progress::kMet
+         : found == roster_.nodes().end() ? rendezvous::Progress::kStart
+                                          : found->second.view.progress;
+}
+
+bool Coordinator::is_left_out(int64_t ticket) const {
+  const auto may_be = [this](int64_t node) { return is_starting(node) || is_too_late(node); };
+  const auto others = std::ranges::count_if(decision_.members, [&](const Member& member) {
+    return present(roster_.nodes().at(member.ticket)) && !may_be(member.ticket);
+  });
+  return may_be(ticket) && others >= own_.settings.min_nodes;
 }
 
 // Why a newcomer cannot work with the others: it has other flags, or its ranks have ended while they started. Empty if
@@ -105,9 +103,9 @@ std::string Coordinator::why_misfit(const Member& member) const {
     const FailureRecord& failure = *report->failure;
     const bool has_other_flags = failure.is_final && failure.ending.exit_code == program::kWrongUse;
     const std::string why = failure.message.empty() ? describe(failure.ending) : failure.message;
-    return has_other_flags || is_starting(member.ticket) ? why : "";
+    return has_other_flags || !has_met(member.ticket) ? why : "";
   }
-  if (!is_starting(member.ticket)) {
+  if (has_met(member.ticket)) {
     return "";
   }
   return report->end == NodeReport::End::kRefused     ? report->text
@@ -123,7 +121,7 @@ void Coordinator::turn_misfits_away() {
       const NodeReport report = *roster_.report(member.ticket, decision_.round);
       const int code = report.failure ? report.failure->ending.code() : program::kWrongUse;
       misfits_.emplace(member.ticket,
-                       is_starting(member.ticket) ? "its ranks did not start" : "its ranks do not fit the others");
+                       has_met(member.ticket) ? "its ranks do not fit the others" : "its ranks did not start");
       turn_away(member.ticket, "the others go on without this node: " + why, code);
     }
   }
@@ -135,11 +133,11 @@ void Coordinator::change_members() {
     return;
   }
   bool is_loss = false;
-  bool is_loss_for_ranks = false;  // They may wait for the node's ranks.
+  bool is_loss_for_ranks = false;  // They have a group with the node's ranks. To others, their places tell it.
   for (const Member& member : decision_.members) {
     if (!present(roster_.nodes().at(member.ticket)) && gone_.insert(member.ticket).second) {
       is_loss = true;
-      is_loss_for_ranks = is_loss_for_ranks || !is_starting(member.ticket);
+      is_loss_for_ranks = is_loss_for_ranks || has_met(member.ticket);
     }
   }
   if (is_loss && !has_majority()) {
@@ -170,15 +168,21 @@ void Coordinator::change_members() {
   }
 }
 
-// A newcomer that was ready before this change may have worked with the others.
+// A newcomer that had met the others before this change may have worked with them.
 void Coordinator::note_newcomers(const std::vector<Member>& members) {
   std::set<int64_t> newcomers;
   for (const Member& member : members) {
-    if (!is_member(member.ticket) || is_starting(member.ticket)) {
+    if (!is_member(member.ticket) || !has_met(member.ticket)) {
       newcomers.insert(member.ticket);
     }
   }
   joined_ = std::move(newcomers);
+}
+
+void Coordinator::mark_newcomers() {
+  for (Member& member : decision_.members) {
+    member.is_new = !has_met(member.ticket);
+  }
 }
 
 // Too few nodes are left. Their ranks wait.

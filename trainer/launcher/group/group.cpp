@@ -251,7 +251,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Change, round, changes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LastKnown, change, losses, members, starts)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, standby, known, settings)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role, standby)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role, standby, is_new)
 
 void to_json(json& j, const FailureRecord& record) {
   j = {{"rank", record.rank},        {"pid", record.pid},           {"node", record.node},

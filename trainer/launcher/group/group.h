@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/base/network/places.h"
 #include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
@@ -159,7 +160,7 @@ struct NodeView {
   std::string unreadable = {};  // why its entries cannot be read; empty if they can
   std::string absent = {};      // why it does not take part although it is a member; empty if it does
   Change known = {};            // the last change of the members that the launcher knows of
-  bool ready = false;           // all ranks of a newcomer have come to meet the others
+  rendezvous::Progress progress = rendezvous::Progress::kStart;  // of the ranks of a newcomer
 };
 
 // A node's place in a round.
@@ -169,6 +170,7 @@ struct Member {
   int64_t nproc = 1;
   std::string role = {};
   std::string standby = {};  // NodeDescription::standby
+  bool is_new = false;       // it joined a round that ran, and its ranks have not met the others
 };
 
 // The group's next step.

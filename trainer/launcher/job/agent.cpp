@@ -168,7 +168,7 @@ Outcome Agent::supervise_round() {
     return recovery_.has_value() && rendezvous_.directive().kind == Directive::Kind::kOver;
   };
   supervision.succeeded = [this](int64_t rank) {
-    rendezvous_.rank_succeeded(present_rank(rank));
+    rendezvous_.rank_succeeded(round_.node > 0 ? place_of(rank) : RankOfNode{.rank_on_node = rank});
     if (recovery_) {
       recovery_->rank_succeeded();
     }

@@ -45,7 +45,7 @@ const std::string& own_address(const GroupRequest& request) {
 LocalEntries entries_of(const std::shared_ptr<HostedStore>& hosted, const std::string& run_id) {
   c10d::Store& store = *hosted->store();
   return {.before_round = [hosted] { hosted->forget_workers(); },
-          .succeeded = [hosted, &store, run_id](int64_t rank) { announce_ended_rank(store, run_id, rank); },
+          .succeeded = [hosted, &store, run_id](const RankOfNode& rank) { announce_ended_rank(store, run_id, rank); },
           .announce_start = [hosted, &store,
                              run_id](const RankOfNode& rank) { return launcher::announce_start(store, run_id, rank); },
           .silent = [hosted, &store, run_id](const auto& ranks) { return read_silent_ranks(store, run_id, ranks); }};

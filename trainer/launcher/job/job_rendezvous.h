@@ -43,8 +43,8 @@ bool may_serve(const GroupRequest& request, const LaunchOptions& launch);
 
 // Functions by which a LocalRendezvous uses the job's store. The defaults do nothing.
 struct LocalEntries {
-  std::function<void()> before_round = [] {};                                                // called before each round
-  std::function<void(int64_t)> succeeded = [](int64_t) {};                                   // of a rank
+  std::function<void()> before_round = [] {};  // called before each round
+  std::function<void(const RankOfNode&)> succeeded = [](const auto&) {};
   std::function<int64_t(const RankOfNode&)> announce_start = [](const auto&) { return 1; };  // as in worker_entries.h
   std::function<SilentRanks(const std::set<RankOfNode>&)> silent = [](const auto&) { return SilentRanks(); };
 };
@@ -56,7 +56,7 @@ class LocalRendezvous : public Rendezvous {
   explicit LocalRendezvous(Round first, LocalEntries entries = {});
 
   Directive directive() override;
-  void rank_succeeded(int64_t rank) override { entries_.succeeded(rank); }
+  void rank_succeeded(const RankOfNode& rank) override { entries_.succeeded(rank); }
   void announce_start(const RankOfNode& rank) override { starts_[rank] = entries_.announce_start(rank); }
   std::optional<int64_t> announced_start(const RankOfNode& rank) override { return starts_.at(rank); }
   SilentRanks silent_ranks(const std::set<RankOfNode>& ranks) override { return entries_.silent(ranks); }

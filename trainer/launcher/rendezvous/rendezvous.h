@@ -60,7 +60,7 @@ class Rendezvous {
   virtual Directive directive() = 0;
 
   // Announces to the ranks that still run, on all nodes, that a rank of this node has ended successfully.
-  virtual void rank_succeeded(int64_t rank) = 0;
+  virtual void rank_succeeded(const RankOfNode& rank) = 0;
 
   // Announces to the ranks of the round, on all nodes, that a process is about to take the place of `rank`, which is
   // one of this node. Never blocks.

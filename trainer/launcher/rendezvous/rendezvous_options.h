@@ -1,6 +1,7 @@
 // The user's options for several nodes: their number, where they meet, and how long they wait for each other.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -51,6 +52,15 @@ struct RendezvousOptions {
 
   // A node without a heartbeat for this time is lost.
   std::chrono::milliseconds silence() const { return keep_alive_interval * keep_alive_max_attempt; }
+  // How long a launcher whose connection broke tries to connect again. Others may take over at once.
+  std::chrono::milliseconds to_reconnect() const {
+    return std::min<std::chrono::milliseconds>(std::chrono::seconds(3), heartbeat_timeout / 2);
+  }
+  // How long a launcher that takes over waits for the others. They may notice the loss by missing heartbeats, with
+  // `pause` between two of these, and then look for the next host.
+  std::chrono::milliseconds to_gather(std::chrono::milliseconds pause) const {
+    return heartbeat_timeout + 2 * pause + std::chrono::seconds(2);
+  }
 };
 
 // Parses "key=value,key=value" for --rdzv_backend=`backend`. Times are seconds. Throws c10::ValueError for an unknown

@@ -55,7 +55,7 @@ class StoreLink::Conversation {
     return state_;
   }
 
-  void rank_succeeded(int64_t rank) {
+  void rank_succeeded(const RankOfNode& rank) {
     post([&] { succeeded_ = rank; });
   }
 
@@ -130,9 +130,7 @@ class StoreLink::Conversation {
         if (host) {
           host->step(clock.now());
         }
-        // It must precede the report, after which the round may be over.
-        send(succeeded_, [&](int64_t rank) { announce_ended_rank(*store, state().decision.value().run_id, rank); });
-        announce_starts(*store);
+        announce_ranks(*store);
         look_for_silent_ranks(*store);
         converse(member, host);
       } catch (const c10::DistNetworkError&) {
@@ -159,7 +157,7 @@ class StoreLink::Conversation {
       member.reconnect(store);
       return member.is_served_by(*last.decision, last.host);
     };
-    return is_connected_ ? reconnect(broken, options_.rendezvous.silence(), pauses, is_same) : nullptr;
+    return is_connected_ ? reconnect(broken, options_.rendezvous.to_reconnect(), pauses, is_same) : nullptr;
   }
 
   // Waits until the store's port accepts connections. Returns null after stop().
@@ -203,7 +201,7 @@ class StoreLink::Conversation {
     const auto before_round = [this] { hosted_->forget_workers(); };
     host.emplace(store, std::move(coordinator), before_round, seal, options_.monitor_interval);
     if (succession_) {
-      host->take_over(*succession_, options_.rendezvous.heartbeat_timeout);
+      host->take_over(*succession_, options_.rendezvous.to_gather(options_.monitor_interval));
     }
   }
 
@@ -246,17 +244,22 @@ class StoreLink::Conversation {
     return !state_.moved.empty();
   }
 
-  // Whether the host knows all members. One that took over numbers starts from then on. The mutex must be locked.
+  // Whether the host knows all members. One that took over has written their places then. The mutex must be locked.
   bool has_host_decided() const {
     return !options_.succession || state_.decision->store != options_.succession->decision.store;
   }
 
-  // Announces processes that are about to start.
-  void announce_starts(c10d::Store& store) {
+  // Announces a rank that has ended, before the report after which the round may be over, and processes that are about
+  // to start.
+  void announce_ranks(c10d::Store& store) {
     std::unique_lock lock(mutex_);
-    const std::set<RankOfNode> ranks = has_host_decided() ? starting_ : std::set<RankOfNode>();
+    if (!has_host_decided()) {
+      return;
+    }
+    const std::set<RankOfNode> ranks = starting_;
     const std::string run_id = current_run();
     lock.unlock();
+    send(succeeded_, [&](const RankOfNode& rank) { announce_ended_rank(store, run_id, rank); });
     for (const RankOfNode& rank : ranks) {
       const int64_t starts = launcher::announce_start(store, run_id, rank);
       lock.lock();
@@ -302,7 +305,7 @@ class StoreLink::Conversation {
   bool pause() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, options_.monitor_interval, [this] {
-      return stopping_ || succeeded_ || (!starting_.empty() && has_host_decided()) || report_ ||
+      return stopping_ || ((succeeded_ || !starting_.empty()) && has_host_decided()) || report_ ||
              (leaving_ && !state_.left);
     });
     return !stopping_;
@@ -352,9 +355,9 @@ class StoreLink::Conversation {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   LinkState state_;
-  std::optional<int64_t> succeeded_;  // the last rank that succeeded, until it is announced
-  std::set<RankOfNode> starting_;     // ranks whose starts are to be announced
-  std::set<RankOfNode> watched_;      // ranks that may be found silent
+  std::optional<RankOfNode> succeeded_;  // the last rank that succeeded, until it is announced
+  std::set<RankOfNode> starting_;        // ranks whose starts are to be announced
+  std::set<RankOfNode> watched_;         // ranks that may be found silent
   std::optional<RoundReport> report_;
   bool is_connected_ = false;  // the host has answered
   bool leaving_ = false;
@@ -379,7 +382,7 @@ StoreLink::~StoreLink() {
 
 LinkState StoreLink::state() const { return conversation_->state(); }
 
-void StoreLink::rank_succeeded(int64_t rank) { conversation_->rank_succeeded(rank); }
+void StoreLink::rank_succeeded(const RankOfNode& rank) { conversation_->rank_succeeded(rank); }
 
 void StoreLink::announce_start(const RankOfNode& rank) { conversation_->announce_start(rank); }
 

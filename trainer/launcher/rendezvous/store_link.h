@@ -91,7 +91,7 @@ class StoreLink {
   // Returns the last known state.
   LinkState state() const;
   // Announces that a rank of the current round has ended successfully.
-  void rank_succeeded(int64_t rank);
+  void rank_succeeded(const RankOfNode& rank);
   // Announces that a process is about to take the place of a rank in the current round.
   void announce_start(const RankOfNode& rank);
   // From now on reads which of these ranks are found silent.

@@ -218,7 +218,7 @@ bool StoreRendezvous::never_spoke() const {
   return options_.hosted == nullptr && Clock::now() - began_ > 2 * limits.read_timeout + limits.heartbeat_timeout;
 }
 
-void StoreRendezvous::rank_succeeded(int64_t rank) {
+void StoreRendezvous::rank_succeeded(const RankOfNode& rank) {
   succeeded_ = rank;
   link_->rank_succeeded(rank);
 }

@@ -18,7 +18,7 @@ class StoreRendezvous : public Rendezvous {
   explicit StoreRendezvous(const LinkOptions& options);
 
   Directive directive() override;
-  void rank_succeeded(int64_t rank) override;
+  void rank_succeeded(const RankOfNode& rank) override;
   void announce_start(const RankOfNode& rank) override;
   std::optional<int64_t> announced_start(const RankOfNode& rank) override;
   SilentRanks silent_ranks(const std::set<RankOfNode>& ranks) override;
@@ -39,7 +39,7 @@ class StoreRendezvous : public Rendezvous {
   std::string place_;  // the store's address, for users
   std::optional<StoreLink> link_;
   std::string followed_;                 // where the endpoint last told that the job runs
-  std::optional<int64_t> succeeded_;     // the last rank of the round that succeeded
+  std::optional<RankOfNode> succeeded_;  // the last rank of the round that succeeded
   std::set<RankOfNode> starting_;        // whose announced starts are not in a store yet
   int64_t starts_ = 0;                   // the largest number of a start that this launcher has announced
   std::map<int64_t, std::string> gone_;  // hosts of the round that were given up, and why

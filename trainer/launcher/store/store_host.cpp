@@ -29,25 +29,8 @@ std::vector<std::string> keys_of_node(int64_t ticket) {
   return keys;
 }
 
-rendezvous::Places places_of(const Decision& decision) {
-  rendezvous::Places places = {.changes = decision.changes};
-  for (const Member& member : decision.members) {
-    places.nodes.push_back({.node = member.ticket, .ranks = member.nproc});
-  }
-  return places;
-}
-
-// The ticket of the node with that rank, or 0.
-int64_t node_of_rank(const Decision& decision, int64_t rank) {
-  int64_t end = 0;
-  for (const Member& member : decision.members) {
-    end += member.nproc;
-    if (rank < end) {
-      return member.ticket;
-    }
-  }
-  return 0;
-}
+// Ranks may report that a rank is silent for so long after its node is gone.
+constexpr std::chrono::seconds kUntilLastReport{60};
 
 rendezvous::NodeRanks ranks_of(const NodeView& node) { return {.node = node.ticket, .ranks = node.node.nproc}; }
 
@@ -78,6 +61,7 @@ void StoreHost::step(Clock::time_point now) {
     publish(coordinator_.decision());
     return give_sign();
   }
+  now_ = now;
   const std::vector<NodeView> nodes = look();
   if (coordinator_.numbers_ranks_anew()) {
     look_at_ranks();
@@ -103,10 +87,15 @@ void StoreHost::forget_nodes() {
     welcomed_.erase(node.ticket);
     if (coordinator_.was_member(node.ticket)) {
       forget_ranks(entries_.store(), coordinator_.decision().run_id, ranks_of(node));
+      gone_.emplace_back(now_ + kUntilLastReport, ranks_of(node));
     }
     coordinator_.forget(node.ticket);
     return true;
   });
+  while (!gone_.empty() && gone_.front().first <= now_) {
+    forget_ranks(entries_.store(), coordinator_.decision().run_id, gone_.front().second);
+    gone_.pop_front();
+  }
 }
 
 // Reads what the ranks tell the launchers.
@@ -116,23 +105,29 @@ void StoreHost::look_at_ranks() {
     coordinator_.let_members_change(keeps_newcomers_out(entries_.store(), run_id) ? Newcomers::kReplaceLost
                                                                                   : Newcomers::kJoin);
   }
-  const std::optional<int64_t> ended = ended_rank(entries_.store(), run_id);
-  if (!ended) {
-    return;
-  }
-  const int64_t ticket = node_of_rank(coordinator_.decision(), *ended);
-  const auto node = std::ranges::find(nodes_, ticket, &NodeView::ticket);
-  if (node != nodes_.end() && coordinator_.newcomers().contains(ticket) && !node->ready) {
-    forget_ended_rank(entries_.store(), run_id);  // The others do not end soon.
-  } else {
+  if (has_ended_rank(entries_.store(), run_id)) {
     coordinator_.let_round_end();
   }
+}
+
+// Their number grows whenever other nodes meet.
+rendezvous::Places StoreHost::places_of(const Decision& decision) const {
+  rendezvous::Places places;
+  for (const Member& member : decision.members) {
+    std::vector<rendezvous::NodeRanks>& nodes =
+        coordinator_.is_left_out(member.ticket) ? places.starting : places.nodes;
+    nodes.push_back({.node = member.ticket, .ranks = member.nproc});
+  }
+  const bool is_first = decision.round != prepared_.round;
+  places.changes = is_first ? 0 : places_.changes + (places.nodes == places_.nodes ? 0 : 1);
+  return places;
 }
 
 // Removes and writes what workers read, before they can learn of the round or of the change.
 void StoreHost::prepare(const Decision& decision) {
   const bool is_new = decision.round != prepared_.round;
-  if (!is_new && decision.changes == prepared_.changes && decision.losses == prepared_.losses) {
+  const rendezvous::Places places = places_of(decision);
+  if (!is_new && places == places_ && decision.losses == prepared_.losses) {
     return;
   }
   if (is_new) {
@@ -140,12 +135,13 @@ void StoreHost::prepare(const Decision& decision) {
   }
   if (coordinator_.numbers_ranks_anew()) {
     announce_node_silence(entries_.store(), decision.run_id, coordinator_.silence());
-    announce_places(entries_.store(), decision.run_id, places_of(decision));
+    announce_places(entries_.store(), decision.run_id, places);
     if (!is_new && decision.losses != prepared_.losses) {
       announce_loss(entries_.store(), decision.run_id);
     }
   }
   prepared_ = decision;
+  places_ = places;
   pass(Failpoint::kRoundPrepared);
 }
 
@@ -158,8 +154,8 @@ std::vector<NodeView> StoreHost::look() {
     if (entries_.has_secret() && has_entries(node)) {
       node.unreadable = failure_of([&] { look_at_sealed(node); });
     }
-    if (coordinator_.newcomers().contains(node.ticket) && !node.ready) {
-      node.ready = is_ready(entries_.store(), coordinator_.decision().run_id, ranks_of(node));
+    if (coordinator_.is_newcomer(node.ticket) && node.progress != rendezvous::Progress::kMet) {
+      node.progress = progress_of(entries_.store(), coordinator_.decision().run_id, ranks_of(node));
     }
   }
   return nodes_;

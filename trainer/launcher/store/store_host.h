@@ -9,8 +9,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "trainer/base/network/places.h"
 #include "trainer/launcher/group/coordinator.h"
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/succession.h"
@@ -57,6 +59,7 @@ class StoreHost {
   void end_gathering();
   std::vector<NodeView> look();
   void look_at_ranks();
+  rendezvous::Places places_of(const Decision& decision) const;
   int64_t tickets_drawn();
   void look_for_newcomers();
   void welcome(int64_t ticket);
@@ -77,10 +80,14 @@ class StoreHost {
   std::deque<int64_t> expected_;  // tickets whose launchers have not introduced themselves
   std::string published_;
   Decision prepared_ = {.round = -1};  // the last decision by which workers run
+  rendezvous::Places places_ = {};     // the last ones that were announced
   const std::chrono::milliseconds pause_;
   int64_t steps_ = 0;
   std::optional<Gathering> gathering_;
   std::map<int64_t, std::string> welcomed_;  // By ticket, the hello that was answered.
+  // Nodes of the round that are gone, and when their ranks' entries are removed once more.
+  std::deque<std::pair<Clock::time_point, rendezvous::NodeRanks>> gone_;
+  Clock::time_point now_;
 };
 
 }  // namespace narrowcast::launcher

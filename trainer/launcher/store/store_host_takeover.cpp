@@ -10,6 +10,7 @@ namespace narrowcast::launcher {
 
 void StoreHost::take_over(const Succession& succession, std::chrono::milliseconds patience) {
   prepared_ = succession.decision;
+  places_.changes = succession.decision.changes;
   gathering_ = Gathering{.succession = succession, .patience = patience};
   for (const Member& member : succession.decision.members) {
     if (!succession.lost.contains(member.ticket)) {
@@ -83,7 +84,7 @@ void StoreHost::end_gathering() {
     if (!has_joined(member.ticket)) {
       const auto found = succession.lost.find(member.ticket);
       const std::string why = found == succession.lost.end() ? "it does not answer" : found->second;
-      nodes_.push_back({.ticket = member.ticket, .node = {}, .absent = why});
+      nodes_.push_back({.ticket = member.ticket, .node = {.nproc = member.nproc}, .absent = why});
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "trainer/launcher/store/worker_entries.h"
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -29,14 +30,8 @@ void forget(c10d::Store& store, const std::string& run_id, const RankOfNode& ran
   store.deleteKey(key_of(run_id, rendezvous::signs_key(rank.node, rank.rank_on_node)));
 }
 
-constexpr const char* kNoValue = "none";
-
-// The entry's value, or kNoValue. A get would wait for a key that does not exist. A compareSet with a value that no key
-// has returns the stored value, or the given value if the key does not exist.
-std::string value_of(c10d::Store& store, const std::string& key) {
-  const std::vector<uint8_t> probe = stored(kNoValue);
-  const std::vector<uint8_t> found = store.compareSet(key, probe, probe);
-  return {found.begin(), found.end()};
+std::optional<std::string> value_of(c10d::Store& store, const std::string& run_id, const char* name) {
+  return network::value_of(store, key_of(run_id, name));
 }
 
 int64_t add_starts(c10d::Store& store, const std::string& run_id, int64_t more) {
@@ -45,31 +40,38 @@ int64_t add_starts(c10d::Store& store, const std::string& run_id, int64_t more) 
   return starts;
 }
 
-// Whether other ranks may wait for those of that node: they have met, or rank 0 waits for the nodes of now.
-bool takes_part(c10d::Store& store, const std::string& run_id, int64_t node) {
-  const bool is_newcomer = node != 0 &&
-                           value_of(store, key_of(run_id, rendezvous::kRegroups)) == rendezvous::kWhenReady &&
-                           !store.check({key_of(run_id, rendezvous::met_key(node))});
-  if (!is_newcomer) {
-    return true;
-  }
-  const int64_t starts = add_starts(store, run_id, 0);
-  const int64_t changes = rendezvous::parse_places(value_of(store, key_of(run_id, rendezvous::kPlaces))).changes;
-  return store.check({key_of(run_id, rendezvous::attempt_key(rendezvous::epoch_of(starts, changes)))});
+bool has_key(c10d::Store& store, const std::string& run_id, const std::string& name) {
+  return store.check({key_of(run_id, name)});
+}
+
+rendezvous::Places read_places(c10d::Store& store, const std::string& run_id) {
+  const auto text = value_of(store, run_id, rendezvous::kPlaces);
+  return text ? rendezvous::parse_places(*text) : rendezvous::Places();
+}
+
+// Whether the ranks of that node have met the others, or are about to start together with them.
+bool have_met(c10d::Store& store, const std::string& run_id, int64_t node, const rendezvous::Places& places) {
+  const bool starts = std::ranges::find(places.starting, node, &rendezvous::NodeRanks::node) != places.starting.end();
+  return node == 0 || (!starts && (value_of(store, run_id, rendezvous::kRegroups) != rendezvous::kWhenReady ||
+                                   has_key(store, run_id, rendezvous::met_key(node))));
+}
+
+// Whether rank 0 has begun to wait for the ranks of all these nodes.
+bool are_waited_for(c10d::Store& store, const std::string& run_id, int64_t node, const rendezvous::Places& places) {
+  const std::string epoch = rendezvous::epoch_of(add_starts(store, run_id, 0), places.changes);
+  return places.first_rank(node) && has_key(store, run_id, rendezvous::attempt_key(epoch));
 }
 
 }  // namespace
 
-void announce_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank) {
-  store.set(key_of(run_id, rendezvous::kEndedRank), stored(std::to_string(rank)));
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
+  if (have_met(store, run_id, rank.node, read_places(store, run_id))) {
+    store.set(key_of(run_id, rendezvous::kEndedRank), stored(to_text(rank)));
+  }
 }
 
-std::optional<int64_t> ended_rank(c10d::Store& store, const std::string& run_id) {
-  return parse_starts(value_of(store, key_of(run_id, rendezvous::kEndedRank)));
-}
-
-void forget_ended_rank(c10d::Store& store, const std::string& run_id) {
-  store.deleteKey(key_of(run_id, rendezvous::kEndedRank));
+bool has_ended_rank(c10d::Store& store, const std::string& run_id) {
+  return has_key(store, run_id, rendezvous::kEndedRank);
 }
 
 void set_starts(c10d::Store& store, const std::string& run_id, int64_t starts) {
@@ -85,25 +87,26 @@ void announce_node_silence(c10d::Store& store, const std::string& run_id, std::c
 }
 
 bool can_regroup(c10d::Store& store, const std::string& run_id) {
-  return store.check({key_of(run_id, rendezvous::kRegroups)});
+  return has_key(store, run_id, rendezvous::kRegroups);
 }
 
 bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id) {
-  return store.check({key_of(run_id, rendezvous::kKeepsNewcomersOut)});
+  return has_key(store, run_id, rendezvous::kKeepsNewcomersOut);
 }
 
 void announce_loss(c10d::Store& store, const std::string& run_id) { add_starts(store, run_id, 1); }
 
-bool is_ready(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node) {
-  const std::string regroups = value_of(store, key_of(run_id, rendezvous::kRegroups));
-  if (regroups != rendezvous::kWhenReady) {
-    return regroups != kNoValue;
+rendezvous::Progress progress_of(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node) {
+  const auto regroups = value_of(store, run_id, rendezvous::kRegroups);
+  const bool tell_nothing = regroups && regroups != rendezvous::kWhenReady;
+  if (tell_nothing || has_key(store, run_id, rendezvous::met_key(node.node))) {
+    return rendezvous::Progress::kMet;
   }
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < node.ranks; ++rank) {
     keys.push_back(ready_key(run_id, {.node = node.node, .rank_on_node = rank}));
   }
-  return store.check(keys);
+  return regroups && store.check(keys) ? rendezvous::Progress::kReady : rendezvous::Progress::kStart;
 }
 
 void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node) {
@@ -114,7 +117,9 @@ void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvou
 }
 
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
-  const int64_t starts = add_starts(store, run_id, takes_part(store, run_id, rank.node) ? 1 : 0);
+  const rendezvous::Places places = read_places(store, run_id);
+  const bool counts = have_met(store, run_id, rank.node, places) || are_waited_for(store, run_id, rank.node, places);
+  const int64_t starts = add_starts(store, run_id, counts ? 1 : 0);
   forget(store, run_id, rank);
   return starts;
 }
@@ -122,7 +127,7 @@ int64_t announce_start(c10d::Store& store, const std::string& run_id, const Rank
 SilentRanks read_silent_ranks(c10d::Store& store, const std::string& run_id, const std::set<RankOfNode>& ranks) {
   SilentRanks silent;
   for (const RankOfNode& rank : ranks) {
-    if (const auto starts = parse_starts(value_of(store, silent_key(run_id, rank)))) {
+    if (const auto starts = parse_starts(network::value_of(store, silent_key(run_id, rank)).value_or(""))) {
       silent[rank] = *starts;
     }
   }

@@ -16,20 +16,18 @@
 
 namespace narrowcast::launcher {
 
-// Announces that `rank` has ended, to ranks that would wait for it.
-void announce_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
-
-// The rank of this round of which that was announced last. Empty: none, or the entry is not a number.
-std::optional<int64_t> ended_rank(c10d::Store& store, const std::string& run_id);
-
-// Takes that back.
-void forget_ended_rank(c10d::Store& store, const std::string& run_id);
-
 using rendezvous::RankOfNode;
 
+// Announces that `rank` has ended with success, to ranks that would wait for it. Does nothing for a rank of a node that
+// has not met the others. Throws CorruptInputError if the store has places that no launcher writes.
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank);
+
+// Whether that was announced of a rank of this round.
+bool has_ended_rank(c10d::Store& store, const std::string& run_id);
+
 // Announces that a process is about to take the place of `rank`. Returns the number of such processes and of losses of
-// nodes in this round. The keys of its last process are removed. A process does not count if its node has not met the
-// others, and these train on without it. Throws CorruptInputError if the store has a number or places that no launcher
+// nodes in this round. The keys of its last process are removed. A process does not count if the others do not wait for
+// its node (rendezvous::Progress). Throws CorruptInputError if the store has a number or places that no launcher
 // writes.
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const RankOfNode& rank);
 
@@ -48,9 +46,9 @@ bool can_regroup(c10d::Store& store, const std::string& run_id);
 // Whether a rank has told before that it cannot take in newcomers while no node is lost.
 bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id);
 
-// Whether all ranks of that node have come to meet the others. Ranks that do not tell it count as ready once ranks can
-// form a new group.
-bool is_ready(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node);
+// How far the ranks of a node that joins have come. If ranks do not tell it (rendezvous::kRegroups), they have met once
+// ranks can form a new group.
+rendezvous::Progress progress_of(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node);
 
 // Removes the keys of the ranks of a node that is gone.
 void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node);

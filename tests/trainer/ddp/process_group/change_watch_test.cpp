@@ -71,9 +71,11 @@ TEST_F(ChangeWatchTest, AStoreThatMovesEndsWaitsForOtherRanks) {
   idle.get();
 }
 
-// They take it in after a step, which may last longer than the time-out.
-TEST_F(ChangeWatchTest, ANewcomerWaitsOnWhileTheOthersWork) {
-  old_ = serve_job("1 1:1,2:1");
+class NewcomerTest : public ChangeWatchTest, public ::testing::WithParamInterface<const char*> {};
+
+// The others take it in after a step, which may last longer than the time-out.
+TEST_P(NewcomerTest, WaitsOnWhileTheOthersWork) {
+  old_ = serve_job(GetParam());
   for (const std::string& key : {std::string(rendezvous::kRegroups), rendezvous::ready_key(1, 0)}) {
     old_->set(testing::job_key(key), std::vector<uint8_t>{'1'});
   }
@@ -93,6 +95,20 @@ TEST_F(ChangeWatchTest, ANewcomerWaitsOnWhileTheOthersWork) {
   old_->set(testing::job_key(rendezvous::kPlaces), std::vector<uint8_t>(without_it.begin(), without_it.end()));
   EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { newcomer.get(); }),
               HasSubstr("its node is no longer one of the job's nodes"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, NewcomerTest, ::testing::Values("1 1:1,2:1", "0 1:1 2:1"),
+                         [](const auto& info) { return info.index == 0 ? "WithAPlace" : "WithoutAPlace"; });
+
+TEST_F(ChangeWatchTest, ANodeThatStartsMeetsTheOthersWhenItHasAPlace) {
+  old_ = serve_job("0 1:1 2:1");
+  auto newcomer = sum_on(2, old_->getPort());
+  old_->wait({testing::job_key(rendezvous::ready_key(2, 0))}, testing::kPatience);
+  const std::string both = "1 1:1,2:1";
+  old_->set(testing::job_key(rendezvous::kPlaces), std::vector<uint8_t>(both.begin(), both.end()));
+  auto member = sum_on(1, old_->getPort());
+  EXPECT_THAT(newcomer.get(), ElementsAre(3));
+  EXPECT_THAT(member.get(), ElementsAre(3));
 }
 
 // A newcomer may be lost after its ranks were ready, and before they were taken in. The next ones must be taken in.

@@ -120,6 +120,14 @@ TEST_F(LifeWatchTest, ReportsARankThatStandsStillBeforeTheRanksMeet) {
   EXPECT_FALSE(store_->check({testing::job_key(silent_key(3, 0))}));
 }
 
+// A launcher that has removed the entries of a node that is gone does not look for them again.
+TEST_F(LifeWatchTest, WritesNoEntriesOfRanksThatHaveNone) {
+  store_->add(sign_of(3), 7);
+  const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
+  wait_for(testing::job_key(silent_key(3, 0)));
+  EXPECT_FALSE(store_->check({sign_of(2)}));
+}
+
 TEST_F(LifeWatchTest, ReportsARankBehindAnother) {
   store_->add(sign_of(2), 7);
   store_->add(sign_of(3), 7);

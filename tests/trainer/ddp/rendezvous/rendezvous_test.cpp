@@ -167,9 +167,10 @@ class RecoveringStoreTest : public ::testing::Test {
     placed.node = node;
     return placed;
   }
-  void set_places(const std::string& places) {
-    launcher_.set("narrowcast/run/places", std::vector<uint8_t>(places.begin(), places.end()));
+  void set(const std::string& name, const std::string& value) {
+    launcher_.set("narrowcast/run/" + name, std::vector<uint8_t>(value.begin(), value.end()));
   }
+  void set_places(const std::string& places) { set("places", places); }
   void replace_a_process() { launcher_.add("narrowcast/run/starts", 1); }
   c10d::TCPStore launcher_;
 };
@@ -245,27 +246,39 @@ TEST_F(RecoveringStoreTest, TellsLossesFromNewcomers) {
   store.join();
   store.end_joining();
   EXPECT_EQ(store.change(), Change::kNone);
+  set_places("0 1:1 2:1");
+  EXPECT_EQ(store.change(), Change::kNone) << "it reads its data";
   set_places("1 1:1,2:1");
-  JobStore newcomer(env_on(2, 1), options(200ms));
-  EXPECT_EQ(store.change(), Change::kComing) << "it reads its data";
-  EXPECT_THROW(newcomer.join(), c10::DistBackendError);
+  const JobStore newcomer(env_on(2, 1), options(200ms));
   EXPECT_EQ(store.change(), Change::kNewcomer) << "it waits for the others";
   EXPECT_EQ(newcomer.change(), Change::kNone);
   replace_a_process();
   EXPECT_EQ(store.change(), Change::kLoss);
 }
 
-TEST_F(RecoveringStoreTest, ANodeIsNoNewcomerBeforeAllItsRanksAreReady) {
-  using Change = JobStore::Change;
-  set_places("0 1:1");
-  const JobStore store(env_on(1, 0), options());
-  set_places("1 1:1,2:2,3:1");
-  for (const char* const ready : {"ready/2/0", "ready/3/0", "ready/1/0"}) {
-    launcher_.set(std::string("narrowcast/run/") + ready, std::vector<uint8_t>{'1'});
-    EXPECT_EQ(store.change(), Change::kComing) << ready;
-  }
-  launcher_.set("narrowcast/run/ready/2/1", std::vector<uint8_t>{'1'});
-  EXPECT_EQ(store.change(), Change::kNewcomer);
+// They read their data, which may take long. A rank may be lost meanwhile.
+TEST_F(RecoveringStoreTest, RanksMeetWithoutNodesThatStart) {
+  set_places("3 1:1,2:1 5:2");
+  auto waits = std::async(std::launch::async, [&] { return JobStore(env_on(1, 0), options()).join(); });
+  JobStore other(env_on(2, 0), options());
+  EXPECT_EQ(other.env().world_size, 2);
+  other.join();
+  waits.get();
+  EXPECT_FALSE(launcher_.check({"narrowcast/run/silent/5/0"}));
+  set_places("3 1:1,2:1 7:2");
+  EXPECT_FALSE(other.have_changed(0ms)) << "they stay together while nodes come and go that start";
+}
+
+TEST_F(RecoveringStoreTest, ANodeThatStartsWaitsForAPlace) {
+  set_places("3 1:1,2:1 7:4,5:2");
+  JobStore starting(env_on(5, 2), options());
+  EXPECT_EQ(starting.env().rank, 2) << "it does not wait for others that start";
+  EXPECT_EQ(starting.env().world_size, 4);
+  auto waits = std::async(std::launch::async, [&] { starting.join(); });
+  launcher_.wait({"narrowcast/run/ready/5/0"}, testing::kPatience);
+  set_places("4 1:1,2:1,5:2 7:4");
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { waits.get(); }), HasSubstr(kRanksHaveChanged));
+  EXPECT_EQ(JobStore(env_on(5, 2), options()).env().rank, 2);
 }
 
 // Its ranks never met the others.
@@ -273,8 +286,20 @@ TEST_F(RecoveringStoreTest, ANewcomerThatHasFailedChangesNothingForRanksThatWork
   set_places("0 1:1");
   JobStore store(env_on(1, 0), options());
   set_places("2 1:1");
-  EXPECT_EQ(store.change(), JobStore::Change::kComing);
+  EXPECT_EQ(store.change(), JobStore::Change::kNumber);
   EXPECT_TRUE(store.have_changed(0ms)) << "all ranks that meet must know the same changes";
+}
+
+TEST_F(RecoveringStoreTest, NobodyWaitsForARankThatHasEnded) {
+  set_places("3 4:2,6:1");
+  set("ended_rank", "9/0");
+  JobStore store(env_on(4, 0), options(700ms));
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { store.join(); }),
+              HasSubstr("timed out: ranks 1, 2 did not join"));
+  set("ended_rank", "6/0");
+  JobStore next(env_on(4, 0), options(1h));
+  EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { next.join(); }),
+              HasSubstr("missing rank 2: it has ended with exit code 0"));
 }
 
 TEST_F(RecoveringStoreTest, ReportsASilentRankWithTheStartsThatItKnows) {
@@ -303,11 +328,10 @@ TEST_F(RecoveringStoreTest, ANewcomerReportsRanksThatHaveNotStarted) {
   JobStore member(env_on(1, 0), options());
   member.join();
   member.announce_regroups();
-  set_places("1 1:1,2:2");
-  EXPECT_EQ(member.change(), JobStore::Change::kComing);
+  set_places("0 1:1 3:1,2:2");
   const auto waits_on = [&] {
     JobStore newcomer(env_on(2, 1), options(200ms));
-    EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { newcomer.join(); }), HasSubstr("did not join"));
+    EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { newcomer.join(); }), HasSubstr("timed out: "));
     return newcomer.waits_on();
   };
   EXPECT_TRUE(waits_on());
@@ -317,9 +341,12 @@ TEST_F(RecoveringStoreTest, ANewcomerReportsRanksThatHaveNotStarted) {
   EXPECT_TRUE(waits_on()) << "for the new process";
   launcher_.deleteKey("narrowcast/run/silent/2/1");
   launcher_.set("narrowcast/run/ready/2/1", std::vector<uint8_t>{'1'});
+  EXPECT_TRUE(waits_on()) << "for a place";
+  set_places("1 1:1,2:2 3:1");
   EXPECT_TRUE(waits_on()) << "for the member";
   EXPECT_FALSE(launcher_.check({"narrowcast/run/silent/2/1"}));
   EXPECT_FALSE(launcher_.check({"narrowcast/run/silent/1/0"}));
+  EXPECT_FALSE(launcher_.check({"narrowcast/run/silent/3/0"})) << "another node that starts";
   EXPECT_TRUE(launcher_.check({"narrowcast/run/met/1"}));
   EXPECT_FALSE(launcher_.check({"narrowcast/run/met/2"}));
   launcher_.set("narrowcast/run/met/2", std::vector<uint8_t>{'1'});

@@ -98,7 +98,7 @@ TEST(RollCallErrorTest, NamesTheRanksThatDoNotCome) {
 TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
   const StorePtr store = new_store();
   const std::string ended = "missing rank 1: it has ended with exit code 0";
-  store->set(kEndedRank, std::vector<uint8_t>{'1'});
+  store->set(kEndedRank, std::string("0/1"));
   EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));
   EXPECT_THAT(error_of(store, rank_of(0, 3, 1h)), HasSubstr(ended));
   EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));  // after rank 0 has begun
@@ -106,14 +106,25 @@ TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
 
 TEST(RollCallErrorTest, NobodyCaresForARankOfAnotherWorld) {
   const StorePtr store = new_store();
-  store->set(kEndedRank, std::vector<uint8_t>{'3'});
+  store->set(kEndedRank, std::string("0/3"));
   EXPECT_THAT(error_of(store, rank_of(1, 3, 700ms)), HasSubstr("timed out: rank 0 did not join"));
   EXPECT_THAT(error_of(store, rank_of(0, 3, 700ms)), HasSubstr("timed out: ranks 1, 2 did not join"));
 }
 
+// Nodes that come and go give ranks other numbers.
+TEST(RollCallErrorTest, NamesARankThatHasEndedByItsPresentNumber) {
+  const StorePtr store = new_store();
+  RollCall call = rank_of(1, 3, 700ms);
+  call.number = [](const RankOfNode& rank) { return rank.node == 7 ? std::optional<int64_t>(2) : std::nullopt; };
+  store->set(kEndedRank, std::string("5/0"));
+  EXPECT_THAT(error_of(store, call), HasSubstr("timed out: rank 0 did not join"));
+  store->set(kEndedRank, std::string("7/0"));
+  EXPECT_THAT(error_of(store, call), HasSubstr("missing rank 2: it has ended with exit code 0"));
+}
+
 TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
   const StorePtr store = new_store();
-  store->set(kEndedRank, std::vector<uint8_t>{'1'});
+  store->set(kEndedRank, std::string("0/1"));
   EXPECT_EQ(attempt_of(store, {"a", "b"}).size(), 2U);
 }
 

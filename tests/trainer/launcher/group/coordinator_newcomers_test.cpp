@@ -8,6 +8,7 @@
 namespace narrowcast::launcher {
 namespace {
 
+using rendezvous::Progress;
 using ::testing::HasSubstr;
 
 class CoordinatorNewcomersTest : public CoordinatorTest {
@@ -49,22 +50,20 @@ TEST_F(CoordinatorNewcomersTest, ANewcomerThatIsLostWhileItsRanksStartIsNoLossFo
   runs_in_place();
   comes("b", 0);
   ASSERT_EQ(after(100).members.size(), 2U);
-  view(2).ready = true;
-  for (int i = 0; i < 5; ++i) {
-    after(500);
-  }
-  const auto lose_a_newcomer = [&](bool is_ready) {
+  view(2).progress = Progress::kMet;
+  const auto lose_a_newcomer = [&](Progress progress) {
     const int64_t ticket = comes("c", 0);
     ASSERT_EQ(after(100).members.size(), 3U);
-    view(ticket).ready = is_ready;
+    view(ticket).progress = progress;
     dead.insert(ticket);
     after(600);
     after(600);
     EXPECT_EQ(after(100).members.size(), 2U);
   };
-  lose_a_newcomer(false);
+  lose_a_newcomer(Progress::kStart);
+  lose_a_newcomer(Progress::kReady);
   EXPECT_EQ(decision().losses, 0);
-  lose_a_newcomer(true);
+  lose_a_newcomer(Progress::kMet);
   EXPECT_EQ(decision().losses, 1);
 }
 
@@ -84,20 +83,120 @@ TEST_F(CoordinatorNewcomersTest, AJobEndsWithoutANewcomerWhoseRanksStillStart) {
   EXPECT_EQ(end().cause, GroupEnd::Cause::kSucceeded);
 }
 
-// Else the one that is ready would wait until the ranks of the next one are.
-TEST_F(CoordinatorNewcomersTest, ANewcomerWaitsWhileRanksTakeInOneThatIsReady) {
+// The others take in the one that is ready, and need not wait for the one that comes next.
+TEST_F(CoordinatorNewcomersTest, OnlyTheNodesThatStartAreLeftOut) {
   begin_alone(3);
   runs_in_place();
   const int64_t first = comes("b", 0);
-  ASSERT_EQ(after(100).members.size(), 2U);
-  view(first).ready = true;
   after(100);
-  comes("c", 0);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(after(500).members.size(), 2U);
+  EXPECT_TRUE(coordinator->is_left_out(first));
+  view(first).progress = Progress::kReady;
+  const int64_t second = comes("c", 0);
+  ASSERT_EQ(after(100).members.size(), 3U);
+  EXPECT_FALSE(coordinator->is_left_out(1));
+  EXPECT_FALSE(coordinator->is_left_out(first));
+  EXPECT_TRUE(coordinator->is_left_out(second));
+  view(first).progress = Progress::kStart;
+  after(100);
+  EXPECT_TRUE(coordinator->is_left_out(first)) << "its process has ended";
+}
+
+// With fewer than the minimum nobody works.
+TEST_F(CoordinatorNewcomersTest, RanksOfTooFewNodesWaitForOnesThatStart) {
+  begin_in_place(2, 3);
+  comes("b", 0);
+  for (int i = 0; i < 4; ++i) {
+    after(900);
   }
-  after(500);
-  EXPECT_EQ(after(500).members.size(), 3U);
+  runs_in_place();
+  const int64_t newcomer = comes("c", 0);
+  after(100);
+  EXPECT_TRUE(coordinator->is_left_out(newcomer));
+  dead.insert(2);
+  after(600);
+  after(600);
+  ASSERT_EQ(after(100).members.size(), 2U);
+  EXPECT_FALSE(coordinator->is_left_out(newcomer));
+}
+
+TEST_F(CoordinatorNewcomersTest, ANewcomerIsNoLongerTakenInWhenTheOthersEnd) {
+  begin_alone(2);
+  runs_in_place();
+  const int64_t ticket = comes("b", 0);
+  after(100);
+  view(ticket).progress = Progress::kReady;
+  after(100);
+  EXPECT_FALSE(coordinator->is_left_out(ticket));
+  coordinator->let_round_end();
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_TRUE(coordinator->is_left_out(ticket));
+  reports(1, NodeReport::End::kSucceeded);
+  EXPECT_EQ(after(100).phase, Phase::kOver) << "without it";
+}
+
+TEST_F(CoordinatorNewcomersTest, MembersAreNewUntilTheyHaveMetTheOthers) {
+  begin_alone(2);
+  runs_in_place();
+  const int64_t ticket = comes("b", 0);
+  for (const Progress progress : {Progress::kStart, Progress::kReady, Progress::kMet}) {
+    view(ticket).progress = progress;
+    ASSERT_EQ(after(100).members.size(), 2U);
+    EXPECT_FALSE(decision().members[0].is_new);
+    EXPECT_EQ(decision().members[1].is_new, progress != Progress::kMet);
+  }
+}
+
+// Nodes "a", "b" and, as a newcomer, "c", until the second one takes over from the first.
+class SucceededNewcomersTest : public CoordinatorNewcomersTest {
+ protected:
+  void take_over(Progress progress) {
+    begin_in_place(1, 3);
+    comes("b", 0);
+    for (int i = 0; i < 4; ++i) {
+      after(900);
+    }
+    runs_in_place();
+    comes("c", 0);
+    after(100);
+    view(3).progress = progress;
+    ASSERT_EQ(after(100).members.size(), 3U);
+    const Succession succession = {
+        .decision = parse_decision(to_text(decision())), .ticket = 2, .store = "b:1", .lost = {{1, "it was killed"}}};
+    coordinator.emplace(describe("b", 0), timeouts, succession);
+    view(1).absent = "it was killed";
+    view(3).progress = Progress::kStart;  // in the new store
+    dead = {1};
+    ASSERT_EQ(after(100).members.size(), 2U);
+    EXPECT_EQ(decision().losses, 1);
+  }
+};
+
+TEST_F(SucceededNewcomersTest, AreStillNew) {
+  take_over(Progress::kStart);
+  EXPECT_TRUE(coordinator->is_left_out(3));
+  reports(3, NodeReport::End::kFailed, program::kWrongUse);
+  view(3).report->report.failure->is_final = true;
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().members.size(), 1U);
+  EXPECT_EQ(decision().losses, 1) << "no loss for the ranks of the others";
+  EXPECT_EQ(decision().evicted.at(3).code, program::kWrongUse);
+}
+
+// They were given --dry_run.
+TEST_F(SucceededNewcomersTest, EndAloneIfTheirRanksEndBeforeTheyMeet) {
+  take_over(Progress::kReady);
+  reports(3, NodeReport::End::kSucceeded);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().members.size(), 1U);
+  EXPECT_THAT(decision().evicted.at(3).text, HasSubstr("its ranks ended with exit code 0"));
+}
+
+TEST_F(SucceededNewcomersTest, HaveMetOnceAndForAll) {
+  take_over(Progress::kMet);
+  EXPECT_FALSE(coordinator->is_left_out(3));
+  reports(3, NodeReport::End::kFailed, program::kWrongUse);
+  view(3).report->report.failure->is_final = true;
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
 }
 
 // All ranks would start again.

@@ -131,7 +131,8 @@ TEST(GroupJson, RefusesWhatNoLauncherWrites) {
   lacking.erase("round");
   EXPECT_EQ(error_of(lacking.dump()), kBegin + "'round' is missing");
   EXPECT_EQ(error_of(decision_with("members", 7)), kBegin + "a value must be array, but is number");
-  const nlohmann::json member = {{"ticket", 1}, {"name", "n"}, {"nproc", 1'000'000'000}, {"role", ""}, {"standby", ""}};
+  const nlohmann::json member = {{"ticket", 1}, {"name", "n"},   {"nproc", 1'000'000'000},
+                                 {"role", ""},  {"standby", ""}, {"is_new", false}};
   EXPECT_EQ(error_of(decision_with("members", nlohmann::json::array({member}))),
             kBegin + "nproc is 1000000000, not in 1..65536");
   nlohmann::json failed = nlohmann::json::parse(

@@ -30,7 +30,7 @@ class FakeRendezvous : public Rendezvous {
     const auto next = script_.upper_bound(runner_.now());
     return next == script_.begin() ? Directive{} : std::prev(next)->second;
   }
-  void rank_succeeded(int64_t rank) override { succeeded.push_back(rank); }
+  void rank_succeeded(const RankOfNode& rank) override { succeeded.push_back(rank); }
   void announce_start(const RankOfNode& rank) override { started.push_back(rank.rank_on_node); }
   std::optional<int64_t> announced_start(const RankOfNode& /*rank*/) override {
     return runner_.now() >= announced_at ? std::optional<int64_t>(std::ssize(started)) : std::nullopt;
@@ -39,7 +39,7 @@ class FakeRendezvous : public Rendezvous {
   void report(const NodeReport& report) override { reports.push_back(report); }
   bool may_leave() override { return runner_.now() >= may_leave_at; }
 
-  std::vector<int64_t> succeeded;
+  std::vector<RankOfNode> succeeded;
   std::vector<int64_t> started;    // announced
   Clock::time_point announced_at;  // announcements arrive no earlier
   SilentRanks silent;
@@ -155,8 +155,10 @@ TEST_F(AgentTest, ReportsARoundThatEndedBeforeItsWorkersCouldStart) {
 TEST_F(AgentTest, WorkersLiveOnWhenTheNodesChangeInPlace) {
   Directive first = run_directive();
   first.round.first_rank = 4;
+  first.round.node = 3;
   Directive changed = run_directive();
-  changed.round = {.nodes = 2, .first_rank = 2, .world_size = 4, .changes = 1, .change = "node 0 (a) was lost"};
+  changed.round = {
+      .nodes = 2, .first_rank = 2, .world_size = 4, .node = 3, .changes = 1, .change = "node 0 (a) was lost"};
   group.says(milliseconds(0), first);
   group.says(milliseconds(1000), changed);
   group.says(milliseconds(2005), over(GroupEnd::Cause::kSucceeded));
@@ -164,7 +166,7 @@ TEST_F(AgentTest, WorkersLiveOnWhenTheNodesChangeInPlace) {
   runner.ends(5, milliseconds(2010), {});
   EXPECT_EQ(run(group, options(2)).exit_code(), 0);
   EXPECT_THAT(runner.log, ElementsAre("start 4", "start 5", "send SIGTERM at 2010"));
-  EXPECT_THAT(group.succeeded, ElementsAre(2, 3));
+  EXPECT_THAT(group.succeeded, ElementsAre(RankOfNode{3, 0}, RankOfNode{3, 1}));
   EXPECT_THAT(told, Contains("node 0 (a) was lost: goes on with 4 ranks on 2 nodes"));
 }
 
@@ -176,7 +178,7 @@ TEST_F(AgentTest, WaitsForTheRoundAndTellsWhatFor) {
   EXPECT_EQ(run(group, options(1)).exit_code(), 0);
   EXPECT_THAT(told, ElementsAre("waiting for node 1"));
   EXPECT_EQ(group.reports.at(0).end, NodeReport::End::kSucceeded);
-  EXPECT_THAT(group.succeeded, ElementsAre(0));
+  EXPECT_THAT(group.succeeded, ElementsAre(RankOfNode{0, 0}));
 }
 
 TEST_F(AgentTest, StopsWhenTheGroupWantsIt) {

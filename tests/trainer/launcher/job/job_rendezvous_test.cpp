@@ -163,7 +163,7 @@ TEST(JobRendezvous, TellsRanksWhoHasEndedUntilTheNextRound) {
   const int64_t port = job.get().directive().round.master_port;
   const network::TcpStorePtr store = network::reach_tcp_store("127.0.0.1", port, testing::kPatience);
   const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::kEndedRank;
-  job.get().rank_succeeded(1);
+  job.get().rank_succeeded({.rank_on_node = 1});
   EXPECT_NO_THROW(store->wait({key}, testing::kPatience));  // TCPStore::set returns before the key is set.
   job.get().report(failure());
   EXPECT_FALSE(store->check({key}));

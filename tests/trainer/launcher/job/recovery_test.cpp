@@ -46,7 +46,7 @@ TEST(RecoversInPlace, ByDefaultOnlyOurTrainer) {
 class FakeGroup : public Rendezvous {
  public:
   Directive directive() override { return {.kind = kind}; }
-  void rank_succeeded(int64_t /*rank*/) override {}
+  void rank_succeeded(const RankOfNode& /*rank*/) override {}
   void announce_start(const RankOfNode& rank) override { announced.push_back(rank.rank_on_node); }
   std::optional<int64_t> announced_start(const RankOfNode& rank) override {
     return announced.empty() || announced.back() != rank.rank_on_node ? std::nullopt : starts;

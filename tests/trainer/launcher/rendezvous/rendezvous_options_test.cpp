@@ -92,6 +92,16 @@ TEST(RendezvousOptions, AreReadWithTorchrunsNames) {
   EXPECT_TRUE(options.is_host.value());
 }
 
+// A member that finds late that the host is lost is waited for by one that found it at once.
+TEST(RendezvousOptions, BoundTheTimeUntilTheNextHostHasDecided) {
+  RendezvousOptions options;
+  EXPECT_EQ(options.to_reconnect(), milliseconds(3000));
+  EXPECT_EQ(options.to_gather(milliseconds(500)), milliseconds(13'000));
+  options.heartbeat_timeout = milliseconds(4000);
+  EXPECT_EQ(options.to_reconnect(), milliseconds(2000));
+  EXPECT_EQ(options.to_gather(milliseconds(0)), milliseconds(6000));
+}
+
 TEST(RendezvousOptions, HaveDefaults) {
   const RendezvousOptions options = parse_rendezvous_options("", "static");
   EXPECT_EQ(options.join_timeout, milliseconds(600'000));

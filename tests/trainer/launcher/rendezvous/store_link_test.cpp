@@ -96,10 +96,10 @@ TEST_F(StoreLinkTest, TellsRanksWhoHasEnded) {
   const StoreLink host(options(0));
   StoreLink other(options(1));
   wait_for(other, phase_is(Phase::kRunning));
-  other.rank_succeeded(1);
+  other.rank_succeeded({.node = 2, .rank_on_node = 1});
   const std::string key = rendezvous::job_prefix("made-up") + "/" + rendezvous::kEndedRank;
   wait_for(other, [&](const LinkState&) { return store->store()->check({key}); });
-  EXPECT_EQ(store->store()->get(key), std::vector<uint8_t>{'1'});
+  EXPECT_EQ(store->store()->get_to_str(key), "2/1");
 }
 
 TEST_F(StoreLinkTest, AnnouncesStarts) {
@@ -193,8 +193,9 @@ TEST_P(BrokenConnectionTest, IsNotMadeAnewToAnotherHost) {
   LinkOptions wanted = options_of(0);
   wanted.run_id = "another";
   const StoreLink next(wanted);
+  const auto follows = [&] { return other.state().decision->run_id != "made-up"; };
   const Clock::time_point deadline = Clock::now() + testing::kPatience;
-  while (!is_broken(other.state()) && Clock::now() < deadline) std::this_thread::yield();
+  while (!is_broken(other.state()) && !follows() && Clock::now() < deadline) std::this_thread::yield();
   EXPECT_EQ(other.state().broken, "the launcher that served it has ended or was killed");
 }
 
@@ -211,6 +212,8 @@ TEST_F(StoreLinkTest, AConnectionThatBreaksTwiceIsMadeAThirdTime) {
   EXPECT_EQ(looks, 2);
   const auto is_stranger = [](const StorePtr& /*store*/) { return false; };
   EXPECT_EQ(reconnect(*store->store(), testing::kPatience, always, is_stranger), nullptr);
+  const auto breaks = [](const StorePtr& /*store*/) -> bool { TORCH_CHECK_WITH(DistNetworkError, false, "it broke"); };
+  EXPECT_EQ(reconnect(*store->store(), milliseconds(200), always, breaks), nullptr) << "not for ever";
 }
 
 TEST_F(StoreLinkTest, AHostThatHasEndedIsNotWaitedFor) {

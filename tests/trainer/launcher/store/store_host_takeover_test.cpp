@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "tests/support/job_secret.h"
+#include "trainer/base/network/places.h"
+#include "trainer/base/network/tcp_store.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
 #include "trainer/launcher/store/hosted_store.h"
@@ -130,6 +132,10 @@ TEST_P(TakeOverTest, ANewcomerThatOnlyOthersKnowOfIsWaitedFor) {
   EXPECT_EQ(step().store, "b:1");
   EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5, 6}));
   EXPECT_GT(host->decision().changes, 6) << "5 has other members, and so have those that this host began with";
+  for (const Member& member : host->decision().members) {
+    EXPECT_EQ(member.is_new, member.ticket == 6) << member.ticket;
+  }
+  EXPECT_EQ(store->get_to_str(rendezvous::job_prefix("job7") + "/" + rendezvous::kPlaces), "5 2:1,3:1,4:1,5:1 6:1");
   EXPECT_EQ(directive(6).kind, Directive::Kind::kRun);
 }
 

@@ -16,6 +16,7 @@
 namespace narrowcast::launcher {
 namespace {
 
+using rendezvous::Progress;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
@@ -33,15 +34,33 @@ class WorkerEntriesTest : public ::testing::Test {
 };
 
 TEST_F(WorkerEntriesTest, TellsRanksWhoHasEnded) {
-  announce_ended_rank(store, "job7", 3);
+  EXPECT_FALSE(has_ended_rank(store, "job7"));
+  announce_ended_rank(store, "job7", {.node = 5, .rank_on_node = 3});
   seen_by_ranks.wait({rendezvous::kEndedRank}, testing::kPatience);
-  EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), entry("3"));
-  EXPECT_EQ(ended_rank(store, "job7"), 3);
-  forget_ended_rank(store, "job7");
-  EXPECT_FALSE(ended_rank(store, "job7"));
-  announce_ended_rank(store, "job7", 3);
+  EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), entry("5/3"));
+  EXPECT_TRUE(has_ended_rank(store, "job7"));
   hosted.forget_workers();
   EXPECT_FALSE(seen_by_ranks.check({rendezvous::kEndedRank}));
+}
+
+// The ranks that work neither end soon nor wait for it.
+TEST_F(WorkerEntriesTest, TheEndOfARankThatHasNotMetTheOthersIsNotTold) {
+  const auto ends = [&](int64_t node) {
+    seen_by_ranks.add("until the last entry is there", 1);
+    announce_ended_rank(store, "job7", {.node = node});
+    const bool is_told = has_ended_rank(store, "job7");
+    store.deleteKey(rendezvous::job_prefix("job7") + "/" + rendezvous::kEndedRank);
+    return is_told;
+  };
+  announce_places(store, "job7", {.nodes = {{.node = 1}, {.node = 5}}, .starting = {{.node = 7}}});
+  EXPECT_FALSE(ends(7)) << "after another host took over";
+  EXPECT_TRUE(ends(5));
+  seen_by_ranks.set(rendezvous::kRegroups, entry(rendezvous::kWhenReady));
+  EXPECT_FALSE(ends(7));
+  EXPECT_FALSE(ends(5));
+  seen_by_ranks.set(rendezvous::met_key(5), entry("1"));
+  EXPECT_TRUE(ends(5));
+  EXPECT_TRUE(ends(0)) << "nodes do not change";
 }
 
 TEST_F(WorkerEntriesTest, CountsStarts) {
@@ -67,6 +86,10 @@ TEST_F(WorkerEntriesTest, AStartOnANodeThatTheOthersDoNotWaitForIsNoLoss) {
   tell(rendezvous::attempt_key("1/2"), "before this node came");
   EXPECT_EQ(announce_start(store, "job7", rank), 1);
   tell(rendezvous::attempt_key("1/3"), "with this node");
+  const rendezvous::NodeRanks other = {.node = 1, .ranks = 1};
+  announce_places(store, "job7", {.changes = 3, .nodes = {other}, .starting = {{.node = 5, .ranks = 2}}});
+  EXPECT_EQ(announce_start(store, "job7", rank), 1) << "rank 0 waits without this node";
+  announce_places(store, "job7", {.changes = 3, .nodes = {other, {.node = 5, .ranks = 2}}});
   EXPECT_EQ(announce_start(store, "job7", rank), 2) << "rank 0 waits for this node";
   EXPECT_EQ(announce_start(store, "job7", rank), 2);
   tell(rendezvous::met_key(5), "1");
@@ -136,19 +159,23 @@ TEST_F(WorkerEntriesTest, AStartRemovesTheSignsOfTheLastProcess) {
 
 TEST_F(WorkerEntriesTest, ANodeIsReadyWhenAllItsRanksAre) {
   const rendezvous::NodeRanks node = {.node = 5, .ranks = 2};
-  EXPECT_FALSE(is_ready(store, "job7", node));
+  const auto progress = [&] { return progress_of(store, "job7", node); };
+  EXPECT_EQ(progress(), Progress::kStart);
   for (const char* const how : {"1", rendezvous::kWhenReady}) {
     seen_by_ranks.set(rendezvous::kRegroups, entry(how));
     seen_by_ranks.add("until the last entry is there", 1);
-    EXPECT_EQ(is_ready(store, "job7", node), how != rendezvous::kWhenReady) << "a program may not tell it";
+    EXPECT_EQ(progress(), how == rendezvous::kWhenReady ? Progress::kStart : Progress::kMet) << "nobody may tell it";
   }
   seen_by_ranks.add(rendezvous::ready_key(5, 0), 1);
-  EXPECT_FALSE(is_ready(store, "job7", node));
+  EXPECT_EQ(progress(), Progress::kStart);
   seen_by_ranks.add(rendezvous::ready_key(5, 1), 1);
-  EXPECT_TRUE(is_ready(store, "job7", node));
+  EXPECT_EQ(progress(), Progress::kReady);
+  seen_by_ranks.add(rendezvous::met_key(5), 1);
+  EXPECT_EQ(progress(), Progress::kMet);
   forget_ranks(store, "job7", node);
   EXPECT_FALSE(seen_by_ranks.check({rendezvous::ready_key(5, 0)}));
   EXPECT_FALSE(seen_by_ranks.check({rendezvous::ready_key(5, 1)}));
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::met_key(5)}));
 }
 
 TEST_F(WorkerEntriesTest, TellsRanksAfterWhichTimeANodeIsLost) {
