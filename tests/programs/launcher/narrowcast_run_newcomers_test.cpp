@@ -18,12 +18,13 @@ using ::testing::Not;
 
 class NarrowcastRunNewcomersTest : public NarrowcastRunNodesFixture {
  protected:
-  // A launcher with one worker, which runs `script`. The first one is the host.
-  Words node(const std::string& script) const {
+  // A launcher with workers that run `script`. The first one is the host.
+  Words node(const std::string& script, int workers = 1) const {
     Words flags = quick();
     flags.back() += ",last_call_timeout=0.3";
-    return launcher({"--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script,
-                    flags + Words{"--recovery=in_place", "--max_restarts=3"});
+    return launcher(
+        {"--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script,
+        flags + Words{"--recovery=in_place", "--max_restarts=3", "--nproc_per_node=" + std::to_string(workers)});
   }
 
   // As if all ranks were on one node: the store is at a loopback address.
@@ -62,6 +63,35 @@ TEST_F(NarrowcastRunNewcomersTest, AreTakenInWhenTheirRanksAreReady) {
   EXPECT_THAT(host.errors(), Not(HasSubstr("recovered: ")));
   folder.write("go", "");
   host.wait_for_errors("recovered: 2 ranks instead of 1");
+  wait_for_steps(3);
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST_F(NarrowcastRunNewcomersTest, GetAnotherProcessForOneThatCrashesWhileItStarts) {
+  RunningProgram host(node(train()));
+  wait_for_steps(3);
+  const std::string tried = folder / "tried";
+  RunningProgram newcomer(node("test -e " + tried + " || { touch " + tried + "; exit 1; }; " + train()));
+  newcomer.wait_for_errors("a new process takes its place (1 of --max_restarts=3 within an hour)");
+  host.wait_for_errors("recovered: 2 ranks instead of 1");
+  EXPECT_EQ(count_of("recovered: ", host.errors()), 1) << "the crash was no loss: " << host.errors();
+  wait_for_steps(3);
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST_F(NarrowcastRunNewcomersTest, AreNotWaitedForWhenARankIsLost) {
+  RunningProgram host(node("echo $$ >" + folder / "pid" + "$RANK; " + train(), 2));
+  wait_for_steps(3);
+  RunningProgram newcomer(node("while [ ! -e " + folder / "go" + " ]; do sleep 0.05; done; " + train(), 2));
+  host.wait_for_errors("joined: goes on with 4 ranks on 2 nodes");
+  wait_for_steps(3);
+  ASSERT_EQ(::kill(std::stoi(files::read_file(folder / "pid1")), SIGKILL), 0);
+  host.wait_for_errors("recovered: rank 1 is new");
+  wait_for_steps(3);
+  folder.write("go", "");
+  host.wait_for_errors("recovered: 4 ranks instead of 2");
   wait_for_steps(3);
   host.send(SIGTERM);
   EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
