@@ -168,7 +168,8 @@ Outcome Agent::supervise_round() {
     return recovery_.has_value() && rendezvous_.directive().kind == Directive::Kind::kOver;
   };
   supervision.succeeded = [this](int64_t rank) {
-    rendezvous_.rank_succeeded(round_.node > 0 ? place_of(rank) : RankOfNode{.rank_on_node = rank});
+    const bool are_numbered_anew = options_.launch.in_place && round_.node > 0;  // Otherwise workers know no nodes.
+    rendezvous_.rank_succeeded(are_numbered_anew ? place_of(rank) : RankOfNode{.rank_on_node = rank});
     if (recovery_) {
       recovery_->rank_succeeded();
     }

@@ -164,10 +164,25 @@ TEST_F(AgentTest, WorkersLiveOnWhenTheNodesChangeInPlace) {
   group.says(milliseconds(2005), over(GroupEnd::Cause::kSucceeded));
   runner.ends(4, milliseconds(2000), {});
   runner.ends(5, milliseconds(2010), {});
-  EXPECT_EQ(run(group, options(2)).exit_code(), 0);
+  AgentOptions in_place = options(2);
+  in_place.launch.in_place = true;
+  EXPECT_EQ(run(group, in_place).exit_code(), 0);
   EXPECT_THAT(runner.log, ElementsAre("start 4", "start 5", "send SIGTERM at 2010"));
   EXPECT_THAT(group.succeeded, ElementsAre(RankOfNode{3, 0}, RankOfNode{3, 1}));
   EXPECT_THAT(told, Contains("node 0 (a) was lost: goes on with 4 ranks on 2 nodes"));
+}
+
+// Ranks that do not recover in place know no nodes.
+TEST_F(AgentTest, TellsTheNumberInTheJobOfARankThatHasEnded) {
+  Directive runs = run_directive();
+  runs.round.first_rank = 4;
+  runs.round.node = 3;
+  group.says(milliseconds(0), runs);
+  group.says(milliseconds(2005), over(GroupEnd::Cause::kSucceeded));
+  runner.ends(4, milliseconds(2000), {});
+  runner.ends(5, milliseconds(2000), {});
+  EXPECT_EQ(run(group, options(2)).exit_code(), 0);
+  EXPECT_THAT(group.succeeded, ElementsAre(RankOfNode{0, 4}, RankOfNode{0, 5}));
 }
 
 TEST_F(AgentTest, WaitsForTheRoundAndTellsWhatFor) {
