@@ -92,7 +92,7 @@ Places parse_places(const std::string& text) {
   const auto is_possible = [&](const NodeRanks& node) {
     const bool is_right =
         node.node > 0 && 0 < node.ranks && node.ranks < kMostRanks - ranks && seen.insert(node.node).second;
-    ranks += node.ranks;
+    ranks += is_right ? node.ranks : 0;
     return is_right;
   };
   const bool is_valid = places.changes >= 0 && std::ranges::all_of(places.nodes, is_possible) &&

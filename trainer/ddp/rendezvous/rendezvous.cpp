@@ -252,7 +252,8 @@ bool JobStore::is_newcomer() const {
 void JobStore::report_unstarted() {
   waits_on_ = true;
   for (int64_t rank = 0; rank < env_.world_size; ++rank) {
-    if (!keys_->check({ready_key_of(rank)})) {
+    const bool is_watched_by_others = is_starting_ && place_of(rank).node != env_.node;
+    if (!is_watched_by_others && !keys_->check({ready_key_of(rank)})) {
       waits_on_ = waits_on_ && !keys_->check({report_of_silence(rank).key});  // A new process has no report.
       report_silent(rank);
     }
@@ -287,9 +288,10 @@ RankOfNode JobStore::place_of(int64_t rank) const {
 
 // The number of that rank among those that meet now. Nothing if it is not one of them.
 std::optional<int64_t> JobStore::rank_of(const RankOfNode& place) const {
-  const std::optional<int64_t> first = place.node == 0 ? 0 : places_.first_rank(place.node);
-  return first && *first + place.rank_on_node < env_.world_size ? std::optional(*first + place.rank_on_node)
-                                                                : std::nullopt;
+  const auto node = std::ranges::find(places_.nodes, place.node, &NodeRanks::node);
+  const int64_t ranks = node != places_.nodes.end() ? node->ranks : place.node == 0 ? env_.world_size : 0;
+  return place.rank_on_node < ranks ? std::optional(places_.first_rank(place.node).value_or(0) + place.rank_on_node)
+                                    : std::nullopt;
 }
 
 JobStore::Change JobStore::change() const {

@@ -66,6 +66,7 @@ TEST(Places, RefusesWhatNoLauncherWrites) {
                                  "1 1:2147483647 2:2147483647",
                                  "1 1:+2",
                                  "1 1:9999999999",
+                                 "1 1:4,3:9223372036854775807",
                                  "1 1:2147483647,2:2147483647",
                                  "99999999999999999999 1:2"}) {
     EXPECT_THROW(parse_places(text), CorruptInputError) << text;
