@@ -85,7 +85,9 @@ rendezvous::Progress Coordinator::progress_of(int64_t ticket) const {
 }
 
 bool Coordinator::is_left_out(int64_t ticket) const {
-  const auto may_be = [this](int64_t node) { return is_starting(node) || is_too_late(node); };
+  // Ranks that keep newcomers out meet one in the place of a lost node at once: they would never take it in later.
+  const bool waits_for_ranks = newcomers_ == Newcomers::kJoin;
+  const auto may_be = [&](int64_t node) { return (waits_for_ranks && is_starting(node)) || is_too_late(node); };
   const auto others = std::ranges::count_if(decision_.members, [&](const Member& member) {
     return present(roster_.nodes().at(member.ticket)) && !may_be(member.ticket);
   });
