@@ -27,8 +27,8 @@ namespace narrowcast::rendezvous {
 enum class Progress { kStart, kReady, kMet };
 
 // The key of the places, below job_prefix(). narrowcast-run writes it before the ranks start together, and at each
-// change. If the ranks of a node that is gone may be waited for, it then also adds 1 to kStarts. A job on one node does
-// not have the key.
+// change. If ranks of a node that is gone have met the others, or too few nodes are left, it then also adds 1 to
+// kStarts. A job on one node does not have the key.
 inline constexpr const char* kPlaces = "places";
 
 // The key by which a rank tells that all ranks can form a new group when nodes are lost or join, below job_prefix().

@@ -11,7 +11,8 @@
 // With recovery in place, nodes come and go while a round runs, as long as no member has reported: the members change,
 // and the ranks of those that stay live on. If too few nodes stay, their ranks wait for others to come. The ranks of a
 // newcomer start while the others work (rendezvous::Progress). If they end before they meet the others, that node alone
-// ends. Members know which of them are new, so a host that takes over does, too.
+// ends. Members know which of them are new, so a host that takes over does, too. If it has not yet read that a node has
+// met the others, it takes that node for a new one, whose ranks then meet the others once more.
 //
 // A round that ended by a failure counts against --max_restarts. A round that ended because nodes came, left or were
 // lost does not count (verdict.h).

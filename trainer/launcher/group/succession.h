@@ -30,6 +30,7 @@ struct Succession {
   int64_t ticket = 0;                        // of this launcher
   std::string store = {};                    // "HOST:PORT" where it serves
   std::map<int64_t, std::string> lost = {};  // tickets of members that were hosts, or should have been; and why not
+  std::chrono::milliseconds pause{0};        // of the lost host between two decisions, as it told
 };
 
 // What a launcher tells the next host, which may know an older decision. `starts` is the largest number of a start that

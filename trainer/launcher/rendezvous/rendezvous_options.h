@@ -57,9 +57,9 @@ struct RendezvousOptions {
     return std::min<std::chrono::milliseconds>(std::chrono::seconds(3), heartbeat_timeout / 2);
   }
   // How long a launcher that takes over waits for the others. They may notice the loss by missing heartbeats, with
-  // `pause` between two of these, and then look for the next host.
-  std::chrono::milliseconds to_gather(std::chrono::milliseconds pause) const {
-    return heartbeat_timeout + 2 * pause + std::chrono::seconds(2);
+  // `pause` between two of the lost host's, and then look for the next host, which pauses for `own_pause`.
+  std::chrono::milliseconds to_gather(std::chrono::milliseconds own_pause, std::chrono::milliseconds pause) const {
+    return heartbeat_timeout + 2 * std::max(own_pause, pause) + std::chrono::seconds(2);
   }
 };
 

@@ -146,8 +146,7 @@ class StoreLink::Conversation {
     }
   }
 
-  // Another connection to the host that lives, although the last one broke. Null if it does not, or another host
-  // serves there.
+  // Another connection to the host that lives, after the last one broke. Null if it does not, or another serves there.
   StorePtr reconnected(const c10d::Store& broken, StoreMember& member) {
     const auto pauses = [this](milliseconds time) {
       std::unique_lock lock(mutex_);
@@ -201,7 +200,7 @@ class StoreLink::Conversation {
     const auto before_round = [this] { hosted_->forget_workers(); };
     host.emplace(store, std::move(coordinator), before_round, seal, options_.monitor_interval);
     if (succession_) {
-      host->take_over(*succession_, options_.rendezvous.to_gather(options_.monitor_interval));
+      host->take_over(*succession_, options_.rendezvous.to_gather(options_.monitor_interval, succession_->pause));
     }
   }
 
@@ -249,8 +248,7 @@ class StoreLink::Conversation {
     return !options_.succession || state_.decision->store != options_.succession->decision.store;
   }
 
-  // Announces a rank that has ended, before the report after which the round may be over, and processes that are about
-  // to start.
+  // Announces a rank that has ended, before the report that may end the round, and processes that are about to start.
   void announce_ranks(c10d::Store& store) {
     std::unique_lock lock(mutex_);
     if (!has_host_decided()) {
@@ -258,8 +256,10 @@ class StoreLink::Conversation {
     }
     const std::set<RankOfNode> ranks = starting_;
     const std::string run_id = current_run();
+    const auto is_own = [this](const Member& member) { return member.ticket == state_.ticket && member.is_new; };
+    const bool is_new = state_.decision && std::ranges::any_of(state_.decision->members, is_own);
     lock.unlock();
-    send(succeeded_, [&](const RankOfNode& rank) { announce_ended_rank(store, run_id, rank); });
+    send(succeeded_, [&](const RankOfNode& rank) { announce_ended_rank(store, run_id, rank, is_new); });
     for (const RankOfNode& rank : ranks) {
       const int64_t starts = launcher::announce_start(store, run_id, rank);
       lock.lock();

@@ -142,7 +142,11 @@ bool StoreRendezvous::find_next_host(const LinkState& state) {
   }
   const int64_t host = state.server != 0 ? state.server : state.decision->host;
   gone_.emplace(host, lost_);
-  Succession succession = {.decision = *state.decision, .ticket = state.ticket, .store = {}, .lost = gone_};
+  Succession succession = {.decision = *state.decision,
+                           .ticket = state.ticket,
+                           .store = {},
+                           .lost = gone_,
+                           .pause = std::min<milliseconds>(state.host.pause, kLongestPause)};
   if (!may_take_over(succession)) {
     return false;
   }

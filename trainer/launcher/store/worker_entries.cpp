@@ -44,8 +44,9 @@ bool has_key(c10d::Store& store, const std::string& run_id, const std::string& n
   return store.check({key_of(run_id, name)});
 }
 
-rendezvous::Places read_places(c10d::Store& store, const std::string& run_id) {
-  const auto text = value_of(store, run_id, rendezvous::kPlaces);
+// None if that node stays the same.
+rendezvous::Places read_places(c10d::Store& store, const std::string& run_id, int64_t node) {
+  const auto text = node > 0 ? value_of(store, run_id, rendezvous::kPlaces) : std::nullopt;
   return text ? rendezvous::parse_places(*text) : rendezvous::Places();
 }
 
@@ -64,8 +65,8 @@ bool are_waited_for(c10d::Store& store, const std::string& run_id, int64_t node,
 
 }  // namespace
 
-void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
-  if (have_met(store, run_id, rank.node, read_places(store, run_id))) {
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank, bool is_new) {
+  if (!is_new || has_key(store, run_id, rendezvous::met_key(rank.node))) {
     store.set(key_of(run_id, rendezvous::kEndedRank), stored(to_text(rank)));
   }
 }
@@ -117,7 +118,7 @@ void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvou
 }
 
 int64_t announce_start(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
-  const rendezvous::Places places = read_places(store, run_id);
+  const rendezvous::Places places = read_places(store, run_id, rank.node);
   const bool counts = have_met(store, run_id, rank.node, places) || are_waited_for(store, run_id, rank.node, places);
   const int64_t starts = add_starts(store, run_id, counts ? 1 : 0);
   forget(store, run_id, rank);

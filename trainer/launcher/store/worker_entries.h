@@ -19,8 +19,9 @@ namespace narrowcast::launcher {
 using rendezvous::RankOfNode;
 
 // Announces that `rank` has ended with success, to ranks that would wait for it. Does nothing for a rank of a node that
-// has not met the others. Throws CorruptInputError if the store has places that no launcher writes.
-void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank);
+// is new (Member::is_new) and has not met the others, also if these wait for it: they go on when the node is turned
+// away.
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank, bool is_new = false);
 
 // Whether that was announced of a rank of this round.
 bool has_ended_rank(c10d::Store& store, const std::string& run_id);
@@ -53,7 +54,8 @@ rendezvous::Progress progress_of(c10d::Store& store, const std::string& run_id, 
 // Removes the keys of the ranks of a node that is gone.
 void forget_ranks(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node);
 
-// Announces that ranks of a lost node may be waited for in vain. The new places must have been announced.
+// Announces the loss of a node whose ranks have met the others, or after which the others are too few. The new places
+// must have been announced.
 void announce_loss(c10d::Store& store, const std::string& run_id);
 
 // Ranks that other ranks have found silent. The value is the number of announced starts when those ranks formed their

@@ -96,10 +96,11 @@ TEST(RendezvousOptions, AreReadWithTorchrunsNames) {
 TEST(RendezvousOptions, BoundTheTimeUntilTheNextHostHasDecided) {
   RendezvousOptions options;
   EXPECT_EQ(options.to_reconnect(), milliseconds(3000));
-  EXPECT_EQ(options.to_gather(milliseconds(500)), milliseconds(13'000));
+  EXPECT_EQ(options.to_gather(milliseconds(500), milliseconds(100)), milliseconds(13'000));
+  EXPECT_EQ(options.to_gather(milliseconds(100), milliseconds(5000)), milliseconds(22'000)) << "of the lost host";
   options.heartbeat_timeout = milliseconds(4000);
   EXPECT_EQ(options.to_reconnect(), milliseconds(2000));
-  EXPECT_EQ(options.to_gather(milliseconds(0)), milliseconds(6000));
+  EXPECT_EQ(options.to_gather(milliseconds(0), milliseconds(0)), milliseconds(6000));
 }
 
 TEST(RendezvousOptions, HaveDefaults) {

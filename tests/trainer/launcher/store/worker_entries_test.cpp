@@ -45,22 +45,20 @@ TEST_F(WorkerEntriesTest, TellsRanksWhoHasEnded) {
 
 // The ranks that work neither end soon nor wait for it.
 TEST_F(WorkerEntriesTest, TheEndOfARankThatHasNotMetTheOthersIsNotTold) {
-  const auto ends = [&](int64_t node) {
+  const auto ends = [&](int64_t node, bool is_new) {
     seen_by_ranks.add("until the last entry is there", 1);
-    announce_ended_rank(store, "job7", {.node = node});
+    announce_ended_rank(store, "job7", {.node = node}, is_new);
     const bool is_told = has_ended_rank(store, "job7");
     store.deleteKey(rendezvous::job_prefix("job7") + "/" + rendezvous::kEndedRank);
     return is_told;
   };
-  announce_places(store, "job7", {.nodes = {{.node = 1}, {.node = 5}}, .starting = {{.node = 7}}});
-  EXPECT_FALSE(ends(7)) << "after another host took over";
-  EXPECT_TRUE(ends(5));
+  announce_places(store, "job7", {.nodes = {{.node = 1}, {.node = 5}}});
+  EXPECT_FALSE(ends(5, true)) << "after another host took over, with too few others";
   seen_by_ranks.set(rendezvous::kRegroups, entry(rendezvous::kWhenReady));
-  EXPECT_FALSE(ends(7));
-  EXPECT_FALSE(ends(5));
+  EXPECT_FALSE(ends(5, true));
+  EXPECT_TRUE(ends(5, false));
   seen_by_ranks.set(rendezvous::met_key(5), entry("1"));
-  EXPECT_TRUE(ends(5));
-  EXPECT_TRUE(ends(0)) << "nodes do not change";
+  EXPECT_TRUE(ends(5, true));
 }
 
 TEST_F(WorkerEntriesTest, CountsStarts) {
