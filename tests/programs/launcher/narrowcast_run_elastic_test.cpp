@@ -48,6 +48,20 @@ const std::string kUntilThree =
     "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; "
     "test $WORLD_SIZE = 3 && exit 0; sleep 1000";
 
+// Otherwise the other rank would wait for its time-out.
+TEST_F(NarrowcastRunElasticTest, NobodyWaitsForARankThatHasEndedBeforeTheOthersMet) {
+  // As if all ranks were on one node: the store is at a loopback address.
+  const std::string train = "export LOCAL_WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$RANK; exec " +
+                            std::string(kNarrowcastTrain) + " --layers=1 --heads=2 --width=16 --context=16";
+  RunningProgram host(node("2", train));
+  wait_until_it_is_the_host(host);
+  RunningProgram other(node("2", train + " --dry_run"));
+  const ProgramEnd end = host.wait();
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("missing rank 1: it has ended with exit code 0 (was it "));
+  EXPECT_EQ(other.wait().exit_code, 3);
+}
+
 TEST_F(NarrowcastRunElasticTest, RunsAJobToItsEnd) {
   RunningProgram host(node("2", "echo $RANK of $WORLD_SIZE in $TORCHELASTIC_RUN_ID", {"--rdzv_id=job7"}));
   wait_until_it_is_the_host(host);
