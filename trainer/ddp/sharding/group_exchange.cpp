@@ -51,7 +51,7 @@ void GroupExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
 }
 
 int64_t GroupExchange::part_numel(int64_t shard, int64_t index) const {
-  return std::clamp<int64_t>(numels_[shard] - index * most_numel_, 0, most_numel_);
+  return sharding::part_numel(numels_[shard], index, most_numel_);
 }
 
 std::vector<std::shared_ptr<GroupExchange::Job>>& GroupExchange::jobs_of(WireFormat format) {

@@ -1,6 +1,5 @@
 #include "trainer/ddp/sharding/node_exchange.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -10,11 +9,6 @@ namespace {
 // Elements of a shard in one job. Two jobs are in flight, so a rank needs 2 MiB of its node's memory, which remain in
 // the processor's cache: while one part is written the part before it is read.
 constexpr int64_t kPartNumel = int64_t{1} << 18;
-
-// The number of elements of part `index` of a shard.
-int64_t part_numel(int64_t numel, int64_t index) {
-  return std::clamp<int64_t>(numel - index * kPartNumel, 0, kPartNumel);
-}
 
 }  // namespace
 
@@ -35,7 +29,7 @@ void NodeExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
   for (int64_t index = 0; index * kPartNumel < largest; ++index) {
     collectives::NodeAllGatherOptions options{.name = "exchange of shards", .nodes = nodes_};
     for (const int64_t numel : numels_) {
-      options.bytes.push_back(part_numel(numel, index) * static_cast<int64_t>(sizeof(float)));
+      options.bytes.push_back(part_numel(numel, index, kPartNumel) * static_cast<int64_t>(sizeof(float)));
     }
     jobs_.push_back(std::make_shared<Job>(std::move(options)));
   }
@@ -51,12 +45,12 @@ void NodeExchange::run(const std::string& name, const std::vector<Elements>& sha
                                     std::rethrow_exception(failure);
                                   }
                                   shards[own()].copy_to(reinterpret_cast<float*>(to), begin,
-                                                        part_numel(numels_[own()], index));
+                                                        part_numel(numels_[own()], index, kPartNumel));
                                 },
                             .take =
                                 [this, &shards, index, begin](int64_t local_rank, const std::byte* from) {
                                   shards[local_rank].copy_from(reinterpret_cast<const float*>(from), begin,
-                                                               part_numel(numels_[local_rank], index));
+                                                               part_numel(numels_[local_rank], index, kPartNumel));
                                 }});
   }
   submit_and_wait(group_, *engine_, name, {jobs_.begin(), jobs_.end()});

@@ -25,8 +25,6 @@ static_assert(kCopyNumel % cpu::kWireGrain == 0);
 constexpr int64_t kCopyHeaderBytes = engine::Transport::kLeastBytes;
 enum class CopyHeader : uint8_t { kNumbers, kFailure };  // The first byte of a message.
 
-int64_t numel_from(int64_t numel, int64_t begin) { return std::clamp<int64_t>(numel - begin, 0, kCopyNumel); }
-
 // One call of send(), which outlives its jobs.
 struct CopyCall {
   const std::string& name;
@@ -162,10 +160,10 @@ std::exception_ptr CopyExchange::send(const std::string& name, WireFormat format
                 .failed_owner = {},
                 .owners = owners_};
   std::vector<std::shared_ptr<engine::Job>> jobs;
-  for (int64_t begin = 0; begin < std::ranges::max(numels_); begin += kCopyNumel) {
-    CopyJob::Part part{
-        .begin = begin, .holder = holders_[rank], .numel = numel_from(numels_[rank], begin), .numels = {}};
-    for (const int64_t owner : owners_) part.numels.push_back(numel_from(numels_[owner], begin));
+  for (int64_t index = 0; index * kCopyNumel < std::ranges::max(numels_); ++index) {
+    const auto numel_of = [&](int64_t owner) { return part_numel(numels_[owner], index, kCopyNumel); };
+    CopyJob::Part part{.begin = index * kCopyNumel, .holder = holders_[rank], .numel = numel_of(rank), .numels = {}};
+    for (const int64_t owner : owners_) part.numels.push_back(numel_of(owner));
     auto job = std::make_shared<CopyJob>(call, std::move(part));
     bytes_sent_ += job->bytes_sent();
     jobs.push_back(std::move(job));

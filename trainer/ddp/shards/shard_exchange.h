@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <iterator>
@@ -18,6 +19,11 @@
 #include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::sharding {
+
+// The elements in part `index` of a shard, if exchanges cut shards into parts of `most` elements.
+inline int64_t part_numel(int64_t numel, int64_t index, int64_t most) {
+  return std::clamp<int64_t>(numel - index * most, 0, most);
+}
 
 // The ranks that hold one copy of all shards together, and their exchanges. Shards are numbered as these ranks are.
 //
