@@ -86,18 +86,19 @@ namespace {
 // By rank, the rank with the copy of its shard. Empty if there is one copy.
 std::vector<int64_t> holders_of_copies(const ProcessGroupPtr& group, const hooks::WireOptions& wire,
                                        const node::NodeLayout& layout, const ShardOptions& options) {
-  if (options.copies() == 1) {
-    return {};
-  }
-  if (wire.node_size) {
-    return copy_holders(node::NodeLayout::of_size(group->getSize(), *wire.node_size), layout);
-  }
-  const auto found =
-      with_network_errors(group->getRank(), "finding the ranks of each node", [&] { return node::find_nodes(group); });
-  return copy_holders(found->neighbours, layout);
+  return options.copies() == 1 ? std::vector<int64_t>()
+                               : copy_holders(find_nodes_of_copies(group, wire.node_size), layout);
 }
 
 }  // namespace
+
+node::NodeLayout find_nodes_of_copies(const ProcessGroupPtr& group, std::optional<int64_t> node_size) {
+  const node::NodeLayout neighbours = with_network_errors(group->getRank(), "finding the ranks of each node", [&] {
+                                        return node::find_nodes(group);
+                                      })->neighbours;
+  const bool simulates_nodes = node_size && neighbours.nodes() == 1;
+  return simulates_nodes ? node::NodeLayout::of_size(group->getSize(), *node_size) : neighbours;
+}
 
 // One level exchanges any shards. It is needed if the hook has other nodes. It is also needed for whole parameters,
 // because ranks without a segment own some of them.

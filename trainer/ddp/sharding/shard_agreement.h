@@ -60,6 +60,10 @@ struct HookShards {
 // impossible.
 HookShards average_shards(const ProcessGroupPtr& group, const ShardingHook& hook, const ShardOptions& options);
 
+// A collective: the nodes that second copies must not share with their owners, which may be lost as a whole: machines,
+// whatever the hook's `node_size` is. On one machine, the nodes that it makes.
+node::NodeLayout find_nodes_of_copies(const ProcessGroupPtr& group, std::optional<int64_t> node_size);
+
 // How differences of parameters are sent; empty if the parameters themselves are sent.
 std::optional<WireFormat> differences_of(const ShardOptions& options);
 

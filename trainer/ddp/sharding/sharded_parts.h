@@ -71,7 +71,8 @@ class ShardedParts {
   // Whether other ranks hold the state of this rank's shard.
   bool is_held_elsewhere() const { return has_copies() || place_.exchange->counts().size() > 1; }
   // Over all ranks, a collective: returns once all ranks with shards have called it. If share_gradients has failed on
-  // one of them, returns its error there, and a c10::DistBackendError that names it on the others.
+  // one of them, returns its error there, and a c10::DistBackendError that names it on the others. An error of a rank
+  // that has no shard, but a copy, stays there.
   std::exception_ptr meet();
   // After share_gradients, instead of start_step, if peers are lost: the step of the pieces that this rank holds. Their
   // parameters become what start_step and the exchange would make of them. All other parameters remain as they were.

@@ -52,8 +52,8 @@ struct ShardOptions {
   // 1 or 2: on how many nodes each shard is. Within nodes, each node has all shards, so with 2 there must be two nodes.
   // Over all ranks, with 2 a rank on another node holds the same masters and state as the owner of a shard, bit for
   // bit: the owner sends it the average in parameter_format, and both step with what is decoded. So with fp32 the bits
-  // do not change. A rank then needs twice the memory for masters and state if nodes have equal numbers of ranks. With
-  // fp16, in which large averages are infinite, there is one copy only.
+  // do not change. Nodes are machines then, whatever the node_size. A rank needs twice the memory for masters and state
+  // if nodes have equal numbers of ranks, else perhaps more. With fp16, averages would overflow: only one copy.
   TORCH_ARG(int64_t, copies) = 1;
 };
 
