@@ -5,7 +5,9 @@
 #include <absl/strings/str_split.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -13,6 +15,7 @@
 #include <narrowcast/errors.h>
 #include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
+#include "trainer/base/files/json.h"
 
 namespace narrowcast::training {
 namespace {
@@ -78,6 +81,44 @@ std::string describe_difference(const ProcessGroupPtr& group, const checkpoint::
   return absl::StrCat(in_quotes(first), ", the first of ", count, " of ", own.size(), " tensors");
 }
 
+// Where pieces of any rank begin or end, by the tensor's name.
+using Borders = std::map<std::string, std::set<int64_t>>;
+
+Borders borders_on_all_ranks(const ProcessGroupPtr& group, const pieces::HeldPieces& held) {
+  constexpr const char* kSource = "comparing copies of the optimizer's shards";
+  Borders borders;
+  for (const std::string& text : all_gather_text(group, pieces::to_json(held.holding()).dump())) {
+    for (const pieces::Range& range : pieces::read_holding(files::parse_json(text, kSource), kSource).ranges) {
+      borders[range.name].insert({range.begin, range.end});
+    }
+  }
+  return borders;
+}
+
+// The hashes of the pieces, cut at all borders: a line with a name, and one with its hash.
+std::string hashes_of(const pieces::HeldPieces& held, const Borders& borders) {
+  std::string text;
+  for (const pieces::Piece& piece : held.pieces) {
+    const std::set<int64_t>& cuts = borders.at(piece.range.name);
+    for (auto begin = cuts.find(piece.range.begin); *begin < piece.range.end; ++begin) {
+      const pieces::Range range = {piece.range.name, *begin, *std::next(begin)};
+      const std::string name = pieces::describe(range);
+      absl::StrAppend(&text, name, ".step\n", piece.step.value_or(0), "\n");
+      for (const auto& [tensor_name, tensor] : piece.tensors) {
+        const at::Tensor part = tensor.narrow(0, range.begin - piece.range.begin, range.numel());
+        absl::StrAppend(&text, name, ".", tensor_name, "\n", hash_bits(part), "\n");
+      }
+    }
+  }
+  return text;
+}
+
+// The hashes of one tensor of a piece, and the ranks that hold it.
+struct Copies {
+  std::vector<std::string> hashes;
+  std::vector<int64_t> ranks;
+};
+
 }  // namespace
 
 bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
@@ -93,21 +134,9 @@ void check_replicas(const ProcessGroupPtr& group, const checkpoint::TensorMap& r
   NARROWCAST_CHECK_REPLICAS(false, "replicas differ after step ", after_step, ": ", blame(hashes), ", in ", where);
 }
 
-void check_shards(const ProcessGroupPtr& group, const std::vector<pieces::Piece>& held, int64_t after_step) {
-  std::vector<std::string> own;
-  for (const pieces::Piece& piece : held) {
-    const std::string range = pieces::describe(piece.range);
-    own.push_back(absl::StrCat(range, ".step\n", piece.step.value_or(0)));
-    for (const auto& [name, tensor] : piece.tensors) {
-      own.push_back(absl::StrCat(range, ".", name, "\n", hash_bits(tensor)));
-    }
-  }
-  struct Copies {
-    std::vector<std::string> hashes;
-    std::vector<std::string> ranks;
-  };
+void check_shards(const ProcessGroupPtr& group, const pieces::HeldPieces& held, int64_t after_step) {
   std::map<std::string, Copies> by_name;
-  const std::vector<std::string> texts = all_gather_text(group, absl::StrJoin(own, "\n"));
+  const std::vector<std::string> texts = all_gather_text(group, hashes_of(held, borders_on_all_ranks(group, held)));
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const std::vector<std::string> lines = absl::StrSplit(texts[rank], '\n', absl::SkipEmpty());
     TORCH_CHECK_WITH(DistBackendError, lines.size() % 2 == 0, "rank ", rank, " sent ", lines.size(),
@@ -115,15 +144,18 @@ void check_shards(const ProcessGroupPtr& group, const std::vector<pieces::Piece>
     for (size_t i = 0; i < lines.size(); i += 2) {
       Copies& copies = by_name[lines[i]];
       copies.hashes.push_back(lines[i + 1]);
-      copies.ranks.push_back(absl::StrCat(rank));
+      copies.ranks.push_back(static_cast<int64_t>(rank));
     }
   }
-  const auto differ = [](const auto& entry) { return !all_equal(entry.second.hashes); };
-  const auto first = std::ranges::find_if(by_name, differ);
-  if (first == by_name.end()) return;
-  NARROWCAST_CHECK_REPLICAS(false, "copies of the optimizer's shards differ after step ", after_step, ": on ranks ",
-                            absl::StrJoin(first->second.ranks, " and "), ", in ", in_quotes(first->first),
-                            ", the first of ", std::ranges::count_if(by_name, differ), " tensors");
+  const auto check = [&](const std::string& what, const auto& is_wrong) {
+    const auto first = std::ranges::find_if(by_name, is_wrong);
+    if (first == by_name.end()) return;
+    NARROWCAST_CHECK_REPLICAS(false, "copies of the optimizer's shards ", what, " after step ", after_step, ": on ",
+                              describe_ranks(first->second.ranks), ", in ", in_quotes(first->first), ", the first of ",
+                              std::ranges::count_if(by_name, is_wrong), " tensors");
+  };
+  check("differ", [](const auto& entry) { return !all_equal(entry.second.hashes); });
+  check("are missing", [](const auto& entry) { return entry.second.ranks.size() < 2; });
 }
 
 }  // namespace narrowcast::training

@@ -24,9 +24,10 @@ bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tens
 // majority. Without a majority it names the groups of equal ranks. Throws c10::DistBackendError if a peer failed.
 void check_replicas(const ProcessGroupPtr& group, const checkpoint::TensorMap& replica, int64_t after_step);
 
-// A collective: checks that the ranks that hold the same pieces of a sharded optimizer's state hold the same bits. Each
-// rank gathers the hash of each tensor of each piece. Throws ReplicasDifferError, the same on all ranks, naming the
-// first tensor that differs and its ranks. Throws c10::DistBackendError if a peer failed.
-void check_shards(const ProcessGroupPtr& group, const std::vector<pieces::Piece>& held, int64_t after_step);
+// A collective: checks that at least two ranks hold each element of a sharded optimizer's state, with the same bits.
+// Each rank gathers the borders of all pieces, then the hash of each tensor of each piece, cut at these borders. Throws
+// ReplicasDifferError, the same on all ranks, naming the first tensor that differs, or that is on one rank only, and
+// its ranks. Throws c10::DistBackendError if a peer failed.
+void check_shards(const ProcessGroupPtr& group, const pieces::HeldPieces& held, int64_t after_step);
 
 }  // namespace narrowcast::training

@@ -340,7 +340,7 @@ class TrainingRun {
       return;
     }
     training::check_replicas(setup_.group, replicated_state(steps_.parts()), counters_.step);
-    if (const auto held = pieces_held_twice(steps_.parts())) check_shards(setup_.group, held->pieces, counters_.step);
+    if (const auto held = pieces_held_twice(steps_.parts())) check_shards(setup_.group, *held, counters_.step);
     checked_step_ = counters_.step;
   }
 

@@ -115,30 +115,57 @@ TEST(CheckReplicas, BlamesNobodyWhereMostDoNotAgree) {
            "'model.bias', the first of 1 of 2 tensors"));
 }
 
-// Ranks 0 and 1 hold the same pieces, rank 2 another one.
-TEST(CheckShards, FindsACopyThatDiffers) {
-  const auto error = [](float moment, int64_t step) {
-    std::vector<std::string> errors(3);
-    run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
-      std::vector<pieces::Piece> held = {
-          {.range = {"first", 0, 4}, .step = 7, .tensors = {{"moment", at::ones({4})}}},
-          {.range = {"second", 8, 9}, .step = 7, .tensors = {{"moment", at::ones({1})}}}};
-      if (rank == 1) {
-        held[1].tensors["moment"][0] = moment;
-        held[0].step = step;
-      } else if (rank == 2) {
-        held = {{.range = {"second", 0, 8}, .step = 7, .tensors = {{"moment", at::zeros({8})}}}};
-      }
-      errors[rank] = error_message<ReplicasDifferError>([&] { check_shards(group, held, 20); });
-    });
-    EXPECT_THAT(errors, Each(errors[0]));
-    return errors[0];
+// The error of check_shards, which all ranks throw. Tensors are parts of one that counts from 0.
+std::string error_of_shards(const std::vector<std::vector<pieces::Range>>& ranges,
+                            const std::function<void(int64_t rank, std::vector<pieces::Piece>& held)>& change) {
+  std::vector<std::string> errors(ranges.size());
+  run_ranks(std::ssize(ranges), [&](int64_t rank, const ProcessGroupPtr& group) {
+    pieces::HeldPieces held = {.numels = {{"first", 4}, {"second", 100}}};
+    for (const pieces::Range& range : ranges[rank]) {
+      held.pieces.push_back(
+          {.range = range, .step = 7, .tensors = {{"moment", at::arange(range.begin, range.end, at::kFloat)}}});
+    }
+    change(rank, held.pieces);
+    errors[rank] = error_message<ReplicasDifferError>([&] { check_shards(group, held, 20); });
+  });
+  EXPECT_THAT(errors, Each(errors[0]));
+  return errors[0];
+}
+
+// Nodes of three ranks and of one, which share the optimizer within nodes. Each piece of rank 3 is on several others.
+const std::vector<std::vector<pieces::Range>> kThreeAndOne = {{{"first", 0, 4}, {"second", 0, 30}},
+                                                              {{"second", 30, 64}},
+                                                              {{"second", 64, 100}},
+                                                              {{"first", 0, 4}, {"second", 0, 100}}};
+
+TEST(CheckShards, FindsACopyThatDiffersAlsoIfPiecesOverlap) {
+  EXPECT_EQ(error_of_shards(kThreeAndOne, [](int64_t, auto&) {}), "nothing was thrown");
+  for (const int64_t element : {0, 29, 30, 63, 64, 99}) {
+    const std::string range = element < 30 ? "[0, 30)" : element < 64 ? "[30, 64)" : "[64, 100)";
+    const std::string other = element < 30 ? "0" : element < 64 ? "1" : "2";
+    const auto flip = [&](int64_t rank, std::vector<pieces::Piece>& held) {
+      if (rank == 3) held[1].tensors["moment"].view(at::kInt)[element].bitwise_xor_(1);
+    };
+    EXPECT_THAT(error_of_shards(kThreeAndOne, flip),
+                ::testing::StartsWith("copies of the optimizer's shards differ after step 20: on ranks " + other +
+                                      ", 3, in 'second" + range + ".moment', the first of 1 tensors"));
+  }
+  EXPECT_THAT(error_of_shards(kThreeAndOne, [](int64_t rank, auto& held) { held[0].step = rank == 1 ? 6 : 7; }),
+              ::testing::HasSubstr("on ranks 1, 3, in 'second[30, 64).step', the first of 1 tensors"));
+}
+
+TEST(CheckShards, FindsWhatOneRankHoldsAlone) {
+  const auto lose = [](int64_t rank, std::vector<pieces::Piece>& held) {
+    if (rank == 0) held.pop_back();
   };
-  EXPECT_EQ(error(1, 7), "nothing was thrown");
-  EXPECT_THAT(error(1.0000001F, 7),
-              ::testing::StartsWith("copies of the optimizer's shards differ after step 20: on ranks 0 and 1, in "
-                                    "'second[8, 9).moment', the first of 1 tensors"));
-  EXPECT_THAT(error(1.0000001F, 6), ::testing::HasSubstr("'first[0, 4).step', the first of 2 tensors"));
+  EXPECT_THAT(error_of_shards(kThreeAndOne, lose),
+              ::testing::StartsWith("copies of the optimizer's shards are missing after step 20: on rank 3, in "
+                                    "'second[0, 30).moment', the first of 2 tensors"));
+  const auto lose_tensor = [](int64_t rank, std::vector<pieces::Piece>& held) {
+    if (rank == 2) held[0].tensors.clear();
+  };
+  EXPECT_THAT(error_of_shards(kThreeAndOne, lose_tensor),
+              ::testing::HasSubstr("on rank 3, in 'second[64, 100).moment', the first of 1 tensors"));
 }
 
 // Flips the last bit of a parameter's first element when a step is reported, like a bad memory cell.

@@ -40,6 +40,7 @@ class ShardedRecoveryTest : public ::testing::TestWithParam<ShardedLoss> {};
 // Returns whether the state was found in the ranks' memory.
 bool train_through_loss(const ShardedLoss& loss, const ResumeCase& value, Models& models) {
   TrainingOptions options = resuming::options_of(value);
+  options.check_replicas_every = 1;
   const data::TextDataset dataset = testing::small_text();
   std::vector<std::optional<SurvivingState>> states(models.size());
   run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
