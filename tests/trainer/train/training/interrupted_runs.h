@@ -31,6 +31,9 @@ class FailingModel : public models::Model {
                        "rank 0: rank 1 is lost");
       return gradient;
     });
+    if (model_->announces_layers()) {
+      model_->set_layer_gate([this](const torch::nn::Module& layer) { announce(layer); });
+    }
   }
   at::Tensor forward(const models::Batch& batch) override {
     const bool fails = is_training() && ++passes_ == failure_.pass;
@@ -38,6 +41,7 @@ class FailingModel : public models::Model {
     return model_->forward(batch);
   }
   models::ModelOptions options() const override { return model_->options(); }
+  bool announces_layers() const override { return model_->announces_layers(); }
 
  private:
   std::shared_ptr<models::Model> model_;
