@@ -19,9 +19,9 @@ using ::testing::Not;
 class NarrowcastRunNewcomersTest : public NarrowcastRunNodesFixture {
  protected:
   // A launcher with workers that run `script`. The first one is the host.
-  Words node(const std::string& script, int workers = 1) const {
+  Words node(const std::string& script, int workers = 1, const std::string& conf = "last_call_timeout=0.3") const {
     Words flags = quick();
-    flags.back() += ",last_call_timeout=0.3";
+    flags.back() += "," + conf;
     return launcher(
         {"--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script,
         flags + Words{"--recovery=in_place", "--max_restarts=3", "--nproc_per_node=" + std::to_string(workers)});
@@ -96,6 +96,32 @@ TEST_F(NarrowcastRunNewcomersTest, AreNotWaitedForWhenARankIsLost) {
   host.send(SIGTERM);
   EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
 }
+
+class NarrowcastRunLastNodeTest : public NarrowcastRunNewcomersTest, public ::testing::WithParamInterface<int> {};
+
+// With second copies of shards. Nothing writes checkpoints.
+TEST_P(NarrowcastRunLastNodeTest, TrainsOnWithOneCopyUntilAnotherNodeJoins) {
+  const std::string ranks = std::to_string(GetParam());
+  const std::string script =
+      train(Words{"--shard_optimizer=all", "--shard_copies=2", "--hook=int8", "--link_gbit=1", "--link_us=100"} +
+            Words{"--check_replicas_every=1", "--node_size=" + ranks});
+  RunningProgram host(node(script, GetParam(), "last_call_timeout=60,is_host=true"));
+  RunningProgram other(node(script, GetParam(), "is_host=false"));
+  wait_for_steps(20);
+  other.send(SIGKILL);
+  host.wait_for_errors("warning: " + (GetParam() == 1 ? "shard_optimizer: one rank is left"
+                                                      : "shard_copies: all " + ranks + " ranks that are left are on"));
+  host.wait_for_errors("recovered: " + ranks + (GetParam() == 1 ? " rank" : " ranks") + " instead of ");
+  wait_for_steps(20);
+  RunningProgram newcomer(node(script, GetParam(), "is_host=false"));
+  host.wait_for_errors("recovered: " + std::to_string(2 * GetParam()) + " ranks instead of " + ranks);
+  wait_for_steps(20);
+  EXPECT_THAT(host.errors(), Not(HasSubstr("cannot recover")));
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NarrowcastRunLastNodeTest, ::testing::Values(1, 2));
 
 // A newcomer whose ranks cannot work with the others.
 struct Misfit {

@@ -34,6 +34,7 @@ struct Restored {
   // In a recovery in place: the pieces of the optimizer's state that this rank holds. Other ranks hold the others, and
   // `replica` has none of that state. Empty if `replica` has it.
   std::optional<std::vector<pieces::Piece>> pieces = {};
+  bool pieces_have_values = false;  // The pieces are of the parameters as well, which `replica` may have wrongly.
 };
 
 // The files' names, and the largest size of a manifest in bytes. Each rank needs about 150 bytes in it.

@@ -1,15 +1,20 @@
 #include "trainer/train/job/optimizer_shards.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
 #include <narrowcast/sharded_optimizer.h>
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/comm/node/find_nodes.h"
+#include "trainer/ddp/sharding/shard_agreement.h"
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::job {
@@ -33,16 +38,19 @@ bool asks_for_shards(const TrainJob& job) {
          job.training.optimizer_shards == OptimizerShards::kAll;
 }
 
-// Throws c10::ValueError, on all ranks, if the job asks for shards on two nodes that it does not have.
-void check_copies(const AgreedJob& agreed) {
-  if (agreed.job.training.shard_copies == 1) {
-    return;
-  }
+// Whether the job has trained with more ranks: it goes on after a restart, or a rank has lived on since then.
+bool has_begun(const TrainJob& job, const WorkerEnv& env, const InPlaceRecovery* recovery) {
+  const bool has_restarted = env.restart_count > 0 && job.checkpoints.resume;
+  return has_restarted || (recovery != nullptr && recovery->has_placed_shards);
+}
+
+// A collective. Within nodes, copies are on the nodes of the exchange.
+int64_t nodes_of_copies(const AgreedJob& agreed) {
   const auto& node_size = agreed.job.ddp.wire().node_size;
-  const int64_t ranks = agreed.group->getSize();
-  const int64_t nodes =
-      node_size ? node::NodeLayout::of_size(ranks, *node_size).nodes() : nodes_of(agreed)->neighbours.nodes();
-  TORCH_CHECK_VALUE(nodes > 1, "shard_copies: 2 needs two nodes, but all ", ranks, " ranks are on one");
+  if (agreed.job.training.optimizer_shards == OptimizerShards::kNode) {
+    return nodes_of(agreed)->layout.nodes();
+  }
+  return sharding::find_nodes_of_copies(agreed.group, node_size).nodes();
 }
 
 // The bytes of a rank's shard of all parameters, in one message for each other node. With second copies, one more
@@ -72,14 +80,50 @@ void check_shared_parameters(const TrainJob& job, const WorkerEnv& env) {
                     job.ddp.hook());
 }
 
-void check_optimizer_shards(const TrainJob& job, int64_t world_size) {
+void check_optimizer_shards(const TrainJob& job, const WorkerEnv& env) {
   if (!asks_for_shards(job)) {
     return;
   }
   const std::string name = to_string(job.training.optimizer_shards);
-  TORCH_CHECK_VALUE(world_size > 1, "shard_optimizer: ", name, " needs several ranks, but there is one");
+  TORCH_CHECK_VALUE(env.world_size > 1 || has_begun(job, env, nullptr), "shard_optimizer: ", name,
+                    " needs several ranks, but there is one");
   TORCH_CHECK_VALUE(keeps_replicas_equal(job), "shard_optimizer: ", name,
                     " needs a hook after which all ranks take the same step, but the hook is ", job.ddp.hook());
+}
+
+TrainJob with_possible_shards(const AgreedJob& begun) {
+  TrainJob job = begun.job;
+  if (!asks_for_shards(job) || job.verification.has_value()) {
+    return job;
+  }
+  const int64_t ranks = begun.group->getSize();
+  const bool is_alone = ranks == 1;
+  std::string warning;
+  if (is_alone || (job.training.shard_copies == 2 && nodes_of_copies(begun) == 1)) {
+    const bool has_begun_here = has_begun(job, begun.context.env, begun.recovery);
+    const std::vector<std::string> answers = all_gather_text(begun.group, has_begun_here ? "yes" : "");
+    const bool goes_on = std::ranges::find(answers, "yes") != answers.end();
+    TORCH_CHECK_VALUE(goes_on || !is_alone, "shard_optimizer: ", to_string(job.training.optimizer_shards),
+                      " needs several ranks, but there is one");
+    TORCH_CHECK_VALUE(goes_on, "shard_copies: 2 needs two nodes, but all ", ranks, " ranks are on one");
+    warning = is_alone ? "shard_optimizer: one rank is left, so its optimizer is not sharded until another node joins"
+                       : c10::str("shard_copies: all ", ranks,
+                                  " ranks that are left are on one node, so each shard has one copy until another "
+                                  "node joins");
+    job.training.shard_copies = 1;
+  }
+  if (is_alone) {
+    job.training.optimizer_shards = OptimizerShards::kOff;
+    job.training.share_parameters = false;
+    job.training.parameter_format.reset();
+  }
+  if (begun.recovery != nullptr) {
+    begun.recovery->has_placed_shards = true;
+  }
+  if (!warning.empty() && begun.context.env.rank == 0) {
+    begun.context.progress << "warning: " << warning << std::endl;
+  }
+  return job;
 }
 
 void check_optimizer_shards_on(const TrainJob& job, at::Device device) {
@@ -101,7 +145,6 @@ OptimizerShards optimizer_shards_of(const AgreedJob& agreed) {
     const bool survives_losses = agreed.recovery == nullptr || layout.nodes() > 1;
     return layout.has_levels() && survives_losses ? OptimizerShards::kNode : OptimizerShards::kOff;
   }
-  check_copies(agreed);
   if (shards == OptimizerShards::kNode || shares_parameters) {
     const auto nodes = nodes_of(agreed);
     TORCH_CHECK_VALUE(nodes->layout.has_levels() || !shares_parameters, "share_parameters: is impossible, because ",
@@ -117,6 +160,9 @@ void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed) {
     return;
   }
   const OptimizerShards shards = optimizer_shards_of(agreed);
+  if (plan.contains("shard_copies")) {
+    plan["shard_copies"] = agreed.job.training.shard_copies;
+  }
   if (shards == OptimizerShards::kNode) {
     plan["optimizer_shards"] = nodes_of(agreed)->layout.ranks_of(0).size();
   } else if (shards == OptimizerShards::kAll) {

@@ -14,9 +14,14 @@ namespace narrowcast::job {
 // one rank, with a hook whose ranks take different steps, and in a verification.
 void check_shared_parameters(const TrainJob& job, const WorkerEnv& env);
 
-// The checks that a rank can make alone. Throws c10::ValueError if the job asks for shards that it cannot have: with
-// one rank, and with a hook whose ranks take different steps.
-void check_optimizer_shards(const TrainJob& job, int64_t world_size);
+// The checks that a rank can make alone. Throws c10::ValueError if the job asks for shards that it cannot have: with a
+// hook whose ranks take different steps, and if it begins with one rank.
+void check_optimizer_shards(const TrainJob& job, const WorkerEnv& env);
+
+// A collective: the job as the ranks of this group can run it. If a loss has left one node, shards have one copy, and
+// if it has left one rank, there are no shards, until another node joins. Rank 0 then prints a warning. Throws
+// c10::ValueError, on all ranks, if the job begins with one rank, or with second copies on one node.
+TrainJob with_possible_shards(const AgreedJob& begun);
 
 // The same for the device on which the job computes: on a GPU.
 void check_optimizer_shards_on(const TrainJob& job, at::Device device);
@@ -24,11 +29,12 @@ void check_optimizer_shards_on(const TrainJob& job, at::Device device);
 // A collective: how the job shards its optimizer; never kAuto. If ranks recover in place, "auto" shards only with
 // several nodes. On one node a lost rank's shard would be lost, and with it the steps since the newest checkpoint.
 // Throws c10::ValueError, on all ranks, if the job asks for shards within nodes, or shared parameters, where no two
-// ranks share a node, or for second copies on one node.
+// ranks share a node.
 training::OptimizerShards optimizer_shards_of(const AgreedJob& agreed);
 
 // A collective: adds to the plan of a training how many ranks share the optimizer, if they do: those of rank 0's node,
-// or all. Over all ranks, also the bytes of parameters that rank 0 sends per step, with those for second copies.
+// or all. Over all ranks, also the bytes of parameters that rank 0 sends per step, with those for second copies. Their
+// number may be less than the job's flag says (with_possible_shards).
 void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed);
 
 // Prints that number on the job's progress, if the plan has it.

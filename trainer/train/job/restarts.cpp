@@ -16,7 +16,6 @@
 #include "trainer/base/network/places.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
-#include "trainer/train/job/optimizer_shards.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/options/plan_entries.h"
 
@@ -110,9 +109,7 @@ void check_plans(const AgreedJob& begun) {
 }
 
 bool can_take_in_newcomers(const AgreedJob& agreed) {
-  const bool has_equal_states =
-      !agreed.job.outer.has_value() && keeps_replicas_equal(agreed.job) &&
-      (optimizer_shards_of(agreed) != training::OptimizerShards::kAll || agreed.job.training.shard_copies == 2);
+  const bool has_equal_states = !agreed.job.outer.has_value() && keeps_replicas_equal(agreed.job);
   return has_equal_states || !agreed.job.checkpoints.folder.empty();
 }
 

@@ -193,6 +193,7 @@ void check_alone(const TrainJob& job, const WorkerEnv& env) {
     return;
   }
   check_training_job(job, env.world_size);
+  check_optimizer_shards(job, env);
   // Other ranks, perhaps on machines without these folders, would wait for a rank that ends here. With several ranks,
   // prepare_places throws on all.
   if (job.dry_run || env.world_size == 1) {
@@ -277,12 +278,12 @@ JobInputs make_inputs_on(const TrainJob& job, at::Device device) {
 int run_in_group(const AgreedJob& begun) {
   prove_to_peers(begun.group, process_environment());
   check_plans(begun);
-  if (begun.recovery != nullptr) {
-    recover_from_memory(begun);
-  }
+  if (begun.recovery != nullptr) recover_from_memory(begun);
+  const TrainJob job = with_possible_shards(begun);
   nlohmann::json plan = begun.plan;
-  add_nodes(plan, begun.job, begun.inputs, begun.group);
-  add_optimizer_shards(plan, begun);
+  const AgreedJob agreed = {job, begun.inputs, plan, begun.group, begun.context, begun.recovery};
+  add_nodes(plan, job, begun.inputs, begun.group);
+  add_optimizer_shards(plan, agreed);
   if (!has_recovered(begun)) {
     print_nodes(plan, begun.context);
   }
@@ -290,7 +291,6 @@ int run_in_group(const AgreedJob& begun) {
   begun.inputs.model->to(begun.inputs.device);
   training::seed_draws(begun.inputs.device,
                        {.seed = static_cast<uint64_t>(begun.job.seed), .rank = begun.context.env.rank});
-  const AgreedJob agreed = {begun.job, begun.inputs, plan, begun.group, begun.context, begun.recovery};
   return begun.job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
 }
 

@@ -79,6 +79,7 @@ struct InPlaceRecovery {
   std::function<bool()> has_newcomers = {};  // has_newcomers (change_watch.h) of the present group
   std::function<void()> keep_newcomers_out = {};    // keep_newcomers_out of the same
   bool has_agreed = false;                          // this process has been in a group of ranks with equal plans
+  bool has_placed_shards = false;                   // this process has been in a group that has placed the job's shards
   bool regroups = false;                            // the training has stopped to take newcomers in
   std::unique_ptr<CaughtSignals> caught = nullptr;  // the signals for preemption, which must not be forgotten meanwhile
 

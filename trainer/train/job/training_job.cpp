@@ -331,7 +331,6 @@ std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckp
 void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
   check_outer(job);
-  check_optimizer_shards(job, world_size);
   const int64_t start = job.ddp.power_sgd().start;
   TORCH_CHECK_VALUE(!hooks::hook_row(job.ddp.hook()).approximates() || job.training.steps > start,
                     "power_sgd_start: is ", start, ", so that a training of ", job.training.steps,

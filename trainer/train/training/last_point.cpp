@@ -9,7 +9,7 @@ namespace narrowcast::training {
 
 // Whether those ranks that are left may have all shards together.
 bool LastPoint::has_all_shards() const {
-  return steps_.shards() != OptimizerShards::kAll || steps_.sharded()->parts().has_copies();
+  return all_ranks_stop_ || steps_.shards() != OptimizerShards::kAll || steps_.sharded()->parts().has_copies();
 }
 
 bool LastPoint::is_recoverable() const {
@@ -42,6 +42,12 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
   }
 }
 
+void LastPoint::remember_for_newcomers(const Counters& counters) {
+  all_ranks_stop_ = true;
+  remember(counters, Reports::kDone);
+  all_ranks_stop_ = point_.has_value();
+}
+
 // Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them. A GPU may
 // have no memory for two of each.
 SurvivingState LastPoint::state_at(const Point& point) {
@@ -66,11 +72,16 @@ void LastPoint::leave(Phase phase) {
     return;
   }
   steps_.finish_step_alone();
+  if (lacks_parameters()) {
+    *left_ = SurvivingState{.why_unusable = "the ranks that are left were exchanging parameters"};
+    return;
+  }
   if (phase != Phase::kInStep || !steps_.is_in_doubt()) {
     if (phase == Phase::kInStep) {
       steps_.restore_buffers();
     }
     *left_ = state_at(*point_);
+    offer_before_reports();
     return;
   }
   SavedBuffers after(*steps_.model().module());
@@ -87,6 +98,21 @@ void LastPoint::leave(Phase phase) {
   next.window_loss = steps_.copy_of_window_loss();
   *left_ = state_at(next);
   (*left_)->earlier.push_back(std::move(before));
+}
+
+// Whether parameters are unknown that no rank offers by their elements (held_state).
+bool LastPoint::lacks_parameters() const {
+  ShardedOptimizer* const sharded = steps_.sharded();
+  return sharded != nullptr && !sharded->parts().has_copies() && !sharded->parts().has_all_parameters();
+}
+
+// With shards over all ranks, a rank needs the others at the same point. They may have failed in the reports.
+void LastPoint::offer_before_reports() {
+  if (point_->is_reported && steps_.shards() == OptimizerShards::kAll) {
+    SurvivingState due = **left_;
+    due.is_reported = false;
+    (*left_)->earlier.push_back(std::move(due));
+  }
 }
 
 }  // namespace narrowcast::training

@@ -36,6 +36,9 @@ class LastPoint {
   // Call it after each step, before its reports, and after resuming. After a step, reports are always done again: rank
   // 0 may have been lost before it wrote them.
   void remember(const Counters& counters, Reports reports);
+  // The same if all ranks stop here, reports done: then they also have all shards of which there is one copy. Only if
+  // the point is known, they may stop.
+  void remember_for_newcomers(const Counters& counters);
 
   // Whether the state at the last point is known.
   bool is_known() const { return point_.has_value(); }
@@ -58,10 +61,13 @@ class LastPoint {
   bool is_recoverable() const;
   bool has_all_shards() const;
   SurvivingState state_at(const Point& point);
+  bool lacks_parameters() const;
+  void offer_before_reports();
 
   OptimizerSteps& steps_;
   std::optional<SurvivingState>* const left_;
-  std::optional<Point> point_;  // empty if it is not recoverable
+  std::optional<Point> point_;   // empty if it is not recoverable
+  bool all_ranks_stop_ = false;  // at point_
 };
 
 }  // namespace narrowcast::training

@@ -29,6 +29,10 @@ int64_t point_of(const SurvivingState& state) {
   return 4 * state.content.step + (state.is_reported ? 2 : 0) + (state.optimizer.has_value() ? 0 : 1);
 }
 
+bool has_values(const std::optional<pieces::HeldPieces>& held) {
+  return held && std::ranges::any_of(held->pieces, [](const auto& piece) { return is_of_values(piece.range); });
+}
+
 // Counters of times, and all of Content::rank, differ between ranks.
 recovery::RankState rank_state(const SurvivingState& state) {
   if (!state.why_unusable.empty()) {
@@ -39,6 +43,7 @@ recovery::RankState rank_state(const SurvivingState& state) {
                                                 {"is_reported", state.is_reported},
                                                 {"world_size", state.world_size},
                                                 {"is_sharded", state.optimizer.has_value()},
+                                                {"has_values", has_values(state.optimizer)},
                                                 {"training", state.content.training}})
                                               .dump()};
   for (const auto& [name, tensor] : state.content.replica) {
@@ -64,6 +69,7 @@ void read_values(const std::string& text, RecoveredState& recovered) {
     recovered.former_ranks = values.at("world_size").get<int64_t>();
     recovered.restored.training = values.at("training");
     if (values.at("is_sharded").get<bool>()) recovered.restored.pieces.emplace();
+    recovered.restored.pieces_have_values = values.at("has_values").get<bool>();
   } catch (const json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, kName, ": the first source's values: ", files::problem_with(error));
   }

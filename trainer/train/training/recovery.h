@@ -37,8 +37,8 @@ struct SurvivingState {
   std::optional<pieces::HeldPieces> optimizer = {};
   // If it is not empty, this rank lives on without a state, because of this. Then only content.step is known.
   std::string why_unusable = {};
-  // If it is not known whether other ranks have taken the last step: the state before it. This rank can go on from
-  // both.
+  // From these, too, this rank can go on: if it is not known whether other ranks have taken the last step, the state
+  // before it. With shards over all ranks, the state before its reports, in which other ranks may have failed.
   std::vector<SurvivingState> earlier = {};
 };
 

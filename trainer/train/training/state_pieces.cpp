@@ -36,13 +36,10 @@ std::vector<hooks::NamedParameter> trained_parameters_of(const torch::nn::Module
   return trained;
 }
 
-// The elements of parameters, for recovery.
-std::vector<pieces::Range> ranges_of(const std::vector<hooks::NamedParameter>& parameters) {
-  std::vector<pieces::Range> ranges;
-  for (const hooks::NamedParameter& parameter : parameters) {
-    ranges.push_back({parameter.name + kOfValues, 0, parameter.tensor.numel()});
-  }
-  return ranges;
+// The state of a whole parameter, and its values.
+pieces::Range range_of(const hooks::NamedParameter& parameter) { return {parameter.name, 0, parameter.tensor.numel()}; }
+pieces::Range values_of(const hooks::NamedParameter& parameter) {
+  return {parameter.name + kOfValues, 0, parameter.tensor.numel()};
 }
 
 // The state of whole parameters, as optimizer_state returns it. `pieces`: one for each of the parameters.
@@ -66,31 +63,29 @@ void load_pieces(const Restored& restored, const TrainingParts& parts) {
   if (!restored.pieces) {
     return;
   }
-  const ProcessGroupPtr& group = parts.model.process_group();
   const torch::nn::Module& module = *parts.model.module();
-  if (parts.sharded != nullptr) {
-    sharding::ShardedParts& shards = parts.sharded->parts();
-    shards.follow_buckets();  // There is nothing to move yet.
-    std::vector<pieces::Range> ranges = shards.held_ranges(named_parameters(module));
-    const auto held = std::ssize(ranges);
-    const auto trained = shards.has_copies() ? trained_parameters_of(module) : std::vector<hooks::NamedParameter>();
-    for (pieces::Range& range : ranges_of(trained)) ranges.push_back(std::move(range));
-    std::vector<pieces::Piece> moved = pieces::move_pieces(group, *restored.pieces, ranges);
-    const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < trained.size(); ++i) {
-      sharding::memory_of_whole(trained[i].tensor).copy_(moved[held + i].tensors.at(kValue));
-    }
-    moved.resize(held);
-    shards.take_pieces(moved);
-    return;
-  }
   const std::vector<hooks::NamedParameter> trained = trained_parameters_of(module);
+  sharding::ShardedParts* const shards = parts.sharded != nullptr ? &parts.sharded->parts() : nullptr;
   std::vector<pieces::Range> wanted;
-  for (const hooks::NamedParameter& parameter : trained) {
-    wanted.push_back({parameter.name, 0, parameter.tensor.numel()});
+  if (shards != nullptr) {
+    shards->follow_buckets();  // There is nothing to move yet.
+    wanted = shards->held_ranges(named_parameters(module));
+  } else {
+    for (const hooks::NamedParameter& parameter : trained) wanted.push_back(range_of(parameter));
   }
-  const std::vector<pieces::Piece> whole = pieces::move_pieces(group, *restored.pieces, wanted);
-  load_optimizer_state(parts.optimizer, module, whole_state(whole, trained));
+  const size_t of_state = wanted.size();
+  for (size_t i = 0; restored.pieces_have_values && i < trained.size(); ++i) wanted.push_back(values_of(trained[i]));
+  std::vector<pieces::Piece> moved = pieces::move_pieces(parts.model.process_group(), *restored.pieces, wanted);
+  const at::NoGradGuard no_grad;
+  for (size_t i = of_state; i < moved.size(); ++i) {
+    sharding::memory_of_whole(trained[i - of_state].tensor).copy_(moved[i].tensors.at(kValue));
+  }
+  moved.resize(of_state);
+  if (shards != nullptr) {
+    shards->take_pieces(moved);
+  } else {
+    load_optimizer_state(parts.optimizer, module, whole_state(moved, trained));
+  }
 }
 
 bool is_of_values(const pieces::Range& range) { return range.name.ends_with(kOfValues); }
@@ -100,9 +95,11 @@ std::optional<pieces::HeldPieces> held_state(const TrainingParts& parts, const C
   if (!held || !parts.sharded->parts().has_copies()) {
     return held;
   }
-  const auto trained = trained_parameters_of(*parts.model.module());
-  std::vector<pieces::Range> ranges = ranges_of(trained);
-  for (const pieces::Range& range : ranges) held->numels[range.name] = range.numel();
+  std::vector<pieces::Range> ranges;
+  for (const hooks::NamedParameter& parameter : trained_parameters_of(*parts.model.module())) {
+    ranges.push_back(values_of(parameter));
+    held->numels[ranges.back().name] = ranges.back().numel();
+  }
   if (!parts.sharded->parts().has_all_parameters()) {
     ranges.clear();
     for (const pieces::Piece& piece : held->pieces) {

@@ -160,7 +160,7 @@ class TrainingRun {
 
   // A collective. If this state is neither in memory nor in a checkpoint yet, the newcomers wait.
   void stop_for_newcomers() {
-    last_point_.remember(counters_now(), Reports::kDone);
+    last_point_.remember_for_newcomers(counters_now());
     if (!last_point_.is_known() && saved_step_ != counters_.step) {
       save();
     }

@@ -109,8 +109,9 @@ checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
 
 // A collective if there are restored.pieces: gives each rank the optimizer's state from the pieces of all ranks, its
-// shard or, if the optimizer is not sharded any more, all of it. With second copies of shards, each rank also gets its
-// copies, and the parameters. Throws c10::DistBackendError if a peer fails, and CorruptInputError.
+// shard with second copies if it has some or, if the optimizer is not sharded any more, all of it. If
+// restored.pieces_have_values, each rank also gets the parameters. Throws c10::DistBackendError if a peer fails, and
+// CorruptInputError.
 void load_pieces(const checkpoint::Restored& restored, const TrainingParts& parts);
 
 // Whether a range of a held state is of a parameter's values, not of the optimizer's state.
@@ -118,7 +119,7 @@ bool is_of_values(const pieces::Range& range);
 
 // The shards of the optimizer's state that this rank holds; empty without shards. Not a collective.
 std::optional<pieces::HeldPieces> held_pieces(const TrainingParts& parts);
-// The same if other ranks hold them as well, with the same bits; else empty.
+// The same if other ranks hold all of them as well, with the same bits; else empty.
 std::optional<pieces::HeldPieces> pieces_held_twice(const TrainingParts& parts);
 // held_pieces with parameters, if there are second copies of shards: the elements that this rank has as they are after
 // the last step, from `content`, which lies in other memory than the model. If an exchange has failed, these are the

@@ -29,8 +29,10 @@ TrainJob job_with(OptimizerShards shards, const std::string& hook = "none") {
 
 TEST(OptimizerShardsOfAJob, WhatARankKnowsAloneIsRefusedFirst) {
   const auto refusal = [](const TrainJob& job, int64_t world_size, at::Device device = at::kCPU) {
+    WorkerEnv env;
+    env.world_size = world_size;
     return testing::error_message<c10::ValueError>([&] {
-      check_optimizer_shards(job, world_size);
+      check_optimizer_shards(job, env);
       check_optimizer_shards_on(job, device);
     });
   };
@@ -142,19 +144,102 @@ TEST(OptimizerShardsOfAJob, NodeIsAnErrorWhereNoRanksShareANode) {
   });
 }
 
-TEST(OptimizerShardsOfAJob, SecondCopiesNeedASecondNode) {
+// The job of a group, and what it prints on all ranks.
+struct LeftJob {
+  TrainJob job;
+  std::string error;
+  std::string warnings;
+};
+
+LeftJob left_job(TrainJob job, const ProcessGroupPtr& group, const WorkerEnv& env, InPlaceRecovery* recovery) {
+  const JobInputs inputs;
+  const nlohmann::json plan;
+  std::ostringstream output;
+  WorkerEnv own = env;
+  own.rank = group->getRank();
+  const JobContext context = {
+      .env = own, .session = {}, .results = output, .progress = output, .progress_is_terminal = false};
+  LeftJob left;
+  left.error = testing::error_message<c10::ValueError>([&] {
+    left.job = with_possible_shards({job, inputs, plan, group, context, recovery});
+  });
+  left.warnings = output.str();
+  return left;
+}
+
+TrainJob job_with_copies(OptimizerShards over, std::optional<int64_t> node_size = std::nullopt) {
+  TrainJob job = job_with(over, "int8");
+  job.ddp.wire({.node_size = node_size});
+  job.training.shard_copies = 2;
+  return job;
+}
+
+TEST(OptimizerShardsOfAJob, AJobBeginsWithASecondNodeForSecondCopies) {
   testing::run_ranks(2, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
     for (const OptimizerShards over : {OptimizerShards::kAll, OptimizerShards::kNode}) {
-      TrainJob job = job_with(over);
-      job.training.shard_copies = 2;
-      EXPECT_THAT(testing::error_message<c10::ValueError>([&] { shards(job, group); }),
+      InPlaceRecovery recovery;
+      EXPECT_THAT(left_job(job_with_copies(over), group, {}, &recovery).error,
                   HasSubstr("shard_copies: 2 needs two nodes, but all 2 ranks are on one"));
+      EXPECT_FALSE(recovery.has_placed_shards);
+      WorkerEnv resumed;
+      resumed.restart_count = 1;
+      EXPECT_THAT(left_job(job_with_copies(over), group, resumed, nullptr).error, HasSubstr("2 needs two nodes"))
+          << "no step is done";
     }
+    InPlaceRecovery recovery;
+    const LeftJob left = left_job(job_with_copies(OptimizerShards::kAll, 1), group, {}, &recovery);
+    EXPECT_EQ(left.job.training.shard_copies, 2);
+    EXPECT_EQ(left.warnings, "");
+    EXPECT_TRUE(recovery.has_placed_shards);
   });
+  testing::run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    EXPECT_THAT(left_job(job_with(OptimizerShards::kAll), group, {}, nullptr).error,
+                HasSubstr("shard_optimizer: all needs several ranks, but there is one"));
+  });
+}
+
+// Rank 1 is new. It is enough that the other one has lived on.
+TEST(OptimizerShardsOfAJob, OneNodeThatIsLeftHasOneCopy) {
+  testing::run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
+    for (const OptimizerShards over : {OptimizerShards::kAll, OptimizerShards::kNode}) {
+      InPlaceRecovery recovery;
+      recovery.has_placed_shards = rank == 0;
+      const LeftJob left = left_job(job_with_copies(over), group, {}, &recovery);
+      EXPECT_EQ(left.error, "nothing was thrown");
+      EXPECT_EQ(left.job.training.shard_copies, 1);
+      EXPECT_EQ(left.job.training.optimizer_shards, over);
+      EXPECT_EQ(left.warnings, rank == 0 ? "warning: shard_copies: all 2 ranks that are left are on one node, so each "
+                                           "shard has one copy until another node joins\n"
+                                         : "");
+    }
+    WorkerEnv restarted;
+    restarted.restart_count = 1;
+    TrainJob job = job_with_copies(OptimizerShards::kAll);
+    job.checkpoints.resume = true;
+    EXPECT_EQ(left_job(job, group, restarted, nullptr).job.training.shard_copies, 1);
+  });
+}
+
+TEST(OptimizerShardsOfAJob, OneRankThatIsLeftHasNoShards) {
+  testing::run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    InPlaceRecovery recovery;
+    recovery.has_placed_shards = true;
+    TrainJob job = job_with_copies(OptimizerShards::kAll);
+    job.training.parameter_format = WireFormat::kFp32;
+    const LeftJob left = left_job(job, group, {}, &recovery);
+    EXPECT_EQ(left.error, "nothing was thrown");
+    EXPECT_EQ(left.job.training.optimizer_shards, OptimizerShards::kOff);
+    training::check_training_options(left.job.training, 1);
+    EXPECT_THAT(left.warnings,
+                HasSubstr("warning: shard_optimizer: one rank is left, so its optimizer is not sharded"));
+  });
+}
+
+TEST(OptimizerShardsOfAJob, WithinNodesEachNodeIsACopy) {
   testing::run_ranks(4, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
-    TrainJob job = job_with(OptimizerShards::kNode);
-    job.training.shard_copies = 2;
-    EXPECT_TRUE(shards(job, group, {.node_size = 2}));
+    const LeftJob left = left_job(job_with_copies(OptimizerShards::kNode, 2), group, {}, nullptr);
+    EXPECT_EQ(left.job.training.shard_copies, 2);
+    EXPECT_TRUE(shards(job_with_copies(OptimizerShards::kNode), group, {.node_size = 2}));
   });
 }
 
@@ -172,12 +257,13 @@ TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
       std::ostringstream output;
       const JobContext context = {
           .env = {}, .session = {}, .results = output, .progress = output, .progress_is_terminal = false};
-      nlohmann::json shown;
+      nlohmann::json shown = {{"shard_copies", 2}};
       job.training.shard_copies = 2;
       add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
       EXPECT_EQ(shown["parameter_bytes_per_step_and_rank"], format ? 2 * 4096 : 2 * 1040);
       job.training.shard_copies = 1;
       add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
+      EXPECT_EQ(shown["shard_copies"], 1);
       print_optimizer_shards(shown, context);
       EXPECT_EQ(output.str(), format ? "optimizer: sharded over the 4 ranks, parameters sent as fp32, 4096 bytes per "
                                        "step and rank\n"

@@ -1,9 +1,11 @@
 // Recovery in place of trainings whose optimizer is sharded over all ranks, with a second copy of each shard.
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -12,6 +14,7 @@
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/interrupted_runs.h"
 #include "tests/trainer/train/training/resume_runs.h"
+#include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/training/recovery.h"
 
 namespace narrowcast::training {
@@ -58,16 +61,22 @@ TrainingOptions options_with_copies(const ResumeCase& value) {
 
 using States = std::vector<std::optional<SurvivingState>>;
 
+TrainingResult train_with(const TrainingOptions& options, const ResumeCase& value, const Models& models, int64_t rank,
+                          const ProcessGroupPtr& group, const Checkpoints& checkpoints) {
+  const data::TextDataset dataset = testing::small_text();
+  return train({.model = models[rank],
+                .dataset = dataset,
+                .group = group,
+                .ddp = value.ddp,
+                .shards = options.optimizer_shards,
+                .checkpoints = checkpoints},
+               options);
+}
+
 void train_with_copies(const ResumeCase& value, const Models& models, int64_t rank, const ProcessGroupPtr& group,
                        States& states, checkpoint::Restored* restored = nullptr) {
-  const data::TextDataset dataset = testing::small_text();
-  train({.model = models[rank],
-         .dataset = dataset,
-         .group = group,
-         .ddp = value.ddp,
-         .shards = OptimizerShards::kAll,
-         .checkpoints = {.restored = restored, .surviving = &states[rank]}},
-        options_with_copies(value));
+  train_with(options_with_copies(value), value, models, rank, group,
+             {.restored = restored, .surviving = &states[rank]});
 }
 
 // Returns why the state was not found in the ranks' memory; empty if it was.
@@ -129,6 +138,115 @@ TEST(LostCopies, WithoutOwnerAndCopyAShardIsLost) {
   Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = true});
   EXPECT_THAT(train_through_loss(loss, value, models),
               HasSubstr("no rank that is left holds the optimizer's state of "));
+}
+
+// The state of the optimizer by parameter and tensor, put together from the pieces of all ranks.
+std::map<std::string, at::Tensor> whole_optimizer(const States& states) {
+  std::map<std::string, at::Tensor> whole;
+  for (const std::optional<SurvivingState>& state : states) {
+    for (const pieces::Piece& piece : state ? state->optimizer.value().pieces : std::vector<pieces::Piece>()) {
+      for (const auto& [name, tensor] : piece.tensors) {
+        at::Tensor& all = whole[piece.range.name + "." + name];
+        if (!all.defined()) all = at::zeros({state->optimizer->numels.at(piece.range.name)});
+        all.narrow(0, piece.range.begin, piece.range.numel()).copy_(tensor);
+      }
+    }
+  }
+  return whole;
+}
+
+// Node and world sizes as before. All but the first node are lost in step 4. Later a node joins.
+class LastNode : public ::testing::TestWithParam<LossOfCopies> {
+ protected:
+  // Trains on the first node until newcomers ask. It has no shards if it has one rank.
+  void train_on_last_node(const ResumeCase& value, const Models& models, States& states) const {
+    run_ranks(GetParam().world_size_after, [&](int64_t rank, const ProcessGroupPtr& group) {
+      std::optional<RecoveredState> recovered = share_states(group, states[rank]);
+      ASSERT_TRUE(recovered.has_value());
+      EXPECT_EQ(recovered->restored.step, 3);
+      TrainingOptions options = options_with_copies(value);
+      options.steps = 20;
+      options.shard_copies = 1;
+      if (group->getSize() == 1) {
+        options.optimizer_shards = OptimizerShards::kOff;
+        options.parameter_format.reset();
+      }
+      const TrainingResult result =
+          train_with(options, value, models, rank, group,
+                     {.restored = &recovered->restored, .surviving = &states[rank], .asked_to_stop = [] {
+                        return recovery::kNewcomers;
+                      }});
+      EXPECT_TRUE(result.takes_in_newcomers);
+    });
+  }
+};
+
+TEST_P(LastNode, GoesOnWithOneCopyUntilAnotherNodeJoins) {
+  const LossOfCopies& loss = GetParam();
+  const ResumeCase value = case_of(loss, OptimizerKind::kAdamW);
+  Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = loss.is_in_backward});
+  States states(models.size());
+  run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    EXPECT_THROW(train_with_copies(value, models, rank, group, states), c10::DistBackendError);
+  });
+  for (int64_t rank = loss.world_size_after; rank < loss.world_size; ++rank) {
+    states[rank].reset();
+    models[rank] = new_models(loss.world_size, value, {})[rank];
+  }
+  train_on_last_node(value, models, states);
+  const int64_t step = states[0].value().content.step;
+  EXPECT_GT(step, 3);
+  const checkpoint::TensorMap stopped = states[0]->content.replica;
+  const bool is_alone = loss.world_size_after == 1;
+  const auto before = is_alone ? std::map<std::string, at::Tensor>() : whole_optimizer(states);
+  // No step follows, but a check of the copies.
+  run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    std::optional<RecoveredState> recovered = share_states(group, states[rank]);
+    ASSERT_TRUE(recovered.has_value());
+    EXPECT_EQ(recovered->restored.step, step);
+    TrainingOptions options = options_with_copies(value);
+    options.steps = step;
+    options.check_replicas_every = 1;
+    train_with(options, value, models, rank, group,
+               {.restored = &recovered->restored, .is_reported = false, .surviving = &states[rank]});
+  });
+  for (const auto& [name, tensor] : whole_optimizer(states)) {
+    const std::string parameter = "model." + name.substr(0, name.rfind('.'));
+    const std::string last = name.substr(name.rfind('.'));
+    const at::Tensor& expected = last == ".value"                ? stopped.at(parameter.substr(0, parameter.size() - 1))
+                                 : is_alone && last == ".master" ? stopped.at(parameter)
+                                 : is_alone                      ? stopped.at("optimizer." + name)
+                                                                 : before.at(name);
+    EXPECT_TRUE(at::equal(tensor, expected.flatten())) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, LastNode,
+                         ::testing::Values(LossOfCopies{4, 2, {}, 2},
+                                           LossOfCopies{4, 2, {}, 2, WireFormat::kFp32, false},
+                                           LossOfCopies{4, 3, {}, 3}, LossOfCopies{2, 1, {}, 1}));
+
+// Rank 2 is lost when rank 0 has done the reports of a step, and rank 1 has failed in them. Together they have all.
+TEST(StopForNewcomers, ARankOffersItsStateAlsoFromBeforeTheReports) {
+  const ResumeCase value = case_of({3, 1, {}, 3}, OptimizerKind::kAdamW);
+  const Models models = new_models(3, value, {});
+  States states(3);
+  run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+    TrainingOptions options = options_with_copies(value);
+    options.steps = 20;
+    train_with(options, value, models, rank, group,
+               {.surviving = &states[rank], .asked_to_stop = [] { return recovery::kNewcomers; }});
+  });
+  ASSERT_EQ(states[1].value().earlier.size(), 1U);
+  states[1] = SurvivingState(states[1]->earlier[0]);
+  states[2].reset();
+  const int64_t step = states[0]->content.step;
+  run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+    const std::optional<RecoveredState> recovered = share_states(group, states[rank]);
+    ASSERT_TRUE(recovered.has_value());
+    EXPECT_EQ(recovered->restored.step, step);
+    EXPECT_FALSE(recovered->is_reported);
+  });
 }
 
 }  // namespace
