@@ -29,8 +29,10 @@ int64_t point_of(const SurvivingState& state) {
   return 4 * state.content.step + (state.is_reported ? 2 : 0) + (state.optimizer.has_value() ? 0 : 1);
 }
 
+// Whether ranks offer values of parameters. All ranks name them, also those that hold none themselves.
 bool has_values(const std::optional<pieces::HeldPieces>& held) {
-  return held && std::ranges::any_of(held->pieces, [](const auto& piece) { return is_of_values(piece.range); });
+  return held &&
+         std::ranges::any_of(held->numels, [](const auto& entry) { return is_of_values({.name = entry.first}); });
 }
 
 // Counters of times, and all of Content::rank, differ between ranks.

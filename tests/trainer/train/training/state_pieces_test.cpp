@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <ostream>
@@ -16,6 +17,7 @@
 #include "tests/trainer/train/training/resume_runs.h"
 #include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/training/recovery.h"
+#include "trainer/train/training/training_state.h"
 
 namespace narrowcast::training {
 namespace {
@@ -79,8 +81,10 @@ void train_with_copies(const ResumeCase& value, const Models& models, int64_t ra
              {.restored = restored, .surviving = &states[rank]});
 }
 
-// Returns why the state was not found in the ranks' memory; empty if it was.
-std::string train_through_loss(const LossOfCopies& loss, const ResumeCase& value, Models& models) {
+// Returns why the state was not found in the ranks' memory; empty if it was. `change` gets the states that are left.
+std::string train_through_loss(
+    const LossOfCopies& loss, const ResumeCase& value, Models& models,
+    const std::function<void(States&)>& change = [](States&) {}) {
   States states(models.size());
   run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
     EXPECT_THROW(train_with_copies(value, models, rank, group, states), c10::DistBackendError);
@@ -89,6 +93,7 @@ std::string train_through_loss(const LossOfCopies& loss, const ResumeCase& value
     states[rank].reset();
     models[rank] = new_models(loss.world_size, value, {})[rank];
   }
+  change(states);
   std::vector<std::string> whys(loss.world_size_after);
   run_ranks(loss.world_size_after, [&](int64_t rank, const ProcessGroupPtr& group) {
     std::optional<RecoveredState> recovered = share_states(group, states[rank], &whys[rank]);
@@ -100,14 +105,8 @@ std::string train_through_loss(const LossOfCopies& loss, const ResumeCase& value
   return whys[0];
 }
 
-class CopiesRecovery : public ::testing::TestWithParam<LossOfCopies> {};
-
-TEST_P(CopiesRecovery, TheShardsComeFromTheirCopies) {
-  const LossOfCopies& loss = GetParam();
-  const ResumeCase value =
-      case_of(loss, loss.format == WireFormat::kFp32 ? OptimizerKind::kSgd : OptimizerKind::kAdamW);
-  Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = loss.is_in_backward});
-  ASSERT_EQ(train_through_loss(loss, value, models), "");
+// Compares the models with those of a training that has lost nothing, if it has as many ranks.
+void expect_undisturbed(const LossOfCopies& loss, const ResumeCase& value, const Models& models) {
   const Models undisturbed = new_models(loss.world_size, value, {});
   States states(models.size());
   run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
@@ -121,6 +120,17 @@ TEST_P(CopiesRecovery, TheShardsComeFromTheirCopies) {
   }
 }
 
+class CopiesRecovery : public ::testing::TestWithParam<LossOfCopies> {};
+
+TEST_P(CopiesRecovery, TheShardsComeFromTheirCopies) {
+  const LossOfCopies& loss = GetParam();
+  const ResumeCase value =
+      case_of(loss, loss.format == WireFormat::kFp32 ? OptimizerKind::kSgd : OptimizerKind::kAdamW);
+  Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = loss.is_in_backward});
+  ASSERT_EQ(train_through_loss(loss, value, models), "");
+  expect_undisturbed(loss, value, models);
+}
+
 INSTANTIATE_TEST_SUITE_P(Nodes, CopiesRecovery,
                          ::testing::Values(LossOfCopies{2, 1, {1}, 2}, LossOfCopies{2, 1, {0}, 2, WireFormat::kFp32},
                                            LossOfCopies{3, 1, {1}, 3}, LossOfCopies{3, 1, {2}, 3, {}, false},
@@ -131,6 +141,26 @@ INSTANTIATE_TEST_SUITE_P(Nodes, CopiesRecovery,
                                            LossOfCopies{5, 2, {4}, 5}, LossOfCopies{5, 1, {3}, 5},
                                            LossOfCopies{4, 2, {}, 3}, LossOfCopies{6, 2, {}, 4},
                                            LossOfCopies{3, 1, {1}, 3, {}, true, Precision::kFp16}));
+
+// Rank 0 of nodes of 3 + 1 is lost while parameters are exchanged. Ranks 1 and 2 have no shard, and parameters that
+// are wrong. Rank 3 has all of both.
+TEST(LostCopies, ParametersComeFromAHolderAlsoIfTheFirstSourceHoldsNone) {
+  const LossOfCopies loss{4, 3, {0}, 4, {}, false};
+  const ResumeCase value = case_of(loss, OptimizerKind::kAdamW);
+  Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = false});
+  const auto spoil = [](States& states) {
+    for (const int64_t rank : {1, 2}) {
+      SurvivingState& state = states[rank].value();
+      for (auto& [name, tensor] : state.content.replica) {
+        if (name.starts_with("model.")) tensor.zero_();
+      }
+      std::erase_if(state.optimizer.value().pieces, [](const auto& piece) { return is_of_values(piece.range); });
+      EXPECT_TRUE(state.optimizer->pieces.empty());
+    }
+  };
+  ASSERT_EQ(train_through_loss(loss, value, models, spoil), "");
+  expect_undisturbed(loss, value, models);
+}
 
 TEST(LostCopies, WithoutOwnerAndCopyAShardIsLost) {
   const LossOfCopies loss{4, 1, {1, 2}, 4};
