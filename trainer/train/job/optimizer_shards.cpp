@@ -93,26 +93,33 @@ void check_optimizer_shards(const TrainJob& job, const WorkerEnv& env) {
 
 TrainJob with_possible_shards(const AgreedJob& begun) {
   TrainJob job = begun.job;
-  if (!asks_for_shards(job) || job.verification.has_value()) {
+  const bool is_within_nodes = job.training.optimizer_shards == OptimizerShards::kNode || job.training.share_parameters;
+  if (!(asks_for_shards(job) || is_within_nodes) || job.verification.has_value()) {
     return job;
   }
   const int64_t ranks = begun.group->getSize();
   const bool is_alone = ranks == 1;
+  const bool has_shards = !is_alone && (!is_within_nodes || nodes_of(begun)->layout.has_levels());
   std::string warning;
-  if (is_alone || (job.training.shard_copies == 2 && nodes_of_copies(begun) == 1)) {
+  if (!has_shards || (job.training.shard_copies == 2 && nodes_of_copies(begun) == 1)) {
     const bool has_begun_here = has_begun(job, begun.context.env, begun.recovery);
     const std::vector<std::string> answers = all_gather_text(begun.group, has_begun_here ? "yes" : "");
     const bool goes_on = std::ranges::find(answers, "yes") != answers.end();
     TORCH_CHECK_VALUE(goes_on || !is_alone, "shard_optimizer: ", to_string(job.training.optimizer_shards),
                       " needs several ranks, but there is one");
+    if (!goes_on && !has_shards) {
+      return job;  // optimizer_shards_of has the error.
+    }
     TORCH_CHECK_VALUE(goes_on, "shard_copies: 2 needs two nodes, but all ", ranks, " ranks are on one");
     warning = is_alone ? "shard_optimizer: one rank is left, so its optimizer is not sharded until another node joins"
-                       : c10::str("shard_copies: all ", ranks,
-                                  " ranks that are left are on one node, so each shard has one copy until another "
-                                  "node joins");
+              : has_shards ? c10::str("shard_copies: all ", ranks,
+                                      " ranks that are left are on one node, so each shard has one copy until another "
+                                      "node joins")
+                           : c10::str("shard_optimizer: ", ranks, " ranks are left, but ", why_not(*nodes_of(begun)),
+                                      ", so the optimizer is not sharded until another node joins");
     job.training.shard_copies = 1;
   }
-  if (is_alone) {
+  if (!has_shards) {
     job.training.optimizer_shards = OptimizerShards::kOff;
     job.training.share_parameters = false;
     job.training.parameter_format.reset();

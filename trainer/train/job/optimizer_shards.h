@@ -19,8 +19,9 @@ void check_shared_parameters(const TrainJob& job, const WorkerEnv& env);
 void check_optimizer_shards(const TrainJob& job, const WorkerEnv& env);
 
 // A collective: the job as the ranks of this group can run it. If a loss has left one node, shards have one copy, and
-// if it has left one rank, there are no shards, until another node joins. Rank 0 then prints a warning. Throws
-// c10::ValueError, on all ranks, if the job begins with one rank, or with second copies on one node.
+// if it has left one rank, or for shards within nodes one rank per node, there are no shards, until another node joins.
+// Rank 0 then prints a warning. Throws c10::ValueError, on all ranks, if the job begins with one rank, or with second
+// copies on one node.
 TrainJob with_possible_shards(const AgreedJob& begun);
 
 // The same for the device on which the job computes: on a GPU.

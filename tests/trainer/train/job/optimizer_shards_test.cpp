@@ -235,6 +235,30 @@ TEST(OptimizerShardsOfAJob, OneRankThatIsLeftHasNoShards) {
   });
 }
 
+// A node of two ranks is lost, and each of the others has one rank, which holds all shards.
+TEST(OptimizerShardsOfAJob, NodesOfOneRankThatAreLeftHaveNoShardsWithinThem) {
+  testing::run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
+    TrainJob sharing = job_with_copies(OptimizerShards::kAuto, 1);
+    sharing.training.shard_copies = 1;
+    sharing.training.share_parameters = true;
+    for (const TrainJob& job : {job_with_copies(OptimizerShards::kNode, 1), sharing}) {
+      InPlaceRecovery recovery;
+      recovery.has_placed_shards = true;
+      const LeftJob left = left_job(job, group, {}, &recovery);
+      EXPECT_EQ(left.error, "nothing was thrown");
+      EXPECT_EQ(left.job.training.optimizer_shards, OptimizerShards::kOff);
+      EXPECT_FALSE(left.job.training.share_parameters);
+      training::check_training_options(left.job.training, 2);
+      EXPECT_EQ(left.warnings, rank == 0
+                                   ? "warning: shard_optimizer: 2 ranks are left, but every node has one rank, so "
+                                     "the optimizer is not sharded until another node joins\n"
+                                   : "");
+      EXPECT_EQ(left_job(job, group, {}, nullptr).job.training.share_parameters, job.training.share_parameters)
+          << "it begins, so that is an error of optimizer_shards_of";
+    }
+  });
+}
+
 TEST(OptimizerShardsOfAJob, WithinNodesEachNodeIsACopy) {
   testing::run_ranks(4, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
     const LeftJob left = left_job(job_with_copies(OptimizerShards::kNode, 2), group, {}, nullptr);
