@@ -18,6 +18,7 @@ bool LastPoint::is_recoverable() const {
 }
 
 void LastPoint::remember(const Counters& counters, Reports reports) {
+  due_.reset();
   if (!is_recoverable()) {
     point_.reset();
     const bool is_whole = steps_.outer() == nullptr && steps_.model().keeps_replicas_equal();
@@ -44,8 +45,12 @@ void LastPoint::remember(const Counters& counters, Reports reports) {
 
 void LastPoint::remember_for_newcomers(const Counters& counters) {
   all_ranks_stop_ = true;
+  std::optional<Point> due = std::exchange(point_, std::nullopt);
   remember(counters, Reports::kDone);
   all_ranks_stop_ = point_.has_value();
+  if (due && !due->is_reported && due->counters.step == counters.step) {
+    due_ = Point{.reducer = {}, .counters = due->counters, .window_loss = due->window_loss, .is_reported = false};
+  }
 }
 
 // Parameters are copied: the next group's DistributedDataParallel broadcasts those of its rank 0 into them. A GPU may
@@ -63,17 +68,21 @@ SurvivingState LastPoint::state_at(const Point& point) {
   return state;
 }
 
+SurvivingState LastPoint::unusable(const char* why) const {
+  return {.content = {.step = point_->counters.step, .training = {}, .replica = {}, .rank = {}}, .why_unusable = why};
+}
+
 void LastPoint::leave(Phase phase) {
   if (!point_.has_value()) {
     return;
   }
   if (phase == Phase::kInStep && steps_.is_torn()) {
-    *left_ = SurvivingState{.why_unusable = "the ranks that are left were in a step of their shards"};
+    *left_ = unusable("the ranks that are left were in a step of their shards");
     return;
   }
   steps_.finish_step_alone();
   if (lacks_parameters()) {
-    *left_ = SurvivingState{.why_unusable = "the ranks that are left were exchanging parameters"};
+    *left_ = unusable("the ranks that are left were exchanging parameters");
     return;
   }
   if (phase != Phase::kInStep || !steps_.is_in_doubt()) {
@@ -106,11 +115,16 @@ bool LastPoint::lacks_parameters() const {
   return sharded != nullptr && !sharded->parts().has_copies() && !sharded->parts().has_all_parameters();
 }
 
-// With shards over all ranks, a rank needs the others at the same point. They may have failed in the reports.
+// With shards over all ranks, a rank needs the others at the same point. They may have failed in the reports, which
+// change counters.
 void LastPoint::offer_before_reports() {
-  if (point_->is_reported && steps_.shards() == OptimizerShards::kAll) {
+  if (due_ && steps_.shards() == OptimizerShards::kAll) {
     SurvivingState due = **left_;
     due.is_reported = false;
+    Counters counters = due_->counters;
+    counters.window_loss = due_->window_loss.item<double>();
+    std::erase_if(due.content.replica, [](const auto& entry) { return is_counter(entry.first); });
+    save_counters(counters, due.content);
     (*left_)->earlier.push_back(std::move(due));
   }
 }

@@ -62,11 +62,14 @@ class LastPoint {
   bool has_all_shards() const;
   SurvivingState state_at(const Point& point);
   bool lacks_parameters() const;
+  SurvivingState unusable(const char* why) const;
   void offer_before_reports();
 
   OptimizerSteps& steps_;
   std::optional<SurvivingState>* const left_;
-  std::optional<Point> point_;   // empty if it is not recoverable
+  std::optional<Point> point_;  // empty if it is not recoverable
+  // Before the reports of the step after which all ranks stop. Of its tensors, it has the window's loss alone.
+  std::optional<Point> due_ = {};
   bool all_ranks_stop_ = false;  // at point_
 };
 
