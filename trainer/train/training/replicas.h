@@ -24,7 +24,7 @@ bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tens
 // majority. Without a majority it names the groups of equal ranks. Throws c10::DistBackendError if a peer failed.
 void check_replicas(const ProcessGroupPtr& group, const checkpoint::TensorMap& replica, int64_t after_step);
 
-// A collective: checks that at least two ranks hold each element of a sharded optimizer's state, with the same bits.
+// A collective: checks that two ranks hold each element of a sharded optimizer's state that one holds, in equal bits.
 // Each rank gathers the borders of all pieces, then the hash of each tensor of each piece, cut at these borders. Throws
 // ReplicasDifferError, the same on all ranks, naming the first tensor that differs, or that is on one rank only, and
 // its ranks. Throws c10::DistBackendError if a peer failed.

@@ -1,12 +1,13 @@
 // The pieces of a training's state that ranks hold together, for recovery in place.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include <narrowcast/errors.h>
+#include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/ddp/sharding/sharded_parts.h"
 #include "trainer/ddp/shards/shards.h"
 #include "trainer/train/optimization/optimizer.h"
@@ -19,8 +20,9 @@ using checkpoint::Content;
 using checkpoint::Restored;
 using checkpoint::TensorMap;
 
-constexpr const char* kValue = "value";  // the tensor of a piece of a parameter
-constexpr char kOfValues = '.';          // ends the names of ranges of parameters; names of parameters never end so
+constexpr const char* kValue = "value";    // the tensor of a piece of a parameter
+constexpr const char* kMaster = "master";  // and that of a shard's masters
+constexpr char kOfValues = '.';            // ends the names of ranges of parameters; names of parameters never end so
 
 // The parameters that the optimizer steps, under their first names.
 std::vector<hooks::NamedParameter> trained_parameters_of(const torch::nn::Module& module) {
@@ -42,19 +44,25 @@ pieces::Range values_of(const hooks::NamedParameter& parameter) {
   return {parameter.name + kOfValues, 0, parameter.tensor.numel()};
 }
 
-// The state of whole parameters, as optimizer_state returns it. `pieces`: one for each of the parameters.
+// The state of whole parameters, as optimizer_state returns it, in the memory of the pieces. `pieces`: one for each of
+// the parameters.
 TensorMap whole_state(const std::vector<pieces::Piece>& pieces, const std::vector<hooks::NamedParameter>& parameters) {
-  const at::NoGradGuard no_grad;
   TensorMap state;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const std::string prefix = parameters[i].name + ".";
+    const at::Tensor& parameter = parameters[i].tensor;
     if (pieces[i].step) state[prefix + "step"] = hooks::int_tensor(*pieces[i].step);
     for (const auto& [name, elements] : pieces[i].tensors) {
-      at::Tensor& whole = state[prefix + name] = at::empty_like(parameters[i].tensor.detach());
-      sharding::memory_of(whole, {0, 0, whole.numel()}).copy_(elements);
+      state[prefix + name] = elements.as_strided(parameter.sizes(), parameter.strides());
     }
   }
   return state;
+}
+
+// The pieces that an optimizer without shards needs: all but the masters. All ranks leave them out.
+std::vector<pieces::Piece> without_masters(std::vector<pieces::Piece> pieces) {
+  for (pieces::Piece& piece : pieces) piece.tensors.erase(kMaster);
+  return pieces;
 }
 
 }  // namespace
@@ -75,17 +83,23 @@ void load_pieces(const Restored& restored, const TrainingParts& parts) {
   }
   const size_t of_state = wanted.size();
   for (size_t i = 0; restored.pieces_have_values && i < trained.size(); ++i) wanted.push_back(values_of(trained[i]));
-  std::vector<pieces::Piece> moved = pieces::move_pieces(parts.model.process_group(), *restored.pieces, wanted);
+  const auto& group = parts.model.process_group();
+  std::vector<pieces::Piece> moved =
+      pieces::move_pieces(group, shards != nullptr ? *restored.pieces : without_masters(*restored.pieces), wanted);
   const at::NoGradGuard no_grad;
   for (size_t i = of_state; i < moved.size(); ++i) {
     sharding::memory_of_whole(trained[i - of_state].tensor).copy_(moved[i].tensors.at(kValue));
   }
   moved.resize(of_state);
-  if (shards != nullptr) {
-    shards->take_pieces(moved);
-  } else {
+  // No rank goes on, and forgets its former state, before all have what they need of it.
+  const std::string failure = first_failure(group, [&] {
+    if (shards != nullptr) {
+      shards->take_pieces(moved);
+      return;
+    }
     load_optimizer_state(parts.optimizer, module, whole_state(moved, trained));
-  }
+  });
+  NARROWCAST_CHECK_INPUT(failure.empty(), failure);
 }
 
 bool is_of_values(const pieces::Range& range) { return range.name.ends_with(kOfValues); }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/interrupted_runs.h"
 #include "tests/trainer/train/training/resume_runs.h"
+#include "tests/trainer/train/training/watched_group.h"
 #include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/training/recovery.h"
 #include "trainer/train/training/training_state.h"
@@ -185,6 +187,8 @@ std::map<std::string, at::Tensor> whole_optimizer(const States& states) {
   return whole;
 }
 
+constexpr auto kName = [](const auto& entry) { return entry.first; };
+
 // Node and world sizes as before. All but the first node are lost in step 4. Later a node joins.
 class LastNode : public ::testing::TestWithParam<LossOfCopies> {
  protected:
@@ -223,12 +227,14 @@ TEST_P(LastNode, GoesOnWithOneCopyUntilAnotherNodeJoins) {
     states[rank].reset();
     models[rank] = new_models(loss.world_size, value, {})[rank];
   }
+  const States with_copies = states;
   train_on_last_node(value, models, states);
   const int64_t step = states[0].value().content.step;
   EXPECT_GT(step, 3);
   const checkpoint::TensorMap stopped = states[0]->content.replica;
   const bool is_alone = loss.world_size_after == 1;
   const auto before = is_alone ? std::map<std::string, at::Tensor>() : whole_optimizer(states);
+  const auto former = whole_optimizer(with_copies);
   // No step follows, but a check of the copies.
   run_ranks(loss.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
     std::optional<RecoveredState> recovered = share_states(group, states[rank]);
@@ -240,7 +246,10 @@ TEST_P(LastNode, GoesOnWithOneCopyUntilAnotherNodeJoins) {
     train_with(options, value, models, rank, group,
                {.restored = &recovered->restored, .is_reported = false, .surviving = &states[rank]});
   });
-  for (const auto& [name, tensor] : whole_optimizer(states)) {
+  const auto after = whole_optimizer(states);
+  EXPECT_FALSE(after.empty());
+  EXPECT_TRUE(std::ranges::equal(after, former, {}, kName, kName));
+  for (const auto& [name, tensor] : after) {
     const std::string parameter = "model." + name.substr(0, name.rfind('.'));
     const std::string last = name.substr(name.rfind('.'));
     const at::Tensor& expected = last == ".value"                ? stopped.at(parameter.substr(0, parameter.size() - 1))
@@ -256,6 +265,50 @@ INSTANTIATE_TEST_SUITE_P(Nodes, LastNode,
                                            LossOfCopies{4, 2, {}, 2, WireFormat::kFp32, false},
                                            LossOfCopies{4, 3, {}, 3}, LossOfCopies{2, 1, {}, 1}));
 
+// Ranks 2 and 3 join two ranks with one copy of their shards, and are lost before rank 1 has sent all of its part. Then
+// rank 0 has its new pieces already.
+TEST(JoiningNode, IsLostWithoutTheStateOfTheOthers) {
+  const ResumeCase value = case_of({4, 2, {}, 2}, OptimizerKind::kAdamW);
+  States states(2);
+  const Models first = new_models(2, value, {});
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    TrainingOptions options = options_with_copies(value);
+    options.steps = 20;
+    options.shard_copies = 1;
+    train_with(options, value, first, rank, group,
+               {.surviving = &states[rank], .asked_to_stop = [] { return recovery::kNewcomers; }});
+  });
+  const int64_t step = states[0].value().content.step;
+  // Returns how many messages rank 1 sends, or fails before one of them.
+  const auto join = [&](States& left, std::optional<int64_t> fails_at) {
+    left.resize(4);
+    const Models models = new_models(4, value, {});
+    int64_t sent = 0;
+    run_ranks(4, [&](int64_t rank, const ProcessGroupPtr& group) {
+      std::optional<RecoveredState> recovered = share_states(group, left[rank]);
+      ASSERT_TRUE(recovered.has_value());
+      TrainingOptions options = options_with_copies(value);
+      options.steps = step;
+      const auto before_send = [&](int64_t /*peer*/, int64_t /*bytes*/) {
+        TORCH_CHECK_WITH(DistBackendError, sent != fails_at, "rank 1: rank 3 is lost");
+        ++sent;
+      };
+      train_with(options, value, models, rank, rank == 1 ? testing::watched(group, before_send) : group,
+                 {.restored = &recovered->restored, .surviving = &left[rank]});
+    });
+    return sent;
+  };
+  States undisturbed = states;
+  const int64_t messages = join(undisturbed, std::nullopt);
+  EXPECT_THROW(join(states, messages - 1), c10::DistBackendError);
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    std::string why;
+    const std::optional<RecoveredState> recovered = share_states(group, states[rank], &why);
+    ASSERT_TRUE(recovered.has_value()) << why;
+    EXPECT_EQ(recovered->restored.step, step);
+  });
+}
+
 // Rank 2 is lost when rank 0 has done the reports of a step, and rank 1 has failed in them. Together they have all.
 TEST(StopForNewcomers, ARankOffersItsStateAlsoFromBeforeTheReports) {
   const ResumeCase value = case_of({3, 1, {}, 3}, OptimizerKind::kAdamW);
@@ -264,10 +317,22 @@ TEST(StopForNewcomers, ARankOffersItsStateAlsoFromBeforeTheReports) {
   run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
     TrainingOptions options = options_with_copies(value);
     options.steps = 20;
+    options.log_every = 1;
+    options.eval_every = 1;
+    options.eval_batches = 1;
+    options.early_stop = 10;
     train_with(options, value, models, rank, group,
                {.surviving = &states[rank], .asked_to_stop = [] { return recovery::kNewcomers; }});
   });
   ASSERT_EQ(states[1].value().earlier.size(), 1U);
+  const auto counter = [](const SurvivingState& state, const std::string& name) {
+    return state.content.replica.at("counters." + name).item<double>();
+  };
+  EXPECT_EQ(counter(*states[1], "window_steps"), 0);
+  EXPECT_EQ(counter(states[1]->earlier[0], "window_steps"), 1) << "not reported";
+  EXPECT_EQ(counter(*states[1], "best_validation_loss"), counter(*states[1], "validation_loss"));
+  EXPECT_NE(counter(*states[1], "validation_loss"), counter(states[1]->earlier[0], "validation_loss"))
+      << "not evaluated";
   states[1] = SurvivingState(states[1]->earlier[0]);
   states[2].reset();
   const int64_t step = states[0]->content.step;
