@@ -251,15 +251,14 @@ class StoreLink::Conversation {
   // Announces a rank that has ended, before the report that may end the round, and processes that are about to start.
   void announce_ranks(c10d::Store& store) {
     std::unique_lock lock(mutex_);
-    if (!has_host_decided()) {
-      return;
-    }
+    if (!has_host_decided()) return;
     const std::set<RankOfNode> ranks = starting_;
     const std::string run_id = current_run();
     const auto is_own = [this](const Member& member) { return member.ticket == state_.ticket && member.is_new; };
     const bool is_new = state_.decision && std::ranges::any_of(state_.decision->members, is_own);
     lock.unlock();
-    send(succeeded_, [&](const RankOfNode& rank) { announce_ended_rank(store, run_id, rank, is_new); });
+    const auto announce = is_new ? announce_ended_newcomer : announce_ended_rank;
+    send(succeeded_, [&](const RankOfNode& rank) { announce(store, run_id, rank); });
     for (const RankOfNode& rank : ranks) {
       const int64_t starts = launcher::announce_start(store, run_id, rank);
       lock.lock();

@@ -65,9 +65,13 @@ bool are_waited_for(c10d::Store& store, const std::string& run_id, int64_t node,
 
 }  // namespace
 
-void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank, bool is_new) {
-  if (!is_new || has_key(store, run_id, rendezvous::met_key(rank.node))) {
-    store.set(key_of(run_id, rendezvous::kEndedRank), stored(to_text(rank)));
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
+  store.set(key_of(run_id, rendezvous::kEndedRank), stored(to_text(rank)));
+}
+
+void announce_ended_newcomer(c10d::Store& store, const std::string& run_id, const RankOfNode& rank) {
+  if (has_key(store, run_id, rendezvous::met_key(rank.node))) {
+    announce_ended_rank(store, run_id, rank);
   }
 }
 

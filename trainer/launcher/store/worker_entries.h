@@ -18,10 +18,11 @@ namespace narrowcast::launcher {
 
 using rendezvous::RankOfNode;
 
-// Announces that `rank` has ended with success, to ranks that would wait for it. Does nothing for a rank of a node that
-// is new (Member::is_new) and has not met the others, also if these wait for it: they go on when the node is turned
-// away.
-void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank, bool is_new = false);
+// Announces that `rank` has ended with success, to ranks that would wait for it.
+void announce_ended_rank(c10d::Store& store, const std::string& run_id, const RankOfNode& rank);
+// The same for a rank of a node that is new (Member::is_new). Does nothing if the node has not met the others, also if
+// these wait for it: they go on when the node is turned away.
+void announce_ended_newcomer(c10d::Store& store, const std::string& run_id, const RankOfNode& rank);
 
 // Whether that was announced of a rank of this round.
 bool has_ended_rank(c10d::Store& store, const std::string& run_id);

@@ -47,7 +47,8 @@ TEST_F(WorkerEntriesTest, TellsRanksWhoHasEnded) {
 TEST_F(WorkerEntriesTest, TheEndOfARankThatHasNotMetTheOthersIsNotTold) {
   const auto ends = [&](int64_t node, bool is_new) {
     seen_by_ranks.add("until the last entry is there", 1);
-    announce_ended_rank(store, "job7", {.node = node}, is_new);
+    is_new ? announce_ended_newcomer(store, "job7", {.node = node})
+           : announce_ended_rank(store, "job7", {.node = node});
     const bool is_told = has_ended_rank(store, "job7");
     store.deleteKey(rendezvous::job_prefix("job7") + "/" + rendezvous::kEndedRank);
     return is_told;
