@@ -1,0 +1,668 @@
+"""Compiles the training step of a PyTorch module into a package that C++ trains without Python.
+
+    from narrowcast_export import export
+
+    export(Net(), example=(images, targets), loss="cross_entropy", path="net.pt2")
+
+The package is one file (a PT2 archive). It contains two graphs that AOTInductor has compiled, `train` and `evaluate`, the
+initial weights (narrowcast/weights.safetensors) and a manifest: JSON under the key "narrowcast" of the metadata of both
+graphs. docs/reference/model-packages.md defines them. In short, both graphs take the tensors that manifest["state"] lists,
+then inputs, then targets. manifest["graphs"][NAME]["outputs"] lists what they return: the loss, then the gradient of each
+trained parameter and the new value of each buffer that may change (train), or the module's outputs (evaluate).
+
+Every export runs both compiled graphs and compares them with eager PyTorch in float64 and float32. If they differ, it
+raises ExportError and writes nothing.
+
+This file needs torch 2.11 or newer, g++ 11 or newer and Python's headers, and nothing else. It can be copied.
+"""
+import contextlib
+import copy
+import ctypes
+import hashlib
+import inspect
+import json
+import logging
+import os
+import pathlib
+import platform
+import sysconfig
+import tempfile
+import zipfile
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
+from unittest import mock
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FORMAT = 1
+LOSSES = ("cross_entropy", "mse", "bce_with_logits")
+Loss = Union[None, str, Callable[[Tensor, Tensor], Tensor]]
+
+_WEIGHTS = "narrowcast/weights.safetensors"
+# The names of safetensors. narrowcast's reader of the weights accepts these dtypes.
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+           torch.float8_e5m2: "F8_E5M2", torch.float8_e4m3fn: "F8_E4M3", torch.int64: "I64", torch.int32: "I32",
+           torch.int16: "I16", torch.int8: "I8", torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16",
+           torch.uint8: "U8", torch.bool: "BOOL"}
+_INPUT_DTYPES = (torch.float32, torch.uint8, torch.bool, torch.int64)
+_TARGET_DTYPES = (torch.float32, torch.int64)
+_LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3"}
+_TORCHSCRIPT = "or train the module with TorchScript: torch.jit.script(module).save(\"net.pt\")"
+_log = logging.getLogger(__name__)
+
+
+class ExportError(Exception):
+    """A module cannot be exported, or its package is not equal to it. The message contains the remedy."""
+
+
+def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None, path: Union[str, os.PathLike] = "model.pt2",
+           *, label_smoothing: float = 0.0, vocabulary: Optional[Sequence[str]] = None, max_batch: int = 65536,
+           tolerance: float = 1e-5, instruction_set: Optional[str] = None) -> dict[str, Any]:
+    """Writes the package `path` and returns its manifest. Takes from seconds to minutes.
+
+    module: on the CPU, with float32 parameters. It is not changed.
+    example: inputs and targets of one batch, both [batch, ...], of 2 samples or more. Inputs are float32, uint8, bool or
+        int64, targets float32 or int64. The batch size of a training may differ, all other sizes may not.
+    loss: "cross_entropy" of logits [batch, ..., classes], "mse" or "bce_with_logits", a function of outputs and targets,
+        or None if module(inputs, targets) returns the loss.
+    label_smoothing: of "cross_entropy" in the training step, in 0..1.
+    vocabulary: the characters of a text model, in the order of their numbers.
+    max_batch: the largest batch size of the package.
+    tolerance: the largest difference from eager PyTorch, relative to the norm of the gradients. Rounding errors of deep
+        networks with batch norm may need 1e-4.
+    instruction_set: "AVX2" or "AVX512", by default the wider one of this processor.
+
+    Raises ExportError if the module cannot be exported, or if the compiled graphs differ from eager PyTorch."""
+    path = pathlib.Path(path)
+    if path.suffix != ".pt2":
+        raise ExportError(f"path: must end in .pt2, but is {path}")
+    if not path.resolve().parent.is_dir():
+        raise ExportError(f"path: the folder {path.resolve().parent} does not exist")
+    step = _Step(module, example, loss, label_smoothing, max_batch)
+    level = _instruction_set(instruction_set)
+    _check_toolchain()
+    with torch.random.fork_rng(devices=[]):
+        step.check_eager()
+        graphs = {name: _trace(step, name) for name in ("train", "evaluate")}
+        manifest = _manifest(step, graphs, level, vocabulary)
+        # On the file system of the package, since it is renamed.
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.resolve().parent) as folder:
+            parts = {name: pathlib.Path(folder) / f"{name}.pt2" for name in graphs}
+            for name, part in parts.items():
+                _compile(step, name, graphs[name], part, level)
+            # Symbols that the compiled code takes from the program.
+            ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"), ctypes.RTLD_GLOBAL)
+            runs = {name: _runner(part, "model") for name, part in parts.items()}
+            manifest["checked"] = _check(step, runs, manifest, tolerance)
+            weights = _safetensors(step.state)
+            manifest["weights"] = {"record": _WEIGHTS, "bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
+            text = "".join([json.dumps(manifest, sort_keys=True), *(graph.code for graph in graphs.values())])
+            manifest["hash"] = hashlib.sha256(text.encode()).hexdigest()
+            package = pathlib.Path(folder) / path.name
+            _write(package, parts, manifest, weights)
+            os.replace(package, path)
+    return manifest
+
+
+class _Step:
+    """The computation of one step, as a function of tensors: the state, inputs and targets."""
+
+    def __init__(self, module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss, label_smoothing: float, max_batch: int):
+        module = getattr(module, "_orig_mod", module)  # Of torch.compile.
+        self.name = type(module).__name__
+        self.loss, self.label_smoothing, self.max_batch = loss, label_smoothing, max_batch
+        self.inputs, self.targets = self._checked_example(example)
+        self._check_arguments(module)
+        self.module = copy.deepcopy(module)
+        parameters = dict(self.module.named_parameters())
+        state = {**parameters, **dict(self.module.named_buffers())}
+        self.roles = {name: "buffer" if name not in parameters else "trained" if parameters[name].requires_grad else "frozen"
+                      for name in state}
+        persistent = self.module.state_dict(keep_vars=True).keys()
+        self.persistent = {name: name in persistent for name in state if self.roles[name] == "buffer"}
+        first = {id(tensor): name for name, tensor in reversed(state.items())}
+        everything = [*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers(remove_duplicate=False)]
+        self.tied = {name: first[id(tensor)] for name, tensor in everything if first[id(tensor)] != name}
+        self._check_state(state)
+        self.state = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+        self.trained = [name for name, role in self.roles.items() if role == "trained"]
+        self.buffers = [name for name, role in self.roles.items() if role == "buffer"]
+        self.changed: list[str] = self.buffers  # The buffers that the training step may change; fewer once it is traced.
+        self.unused: set[str] = set()
+        self.gradient_order: list[str] = []
+
+    def fail(self, reason: str) -> ExportError:
+        return ExportError(f"{self.name}: {reason}")
+
+    @staticmethod
+    def _checked_example(example: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        if not isinstance(example, (tuple, list)) or len(example) != 2 or not all(isinstance(each, Tensor) for each in example):
+            raise ExportError("example: must be a pair of tensors, the inputs and the targets of one batch; if the module takes "
+                              "more inputs, concatenate them into one tensor and split it in forward")
+        for name, tensor, dtypes in zip(("inputs", "targets"), example, (_INPUT_DTYPES, _TARGET_DTYPES)):
+            if tensor.device.type != "cpu":
+                raise ExportError(f"example: the {name} are on {tensor.device}, but packages for GPUs are not supported; use "
+                                  f"{name}.cpu()")
+            if tensor.dtype not in dtypes:
+                raise ExportError(f"example: the {name} are {tensor.dtype}, but must be one of "
+                                  f"{', '.join(map(str, dtypes))}, which trainings read from data")
+            if tensor.dim() < 1 or tensor.size(0) < 2:
+                raise ExportError(f"example: the {name} have the shape {list(tensor.shape)}, but must have 2 samples or more")
+        inputs, targets = (tensor.detach().contiguous() for tensor in example)
+        if inputs.size(0) != targets.size(0):
+            raise ExportError(f"example: has inputs of {inputs.size(0)} samples, but targets of {targets.size(0)}")
+        return inputs, targets
+
+    def _check_arguments(self, module: nn.Module) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise self.fail("is a TorchScript module; export the module of Python, or train it as it is with --model=net.pt")
+        if isinstance(self.loss, str) and self.loss not in LOSSES:
+            raise ExportError(f"loss: must be {', '.join(LOSSES)}, a function or None, but is '{self.loss}'")
+        if isinstance(self.loss, nn.Module) and any(each.requires_grad for each in self.loss.parameters()):
+            raise ExportError("loss: has parameters, which would not be trained; call it in the module's forward(inputs, targets), "
+                              "and give loss=None")
+        if self.label_smoothing and self.loss != "cross_entropy":
+            raise ExportError("label_smoothing: needs loss=\"cross_entropy\"")
+        if not 0 <= self.label_smoothing <= 1:
+            raise ExportError(f"label_smoothing: must be in 0..1, but is {self.label_smoothing}")
+        if self.max_batch < self.inputs.size(0) + 1:
+            raise ExportError(f"max_batch: must be above the example's batch of {self.inputs.size(0)}, but is {self.max_batch}")
+        arguments, names = (2, "(inputs, targets)") if self.loss is None else (1, "(inputs)")
+        try:
+            inspect.signature(module.forward).bind(*range(arguments))
+        except TypeError as error:
+            raise self.fail(f"its forward must take {names}{' and return the loss, since loss is None' if arguments == 2 else ''}, "
+                            f"but is forward{inspect.signature(module.forward)}; wrap it in a module whose forward does") from error
+
+    def _check_state(self, state: dict[str, Tensor]) -> None:
+        storages: dict[int, str] = {}
+        for name, tensor in state.items():
+            kind = "buffer" if self.roles[name] == "buffer" else "parameter"
+            if tensor.device.type != "cpu":
+                raise self.fail(f"{kind} '{name}' is on {tensor.device}, but packages for GPUs are not supported; use module.cpu()")
+            if tensor.layout != torch.strided or tensor.dtype not in _DTYPES:
+                raise self.fail(f"{kind} '{name}' is {tensor.dtype}, {tensor.layout}, which packages cannot hold; use dense, "
+                                "real tensors, for example torch.view_as_real of a complex one")
+            if self.roles[name] == "trained" and tensor.dtype != torch.float32:
+                raise self.fail(f"parameter '{name}' is {tensor.dtype}, but must be float32 to be trained; use module.float()")
+            storage = tensor.untyped_storage().data_ptr()
+            if storage and storages.setdefault(storage, name) != name:
+                raise self.fail(f"{kind} '{name}' shares the memory of '{storages[storage]}' without being the same tensor; assign the "
+                                "same tensor to both, or a clone")
+        if "trained" not in self.roles.values():
+            raise self.fail(f"none of its {len(list(self.module.parameters()))} parameters requires a gradient: there is nothing to "
+                            "train")
+
+    def values(self, call: Callable[..., Any], inputs: Tensor, targets: Tensor,
+               training: bool) -> tuple[Tensor, Optional[Tensor]]:
+        """The loss, float32 [], and the outputs of the module that `call` calls, if it returns any."""
+        outputs = call(*((inputs, targets) if self.loss is None else (inputs,)))
+        if not isinstance(outputs, Tensor) or outputs.dtype not in _DTYPES:
+            shown = outputs.dtype if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise self.fail(f"its forward must return one real tensor, but returns {shown}; wrap it in a module whose forward "
+                            "returns the tensor")
+        if self.loss is None:
+            loss, outputs = outputs, None
+        elif callable(self.loss):
+            loss = self.loss(outputs, targets)
+        else:
+            loss = self._loss_of(outputs, targets, self.label_smoothing if training else 0.0)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            shown = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise self.fail(f"its loss must be one real number, the mean over the batch, but is {shown}")
+        return loss.float().reshape(()), outputs
+
+    def _loss_of(self, outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+        """As narrowcast-train computes it for TorchScript modules."""
+        def long(sizes: Sequence[int]) -> list[int]:
+            return [size for size in sizes if size != 1]
+
+        if not outputs.is_floating_point() or outputs.dim() < 1:
+            raise self.fail(f"its forward must return predictions, but returns {outputs.dtype} {list(outputs.shape)}")
+        rows = outputs.shape[:-1] if self.loss == "cross_entropy" else outputs.shape
+        if outputs.size(0) != targets.size(0) or long(rows[1:]) != long(targets.shape[1:]):
+            wanted = "one row of logits per target, classes last" if self.loss == "cross_entropy" else "one number per target"
+            raise self.fail(f"its forward must return {wanted}, but returns {list(outputs.shape)} for targets of shape "
+                            f"{list(targets.shape)}")
+        if self.loss == "cross_entropy":
+            if targets.dtype != torch.int64:
+                raise self.fail(f"cross_entropy needs int64 classes as targets, but the example has {targets.dtype}")
+            return cross_entropy(outputs.flatten(0, -2).float(), targets.flatten(), label_smoothing=label_smoothing)
+        targets = targets.float().reshape(outputs.shape)
+        return (mse_loss if self.loss == "mse" else binary_cross_entropy_with_logits)(outputs.float(), targets)
+
+    def train(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Loss, gradients of `trained`, new values of `changed`."""
+        state = self._state_of(tensors)
+        self.module.train()
+        leaves = {name: state[name].detach().requires_grad_(True) for name in self.trained}
+        self.gradient_order = []
+        for name, leaf in leaves.items():
+            leaf.register_hook(lambda gradient, name=name: self.gradient_ready(name, gradient))
+        with torch.enable_grad():
+            state.update(leaves)
+            loss, _ = self.values(self._functional(state), *tensors[-2:], training=True)
+            if not loss.requires_grad:
+                raise self.fail("its loss depends on no parameter that requires a gradient")
+            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        self.unused = {name for name, gradient in zip(leaves, gradients) if gradient is None}
+        for name, gradient in zip(leaves, gradients):
+            if gradient is not None and gradient.layout != torch.strided:
+                raise self.fail(f"parameter '{name}' gets sparse gradients, which packages cannot return; create its embedding with "
+                                "sparse=False")
+        for name in self.buffers:
+            if state[name].shape != self.state[name].shape:
+                raise self.fail(f"buffer '{name}' has the shape {list(self.state[name].shape)}, but after a step "
+                                f"{list(state[name].shape)}; buffers must keep their shape")
+        complete = [torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves.values(), gradients)]
+        return (loss.detach(), *(each.detach() for each in complete), *(state[name].detach() for name in self.changed))
+
+    def gradient_ready(self, name: str, gradient: Tensor) -> None:
+        """Called in the backward pass as soon as a parameter's gradient is complete, also while it is traced: an operator
+        that sends gradients early can be called here."""
+        del gradient
+        self.gradient_order.append(name)
+
+    def evaluate(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Loss, and outputs if the module returns any."""
+        self.module.eval()
+        with torch.no_grad():
+            loss, outputs = self.values(self._functional(self._state_of(tensors)), *tensors[-2:], training=False)
+        return (loss,) if outputs is None else (loss, outputs)
+
+    def _functional(self, state: dict[str, Tensor]) -> Callable[..., Any]:
+        """The module with this state. A call replaces the buffers that the module assigns in `state`."""
+        return lambda *arguments: torch.func.functional_call(self.module, state, arguments)
+
+    def eager(self, name: str, batch: tuple[Tensor, Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """The results of `train` or `evaluate`, computed as a training in eager PyTorch does."""
+        module = copy.deepcopy(self.module).train(name == "train")
+        module._apply(lambda tensor: _converted(tensor, torch.float32, dtype))
+        inputs, targets = (_converted(tensor, torch.float32, dtype) for tensor in batch)
+        default = torch.get_default_dtype()
+        torch.manual_seed(0)
+        try:
+            torch.set_default_dtype(dtype)
+            with _InFloat64() if dtype == torch.float64 else contextlib.nullcontext():
+                loss, outputs = self.values(module, inputs, targets, name == "train")
+                if name == "evaluate":
+                    return [each.detach() for each in (loss, outputs) if each is not None]
+                loss.backward()
+        except Exception as error:
+            raise self.fail(f"its step fails in {dtype}, in which the export is checked: {_first_line(error)}") from error
+        finally:
+            torch.set_default_dtype(default)
+        parameters, buffers = (dict(each) for each in (module.named_parameters(), module.named_buffers()))
+        gradients = [parameters[each].grad for each in self.trained]
+        return [loss.detach(), *(torch.zeros_like(parameters[each]) if gradient is None else gradient
+                                 for each, gradient in zip(self.trained, gradients)), *(buffers[each] for each in self.changed)]
+
+    def _state_of(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Buffers are copies: the module changes them in place."""
+        return {name: tensor.clone() if self.roles[name] == "buffer" else tensor for name, tensor in zip(self.state, tensors)}
+
+    def batch(self, size: int) -> tuple[Tensor, Tensor]:
+        """Samples of the example in another order."""
+        samples = torch.arange(size - 1, -1, -1) % self.inputs.size(0)
+        return self.inputs[samples], self.targets[samples]
+
+    def check_eager(self) -> None:
+        """Errors of the module itself, before anything is traced."""
+        for run in (self.train, self.evaluate):
+            try:
+                run(*self.state.values(), self.inputs, self.targets)
+            except ExportError:
+                raise
+            except Exception as error:
+                raise self.fail(f"its forward or backward pass fails on the example, before the export: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
+    """The graph of aten operators, in which only the batch size is symbolic."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._dynamo.source import ConstantSource
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    shapes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+
+    tensors = [mode.from_tensor(tensor, static_shapes=True) for tensor in step.state.values()]
+    for name_, tensor in (("inputs", step.inputs), ("targets", step.targets)):
+        # Symbols of equal sizes are one symbol.
+        sizes = [DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1)
+        tensors.append(mode.from_tensor(tensor, source=ConstantSource(name_),
+                                        symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)))
+    run = getattr(step, name)
+    try:
+        # Without oneDNN recurrent layers are traced as the operators that they consist of.
+        with mode, enable_python_dispatcher(), torch.backends.mkldnn.flags(enabled=False):
+            graph = make_fx(lambda *tensors: run(*tensors))(*tensors)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise step.fail(_untraceable(error)) from error
+    symbol = tensors[-1].size(0).node.expr
+    for guard in shapes.guards:
+        for size in (2, 3, 4, 5, 7, 8, 15, 16, 17, 32, 33, 64, 100, 127, 128, 256, 1000, 1024, 4096, step.max_batch):
+            if size <= step.max_batch and guard.expr.subs(symbol, size) == False:  # noqa: E712: a value of sympy.
+                raise step.fail(f"its code depends on the batch size: {guard.expr} holds for the example, but not for a batch of {size}; "
+                                "use code that is the same for all batch sizes")
+    if name == "train":
+        _drop_unchanged_buffers(step, graph)
+    return graph
+
+
+def _untraceable(error: Exception) -> str:
+    kind = type(error).__name__
+    if any(part in kind for part in ("DataDependent", "DynamicOutputShape")):
+        return (f"its code depends on the values of tensors ({_first_line(error)}); use torch.where or masks instead of if, while, "
+                f"item(), nonzero() and indexing by masks, {_TORCHSCRIPT}")
+    return f"its step cannot be traced: {kind}: {_first_line(error)}; use operators of PyTorch on dense tensors, {_TORCHSCRIPT}"
+
+
+def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
+    """Removes the outputs of buffers that no operator changes, such as masks."""
+    def is_changed(node: torch.fx.Node) -> bool:
+        for user in node.users:
+            schema = getattr(user.target, "_schema", None)
+            if user.op == "output":
+                continue
+            # The schemas of batch norms lack the change of their running averages.
+            if schema is None or schema.is_mutable or "batch_norm" in schema.name:
+                return True
+            if any(each.alias_info is not None for each in schema.returns) and is_changed(user):
+                return True
+        return False
+
+    (output,) = graph.graph.find_nodes(op="output")
+    values = list(output.args[0])
+    first = len(values) - len(step.buffers)
+    kept = []
+    for name, value in zip(step.buffers, values[first:]):
+        source = value
+        while source.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            source = source.args[0]
+        is_copy = source.target == torch.ops.aten.clone.default and source.args[0].op == "placeholder"
+        if not is_copy or is_changed(source):
+            kept.append((name, value))
+    step.changed = [name for name, _ in kept]
+    output.args = (tuple(values[:first] + [value for _, value in kept]),)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], level: Optional[str],
+              vocabulary: Optional[Sequence[str]]) -> dict[str, Any]:
+    def described(tensor: Tensor, batch: bool = False) -> dict[str, Any]:
+        # A size that is not a number is the batch size, or computed from it.
+        sizes = [size if isinstance(size, int) else "batch" if size.node.expr.is_Symbol else None for size in tensor.shape]
+        return {"shape": ["batch", *sizes[1:]] if batch else sizes, "dtype": _DTYPES[tensor.dtype]}
+
+    state = []
+    for name, tensor in step.state.items():
+        entry = {"name": name, "role": step.roles[name], **described(tensor)}
+        if step.roles[name] == "trained":
+            entry["unused"] = name in step.unused
+        elif step.roles[name] == "buffer":
+            entry["persistent"] = step.persistent[name]
+        state.append(entry)
+    outputs: dict[str, list[dict[str, Any]]] = {name: [{"role": "loss"}] for name in graphs}
+    outputs["train"] += [{"role": "gradient", "name": name} for name in step.trained]
+    outputs["train"] += [{"role": "buffer", "name": name} for name in step.changed]
+    (output,) = graphs["evaluate"].graph.find_nodes(op="output")
+    outputs["evaluate"] += [{"role": "outputs", **described(node.meta["val"])} for node in output.args[0][1:]]
+    loss = "module" if step.loss is None else step.loss if isinstance(step.loss, str) else "custom"
+    return {"format": FORMAT, "module": step.name, "torch": torch.__version__, "device": "cpu", "machine": platform.machine(),
+            "instruction_set": level or str(_native_instruction_set()), "loss": loss, "label_smoothing": float(step.label_smoothing),
+            "vocabulary": None if vocabulary is None else list(vocabulary),
+            "inputs": described(step.inputs, batch=True), "targets": described(step.targets, batch=True),
+            "state": state, "tied": step.tied, "gradient_order": step.gradient_order,
+            "graphs": {name: {"batch": {"min": 2, "max": step.max_batch}, "random": _draws(graph), "outputs": outputs[name]}
+                       for name, graph in graphs.items()}}
+
+
+def _draws(graph: torch.fx.GraphModule) -> bool:
+    return any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in graph.graph.nodes)
+
+
+def _instruction_set(given: Optional[str]) -> Optional[str]:
+    """One of _LEVELS, or None on processors of other kinds."""
+    if given is not None and given not in _LEVELS:
+        raise ExportError(f"instruction_set: must be {' or '.join(_LEVELS)}, but is '{given}'")
+    if platform.machine() not in ("x86_64", "AMD64"):
+        if given is not None:
+            raise ExportError(f"instruction_set: {given} is impossible on {platform.machine()}")
+        return None
+    available = [name for name, has in (("AVX512", torch.cpu._is_avx512_supported()), ("AVX2", torch.cpu._is_avx2_supported())) if has]
+    if not available or given not in (None, *available):
+        raise ExportError(f"instruction_set: this processor has {' and '.join(available) or 'neither AVX2 nor AVX512'}; export on one that "
+                          f"has {given or 'AVX2'}")
+    return given or available[0]
+
+
+def _native_instruction_set() -> Any:
+    from torch._inductor import cpu_vec_isa
+
+    return cpu_vec_isa.pick_vec_isa()
+
+
+def _check_toolchain() -> None:
+    from torch._inductor import cpp_builder, exc
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler as error:
+        raise ExportError(f"no C++ compiler: {os.environ.get('CXX', 'g++')} does not run; install g++ 11 or newer, or set CXX") from error
+    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    if not os.path.exists(header):
+        raise ExportError(f"no headers of Python: {header} is missing; install them, for example python3-dev")
+
+
+@contextlib.contextmanager
+def _compiling_for(level: Optional[str]) -> Iterator[None]:
+    """AOTInductor uses everything that this processor has (-march=native). Here the package must run on every processor with
+    the instruction set that its manifest names."""
+    if level is None:
+        yield
+        return
+    from torch._inductor import cpp_builder, cpu_vec_isa
+
+    class Isa(cpu_vec_isa.VecAVX512 if level == "AVX512" else cpu_vec_isa.VecAVX2):  # type: ignore[misc]
+        __hash__ = cpu_vec_isa.VecISA.__hash__
+
+        def __bool__(self) -> bool:
+            return True
+
+        def build_arch_flags(self) -> str:
+            return self._arch_flags
+
+    flags_of = cpp_builder._get_optimization_cflags
+
+    def flags(*arguments: Any, **options: Any) -> Any:
+        compiler, linker = flags_of(*arguments, **options)
+        return [f"march={_LEVELS[level]}" if flag == "march=native" else flag for flag in compiler], linker
+
+    with mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: [Isa()]), \
+            mock.patch.object(cpp_builder, "_get_optimization_cflags", flags):
+        yield
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    """Sums into rows, as in gradients of embeddings, are compiled as calls of PyTorch, instead of loops in which threads race."""
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.Path, level: Optional[str]) -> None:
+    _log.info("%s: compiles %s, %d operators", step.name, name, len(graph.graph.nodes))
+    batch = torch.export.Dim("batch", min=2, max=step.max_batch)
+    options = {
+        # Symbols of LibTorch come from the program, which need not have libtorch.so.
+        "aot_inductor.link_libtorch": False,
+        # Dropout draws the numbers that it draws in eager PyTorch.
+        "fallback_random": True,
+        # Gradients stay where the backward pass computes them, instead of at the end.
+        "reorder_for_locality": False,
+        "reorder_for_peak_memory": False,
+        # The number of threads is that of the training, instead of the export's.
+        "cpp.dynamic_threads": True,
+    }
+    try:
+        program = torch.export.export(graph, (*step.state.values(), step.inputs, step.targets),
+                                      dynamic_shapes=tuple([None] * len(step.state) + [{0: batch}] * 2))
+        with _compiling_for(level), _deterministic():
+            torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
+    except Exception as error:
+        raise step.fail(f"its graph {name} cannot be compiled: {type(error).__name__}: {_first_line(error)}; use other operators, "
+                        f"{_TORCHSCRIPT}") from error
+
+
+Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+def _runner(path: pathlib.Path, name: str) -> Run:
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), name, False, 1, -1)
+    return lambda tensors: loader.boxed_run(list(tensors))
+
+
+class _InFloat64(TorchDispatchMode):
+    """Computes in float64 where the code asks for float32. Random numbers are those of float32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            narrow_args, narrow_kwargs = pytree.tree_map(lambda each: _converted(each, torch.float64, torch.float32), (args, kwargs))
+            torch.set_default_dtype(torch.float32)
+            try:
+                result = func(*narrow_args, **narrow_kwargs)
+            finally:
+                torch.set_default_dtype(torch.float64)
+            if func._schema.is_mutable:
+                return args[0].copy_(result)
+            return pytree.tree_map(lambda each: _converted(each, torch.float32, torch.float64), result)
+        if not func._schema.is_mutable:
+            args, kwargs = pytree.tree_map(lambda each: _converted(each, torch.float32, torch.float64), (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _converted(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(target) if value.dtype == source else value
+    return target if value is source else value
+
+
+def _check(step: _Step, runs: dict[str, Run], manifest: dict[str, Any], tolerance: float) -> dict[str, Any]:
+    """Compares compiled graphs with eager PyTorch on batches of three sizes. Returns the largest differences. Sets the least
+    batch size in the manifest: 1 if the module takes it and all agrees."""
+    largest = {"tolerance": tolerance, "gradients_float64": 0.0, "gradients_float32": 0.0}
+    samples = step.inputs.size(0)
+    for name, run in runs.items():
+        for size in (samples, samples - 1 if samples > 2 else samples + 1, 1):
+            try:
+                measured = _compare(step, name, run, step.batch(size), tolerance)
+            except ExportError:
+                if size == 1:  # For example because a batch norm needs 2 samples.
+                    break
+                raise
+            if size == 1:
+                manifest["graphs"][name]["batch"]["min"] = 1
+            for key, value in measured.items():
+                largest[key] = max(largest[key], value)
+    return largest
+
+
+def _compare(step: _Step, name: str, run: Run, batch: tuple[Tensor, Tensor], tolerance: float) -> dict[str, float]:
+    """Returns the differences of gradients, relative to their norm. The limit of each single tensor is the largest of
+    - the tolerance times its norm,
+    - ten times the difference of eager PyTorch in float32 from float64: a gradient that is 0 but for rounding has no digits,
+    - for a gradient, float32's rounding error of all gradients."""
+    exact, narrow = (step.eager(name, batch, dtype) for dtype in (torch.float64, torch.float32))
+    tensors = [tensor.clone() for tensor in (*step.state.values(), *batch)]
+    torch.manual_seed(0)
+    actual = list(run([*tensors]))
+    where = f"the compiled graph {name} differs from eager PyTorch on a batch of {batch[0].size(0)}"
+    for tensor, before in zip(tensors, (*step.state.values(), *batch)):
+        if not tensor.equal(before):
+            raise step.fail(f"{where}: it changes its inputs; no package is written")
+    labels = ["loss", "outputs"][:len(actual)] if name == "evaluate" else [
+        "loss", *(f"gradient of '{each}'" for each in step.trained), *(f"buffer '{each}'" for each in step.changed)]
+    if len(actual) != len(labels) or [each.shape for each in actual] != [each.shape for each in narrow]:
+        raise step.fail(f"{where} in the shapes of its results; no package is written")
+    measured = {}
+    gradients = slice(1, 1 + len(step.trained) if name == "train" else 1)
+    if name == "train":
+        for label, reference in (("float64", exact), ("float32", narrow)):
+            error = _norm(_differences(actual[gradients], reference[gradients])) / (_norm(reference[gradients]) or 1.0)
+            measured[f"gradients_{label}"] = error
+            if not error <= tolerance:
+                own = _norm(_differences(narrow[gradients], exact[gradients])) / (_norm(exact[gradients]) or 1.0)
+                raise step.fail(f"{where}: its gradients differ by {error:.1e} of their norm from {label}, and the tolerance is "
+                                f"{tolerance:.0e} (eager float32 differs from float64 by {own:.1e}); no package is written. If the module "
+                                "is deep and has batch norms, give tolerance=1e-4")
+    rounding = torch.finfo(torch.float32).eps * _norm(exact[gradients])
+    for label, ours, wide, single in zip(labels, actual, exact, narrow):
+        if not wide.is_floating_point():
+            if not ours.equal(single):
+                raise step.fail(f"{where}: {label} is not equal; no package is written")
+            continue
+        error = _norm(_differences([ours], [wide]))
+        limit = max(tolerance * _norm([wide]), 10 * _norm(_differences([single], [wide])),
+                    rounding if label.startswith("gradient") else 0.0)
+        if not error <= limit:
+            raise step.fail(f"{where}: {label} differs by {error:.1e} from float64, and its norm is {_norm([wide]):.1e}; no package is "
+                            "written")
+    return measured
+
+
+def _norm(tensors: Sequence[Tensor]) -> float:
+    return float(sum(tensor.double().square().sum() for tensor in tensors)) ** 0.5
+
+
+def _differences(tensors: Sequence[Tensor], references: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.double() - reference.double() for tensor, reference in zip(tensors, references)]
+
+
+def _safetensors(tensors: dict[str, Tensor]) -> bytes:
+    """A file in the safetensors format. Wide dtypes come first, so that all data are aligned."""
+    header, data = {}, []
+    offset = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
+        data.append(ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b"")
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        offset += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *data])
+
+
+def _write(path: pathlib.Path, parts: dict[str, pathlib.Path], manifest: dict[str, Any], weights: bytes) -> None:
+    """One archive of both compiled graphs."""
+    from torch.export.pt2_archive._package import PT2ArchiveWriter
+
+    compiled = "data/aotinductor/model/"
+    with PT2ArchiveWriter(str(path)) as package:
+        for name, part in parts.items():
+            with zipfile.ZipFile(part) as archive:
+                for record in archive.namelist():
+                    record_name = record.partition("/")[2]
+                    if not record_name.startswith(compiled):
+                        continue
+                    content = archive.read(record)
+                    if record_name.endswith("_metadata.json"):
+                        content = json.dumps({**json.loads(content), "narrowcast": json.dumps(manifest)}).encode()
+                    package.write_bytes(f"data/aotinductor/{name}/{record_name.removeprefix(compiled)}", content)
+        package.write_bytes(_WEIGHTS, weights)

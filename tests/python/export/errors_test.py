@@ -1,0 +1,215 @@
+"""narrowcast_export.export: what it refuses, with one error that says what to use instead."""
+import pathlib
+import tempfile
+import unittest
+from unittest import mock
+
+import torch
+from torch import nn
+
+import narrowcast_export
+from narrowcast_export import ExportError, export
+
+EXAMPLE = (torch.linspace(0, 1, 40).view(8, 5), torch.arange(8) % 3)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3))
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+def net(forward, **parts):
+    """A module with another forward."""
+    module = Net()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    kind = type("Net", (Net,), {"forward": forward})
+    module.__class__ = kind
+    return module
+
+
+class Folder(unittest.TestCase):
+    """A path for a package, which a test must not leave."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "net.pt2"
+        self.addCleanup(lambda: self.assertEqual(list(self.path.parent.iterdir()), []))  # Runs first.
+
+
+class Refused(Folder):
+    def assert_refused(self, text, module, example=EXAMPLE, loss="cross_entropy", **options):
+        with self.assertRaisesRegex(ExportError, text) as caught:
+            export(module, example, loss, **{"path": self.path, **options})
+        self.assertNotIn("\n", str(caught.exception))
+
+    def test_arguments(self):
+        self.assert_refused(r"^path: must end in \.pt2, but is net\.pt$", Net(), path="net.pt")
+        self.assert_refused(r"^path: the folder /nowhere does not exist$", Net(), path="/nowhere/net.pt2")
+        self.assert_refused(r"^loss: must be cross_entropy, mse, bce_with_logits, a function or None, but is 'nll'$", Net(), loss="nll")
+        self.assert_refused(r"^label_smoothing: needs loss=\"cross_entropy\"$", Net(), loss="mse", label_smoothing=0.1)
+        self.assert_refused(r"^label_smoothing: must be in 0\.\.1, but is 2$", Net(), label_smoothing=2)
+        self.assert_refused(r"^instruction_set: must be AVX512 or AVX2, but is 'SSE'$", Net(), instruction_set="SSE")
+        self.assert_refused(r"^max_batch: must be above the example's batch of 8, but is 8$", Net(), max_batch=8)
+        self.assert_refused(r"^loss: has parameters, which would not be trained; call it in the module's forward",
+                            Net(), loss=nn.Bilinear(3, 3, 1))
+
+    def test_examples(self):
+        inputs, targets = EXAMPLE
+        self.assert_refused("^example: must be a pair of tensors.*; if the module takes more inputs, concatenate them", Net(),
+                            example=(inputs, inputs, targets))
+        self.assert_refused("^example: the inputs are torch.float64, but must be one of torch.float32, torch.uint8", Net(),
+                            example=(inputs.double(), targets))
+        self.assert_refused("^example: the targets are torch.int32, but", Net(), example=(inputs, targets.int()))
+        self.assert_refused(r"^example: the inputs have the shape \[1, 5\], but must have 2 samples", Net(),
+                            example=(inputs[:1], targets[:1]))
+        self.assert_refused("^example: has inputs of 8 samples, but targets of 7$", Net(), example=(inputs, targets[:7]))
+        self.assert_refused("^Net: cross_entropy needs int64 classes as targets", Net(), example=(inputs, targets.float()))
+        self.assert_refused(r"^Net: its forward must return one number per target, but returns \[8, 3\] for targets of shape \[8\]$",
+                            Net(), loss="mse")
+        self.assert_refused(r"^Net: its forward or backward pass fails on the example, before the export: .*8x4 and 5x7", Net(),
+                            example=(inputs[:, :4], targets))
+
+    def test_modules(self):
+        self.assert_refused("^RecursiveScriptModule: is a TorchScript module; export the module of Python", torch.jit.script(Net()))
+        self.assert_refused(r"^Net: its forward must take \(inputs\), but is forward\(a, b\); wrap it",
+                            net(lambda self, a, b: a))
+        self.assert_refused(r"must take \(inputs, targets\) and return the loss, since loss is None, but is forward\(inputs\); wrap",
+                            Net(), loss=None)
+        self.assert_refused("^Net: its forward must return one real tensor, but returns dict; wrap it in a module",
+                            net(lambda self, inputs: {"logits": self.layers(inputs)}))
+        self.assert_refused(r"^Net: its loss must be one real number, the mean over the batch, but is torch.float32 \[8\]$",
+                            net(lambda self, inputs, targets: self.layers(inputs)[:, 0]), loss=None)
+        self.assert_refused("^Net: its loss depends on no parameter that requires a gradient$",
+                            net(lambda self, inputs: inputs[:, :3]))
+        self.assert_refused("^Net: none of its 6 parameters requires a gradient: there is nothing to train$",
+                            Net().requires_grad_(False))
+
+    def test_parameters(self):
+        self.assert_refused(r"^Net: parameter 'layers.0.weight' is torch.float64, but must be float32.*; use module.float\(\)$",
+                            Net().double())
+        self.assert_refused("^Net: buffer 'wave' is torch.complex64, .*; use dense, real tensors, for example torch.view_as_real",
+                            net(Net.forward, wave=nn.Buffer(torch.ones(3, dtype=torch.complex64))))
+        module = Net()
+        module.first_row = nn.Buffer(module.layers[0].weight.detach()[0])
+        self.assert_refused("^Net: buffer 'first_row' shares the memory of 'layers.0.weight' without being the same tensor; assign",
+                            module)
+        self.assert_refused("^Net: parameter 'table.weight' gets sparse gradients, .*; create its embedding with sparse=False$",
+                            net(lambda self, inputs: self.table(inputs), table=nn.Embedding(9, 3, sparse=True)),
+                            example=(torch.arange(8), EXAMPLE[1]))
+
+    def test_code(self):
+        def branches(self, inputs):
+            return self.layers(inputs if inputs.sum() > 0 else -inputs)
+
+        def selects(self, inputs):
+            return self.layers(inputs)[inputs[:, 0] >= 0]
+
+        def counts(self, inputs):
+            return self.layers(inputs * (2 if inputs.shape[0] > 6 else 1))
+
+        for forward in (branches, selects):
+            self.assert_refused(r"^Net: its code depends on the values of tensors .*; use torch.where or masks instead of if, while, "
+                                r"item\(\), .*, or train the module with TorchScript: torch.jit.script\(module\).save\(\"net.pt\"\)$",
+                                net(forward))
+        self.assert_refused(r"^Net: its code depends on the batch size: .* holds for the example, but not for a batch of 2; use code",
+                            net(counts))
+
+    def test_toolchain(self):
+        with mock.patch.dict("os.environ", CXX="/no/g++"), mock.patch("torch._inductor.config.cpp.cxx", ("/no/g++",)):
+            self.assert_refused(r"^no C\+\+ compiler: /no/g\+\+ does not run; install g\+\+ 11 or newer, or set CXX$", Net())
+        with mock.patch("sysconfig.get_path", return_value="/no/include"):
+            self.assert_refused("^no headers of Python: /no/include/Python.h is missing; install them", Net())
+
+
+class WrongResults(Folder):
+    """The check, on traced graphs instead of compiled ones."""
+
+    def export_with(self, change, **options):
+        """Exports a module whose graphs return what change(name, outputs) makes of their outputs. Returns the manifest that
+        would be written."""
+        graphs = {}
+
+        def keep(step, name, graph, path, level):
+            del step, level
+            graphs[path.stem] = lambda tensors: change(name, list(graph(*tensors)))
+
+        torch.manual_seed(0)
+        with mock.patch.object(narrowcast_export, "_compile", keep), \
+                mock.patch.object(narrowcast_export, "_runner", lambda path, name: graphs[path.stem]), \
+                mock.patch.object(narrowcast_export, "_write", lambda path, *rest: path.touch()):
+            return export(Net(), EXAMPLE, "cross_entropy", self.path, **options)
+
+    def changed(self, graph, index, change):
+        def apply(name, outputs):
+            if name == graph:
+                outputs[index] = change(outputs[index])
+            return outputs
+
+        return apply
+
+    def test_right_graphs_are_accepted(self):
+        manifest = self.export_with(lambda name, outputs: outputs)
+        self.path.unlink()
+        self.assertEqual(manifest["checked"]["tolerance"], 1e-5)
+        self.assertEqual(manifest["checked"]["gradients_float32"], 0)  # They are the same operators.
+        self.assertLess(manifest["checked"]["gradients_float64"], 1e-6)
+
+    def test_wrong_gradients(self):
+        wrong = self.changed("train", 1, lambda gradient: gradient * 1.001)
+        with self.assertRaisesRegex(ExportError, r"^Net: the compiled graph train differs from eager PyTorch on a batch of 8: its gradients "
+                                    r"differ by [1-9]\.\de-04 of their norm from float64, and the tolerance is 1e-05 \(eager float32 differs "
+                                    r"from float64 by \d\.\de-0[78]\); no package is written\."):
+            self.export_with(wrong)
+        self.export_with(wrong, tolerance=2e-3)
+        self.path.unlink()
+
+    def test_a_wrong_gradient_that_is_small_beside_the_others(self):
+        # A batch norm subtracts the bias (output 2): its gradient is 0 but for rounding.
+        self.export_with(self.changed("train", 2, lambda gradient: gradient * 2))
+        self.path.unlink()
+        with self.assertRaisesRegex(ExportError, r"gradient of 'layers.0.bias' differs by 1\.\de-05 from float64"):
+            self.export_with(self.changed("train", 2, lambda gradient: gradient + 1e-5 / 7**0.5), tolerance=1e-4)
+
+    def test_other_wrong_results(self):
+        for graph, index, change, text in (
+                ("train", 0, lambda loss: loss * 1.001, "train .*: loss differs by"),
+                ("train", 7, lambda mean: mean + 1e-3, "train .*: buffer 'layers.1.running_mean' differs by"),
+                ("train", 9, lambda count: count + 1, "train .*: buffer 'layers.1.num_batches_tracked' is not equal"),
+                ("train", 4, lambda gradient: gradient[:6], "train .* in the shapes of its results"),
+                ("train", 1, lambda gradient: gradient * float("nan"), "its gradients differ by nan of their norm"),
+                ("evaluate", 1, lambda logits: logits * 1.001, "evaluate .*: outputs differs by")):
+            with self.subTest(text=text), self.assertRaisesRegex(ExportError, text):
+                self.export_with(self.changed(graph, index, change))
+
+    def test_a_graph_that_is_wrong_for_other_batch_sizes(self):
+        def apply(name, outputs):
+            if name == "evaluate" and outputs[1].size(0) != 8:
+                outputs[1] = outputs[1] * 1.001
+            return outputs
+
+        with self.assertRaisesRegex(ExportError, "evaluate .* on a batch of 7: outputs differs by"):
+            self.export_with(apply)
+
+    def test_a_wrong_trace(self):
+        trace = narrowcast_export._trace
+
+        def wrong(step, name):
+            graph = trace(step, name)
+            for node in graph.graph.nodes:
+                if node.target == torch.ops.aten.tanh_backward.default:
+                    node.target = torch.ops.aten.sigmoid_backward.default
+            graph.recompile()
+            return graph
+
+        with mock.patch.object(narrowcast_export, "_trace", wrong), self.assertRaisesRegex(ExportError, "its gradients differ by"):
+            self.export_with(lambda name, outputs: outputs)
+
+
+if __name__ == "__main__":
+    unittest.main()
