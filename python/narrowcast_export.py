@@ -116,17 +116,17 @@ class _Step:
         self.loss, self.label_smoothing, self.max_batch = loss, label_smoothing, max_batch
         self.inputs, self.targets = self._checked_example(example)
         self._check_arguments(module)
-        self.module = copy.deepcopy(module)
-        parameters = dict(self.module.named_parameters())
-        state = {**parameters, **dict(self.module.named_buffers())}
+        parameters = dict(module.named_parameters())
+        state = {**parameters, **dict(module.named_buffers())}
         self.roles = {name: "buffer" if name not in parameters else "trained" if parameters[name].requires_grad else "frozen"
                       for name in state}
-        persistent = self.module.state_dict(keep_vars=True).keys()
+        persistent = module.state_dict(keep_vars=True).keys()
         self.persistent = {name: name in persistent for name in state if self.roles[name] == "buffer"}
         first = {id(tensor): name for name, tensor in reversed(state.items())}
-        everything = [*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers(remove_duplicate=False)]
+        everything = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
         self.tied = {name: first[id(tensor)] for name, tensor in everything if first[id(tensor)] != name}
         self._check_state(state)
+        self.module = copy.deepcopy(module)
         self.state = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         self.trained = [name for name, role in self.roles.items() if role == "trained"]
         self.buffers = [name for name, role in self.roles.items() if role == "buffer"]
@@ -193,8 +193,8 @@ class _Step:
                 raise self.fail(f"{kind} '{name}' shares the memory of '{storages[storage]}' without being the same tensor; assign the "
                                 "same tensor to both, or a clone")
         if "trained" not in self.roles.values():
-            raise self.fail(f"none of its {len(list(self.module.parameters()))} parameters requires a gradient: there is nothing to "
-                            "train")
+            count = sum(role != "buffer" for role in self.roles.values())
+            raise self.fail(f"none of its {count} parameters requires a gradient: there is nothing to train")
 
     def values(self, call: Callable[..., Any], inputs: Tensor, targets: Tensor,
                training: bool) -> tuple[Tensor, Optional[Tensor]]:

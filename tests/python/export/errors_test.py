@@ -10,7 +10,7 @@ from torch import nn
 import narrowcast_export
 from narrowcast_export import ExportError, export
 
-EXAMPLE = (torch.linspace(0, 1, 40).view(8, 5), torch.arange(8) % 3)
+EXAMPLE = (torch.randn(8, 5, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)
 
 
 class Net(nn.Module):
@@ -108,7 +108,7 @@ class Refused(Folder):
             return self.layers(inputs if inputs.sum() > 0 else -inputs)
 
         def selects(self, inputs):
-            return self.layers(inputs)[inputs[:, 0] >= 0]
+            return self.layers(inputs) + inputs[inputs[:, 0] >= 0].mean()
 
         def counts(self, inputs):
             return self.layers(inputs * (2 if inputs.shape[0] > 6 else 1))
@@ -158,13 +158,13 @@ class WrongResults(Folder):
         self.path.unlink()
         self.assertEqual(manifest["checked"]["tolerance"], 1e-5)
         self.assertEqual(manifest["checked"]["gradients_float32"], 0)  # They are the same operators.
-        self.assertLess(manifest["checked"]["gradients_float64"], 1e-6)
+        self.assertLess(manifest["checked"]["gradients_float64"], 3e-6)
 
     def test_wrong_gradients(self):
         wrong = self.changed("train", 1, lambda gradient: gradient * 1.001)
         with self.assertRaisesRegex(ExportError, r"^Net: the compiled graph train differs from eager PyTorch on a batch of 8: its gradients "
                                     r"differ by [1-9]\.\de-04 of their norm from float64, and the tolerance is 1e-05 \(eager float32 differs "
-                                    r"from float64 by \d\.\de-0[78]\); no package is written\."):
+                                    r"from float64 by \d\.\de-0[678]\); no package is written\."):
             self.export_with(wrong)
         self.export_with(wrong, tolerance=2e-3)
         self.path.unlink()

@@ -21,8 +21,8 @@ def smoothed(module, inputs, targets):
 
 def batch(size, seed=0):
     random = torch.Generator().manual_seed(seed)
-    inputs = torch.randint(0, 9, (size, 6), generator=random).to(torch.uint8)
-    return inputs, inputs.long().sum(1) % 4
+    inputs = torch.randint(0, 2, (size, 6), generator=random).to(torch.uint8)
+    return inputs, inputs[:, 0].long() + 2 * inputs[:, 1]
 
 
 class SmallPackage(PackageTestCase):
