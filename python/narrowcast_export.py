@@ -49,6 +49,7 @@ _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", tor
            torch.uint8: "U8", torch.bool: "BOOL"}
 _INPUT_DTYPES = (torch.float32, torch.uint8, torch.bool, torch.int64)
 _TARGET_DTYPES = (torch.float32, torch.int64)
+_OTHER_SIZES = (2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 127, 128, 255, 256, 1000, 1024)
 _LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3"}
 _TORCHSCRIPT = "or train the module with TorchScript: torch.jit.script(module).save(\"net.pt\")"
 _log = logging.getLogger(__name__)
@@ -326,6 +327,25 @@ def _first_line(error: BaseException) -> str:
 
 def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
     """The graph of aten operators, in which only the batch size is symbolic."""
+    graph, conditions = _trace_batch(step, name, step.inputs.size(0))
+    # Conditions on the batch size may come from the module, or from PyTorch, which selects kernels by it and records the same
+    # operators. The module's conditions change the graph of a batch for which they do not hold.
+    others: dict[int, Any] = {}
+    for condition, holds in conditions:
+        sizes = [size for size in _OTHER_SIZES if size <= step.max_batch and not holds(size)]
+        if sizes:
+            others.setdefault(sizes[0], condition)
+    for size, condition in others.items():
+        if _trace_batch(step, name, size)[0].code != graph.code:
+            raise step.fail(f"its code depends on the batch size: {condition} holds for the example, but not for a batch of {size}; "
+                            "use code that is the same for all batch sizes")
+    if name == "train":
+        _drop_unchanged_buffers(step, graph)
+    return graph
+
+
+def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModule, list[tuple[Any, Callable[[int], bool]]]]:
+    """The graph that a batch of this size gives, and the conditions on the batch size that it relies on."""
     from torch._dispatch.python import enable_python_dispatcher
     from torch._dynamo.source import ConstantSource
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -334,13 +354,13 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
 
     shapes = ShapeEnv()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-
     tensors = [mode.from_tensor(tensor, static_shapes=True) for tensor in step.state.values()]
-    for name_, tensor in (("inputs", step.inputs), ("targets", step.targets)):
+    for source, tensor in (("inputs", step.inputs), ("targets", step.targets)):
         # Symbols of equal sizes are one symbol.
         sizes = [DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1)
-        tensors.append(mode.from_tensor(tensor, source=ConstantSource(name_),
+        tensors.append(mode.from_tensor(tensor.new_empty([size, *tensor.shape[1:]]), source=ConstantSource(source),
                                         symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)))
+    symbol = tensors[-1].size(0).node.expr
     run = getattr(step, name)
     try:
         # Without oneDNN recurrent layers are traced as the operators that they consist of.
@@ -350,22 +370,16 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
         raise
     except Exception as error:
         raise step.fail(_untraceable(error)) from error
-    symbol = tensors[-1].size(0).node.expr
-    for guard in shapes.guards:
-        for size in (2, 3, 4, 5, 7, 8, 15, 16, 17, 32, 33, 64, 100, 127, 128, 256, 1000, 1024, 4096, step.max_batch):
-            if size <= step.max_batch and guard.expr.subs(symbol, size) == False:  # noqa: E712: a value of sympy.
-                raise step.fail(f"its code depends on the batch size: {guard.expr} holds for the example, but not for a batch of {size}; "
-                                "use code that is the same for all batch sizes")
-    if name == "train":
-        _drop_unchanged_buffers(step, graph)
-    return graph
+    conditions = [guard.expr for guard in shapes.guards]
+    # Comparisons with sympy's false: a condition may also stay symbolic.
+    return graph, [(each, lambda size, each=each: each.subs(symbol, size) != False) for each in conditions]  # noqa: E712
 
 
 def _untraceable(error: Exception) -> str:
     kind = type(error).__name__
     if any(part in kind for part in ("DataDependent", "DynamicOutputShape")):
-        return (f"its code depends on the values of tensors ({_first_line(error)}); use torch.where or masks instead of if, while, "
-                f"item(), nonzero() and indexing by masks, {_TORCHSCRIPT}")
+        return (f"its code depends on the values of tensors ({_first_line(error)}); use torch.where or masks instead of if, while "
+                f"and item(), {_TORCHSCRIPT}")
     return f"its step cannot be traced: {kind}: {_first_line(error)}; use operators of PyTorch on dense tensors, {_TORCHSCRIPT}"
 
 
