@@ -61,7 +61,7 @@ class ExportError(Exception):
 
 def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None, path: Union[str, os.PathLike] = "model.pt2",
            *, label_smoothing: float = 0.0, vocabulary: Optional[Sequence[str]] = None, max_batch: int = 65536,
-           tolerance: float = 1e-5, instruction_set: Optional[str] = None) -> dict[str, Any]:
+           tolerance: float = 1e-5, instruction_set: Optional[str] = None, one_thread: bool = False) -> dict[str, Any]:
     """Writes the package `path` and returns its manifest. Takes from seconds to minutes.
 
     module: on the CPU, with float32 parameters. It is not changed.
@@ -75,6 +75,8 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
     tolerance: the largest difference from eager PyTorch, relative to the norm of the gradients. Rounding errors of deep
         networks with batch norm may need 1e-4.
     instruction_set: "AVX2" or "AVX512", by default the wider one of this processor.
+    one_thread: compiles fused loops for one thread, which is a little faster there. By default they use the threads of the
+        training. Matrix products do in any case.
 
     Raises ExportError if the module cannot be exported, or if the compiled graphs differ from eager PyTorch."""
     path = pathlib.Path(path)
@@ -85,15 +87,17 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
     step = _Step(module, example, loss, label_smoothing, max_batch)
     level = _instruction_set(instruction_set)
     _check_toolchain()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
         step.check_eager()
         graphs = {name: _trace(step, name) for name in ("train", "evaluate")}
-        manifest = _manifest(step, graphs, level, vocabulary)
+        manifest = _manifest(step, graphs, {"instruction_set": level or _native_instruction_set(),
+                                            "threads": 1 if one_thread else None,
+                                            "vocabulary": None if vocabulary is None else list(vocabulary)})
         # On the file system of the package, since it is renamed.
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.resolve().parent) as folder:
             parts = {name: pathlib.Path(folder) / f"{name}.pt2" for name in graphs}
             for name, part in parts.items():
-                _compile(step, name, graphs[name], part, level)
+                _compile(step, name, graphs[name], part, level, one_thread)
             # Symbols that the compiled code takes from the program.
             ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"), ctypes.RTLD_GLOBAL)
             runs = {name: _runner(part, "model") for name, part in parts.items()}
@@ -127,12 +131,16 @@ class _Step:
         everything = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
         self.tied = {name: first[id(tensor)] for name, tensor in everything if first[id(tensor)] != name}
         self._check_state(state)
-        self.module = copy.deepcopy(module)
+        try:
+            self.module = copy.deepcopy(module)
+        except Exception as error:
+            raise self.fail(f"cannot be copied: {_first_line(error)}; assign no results of forward to its attributes") from error
         self.state = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         self.trained = [name for name, role in self.roles.items() if role == "trained"]
         self.buffers = [name for name, role in self.roles.items() if role == "buffer"]
         self.changed: list[str] = self.buffers  # The buffers that the training step may change; fewer once it is traced.
         self.unused: set[str] = set()
+        self.is_training = True
         self.gradient_order: list[str] = []
 
     def fail(self, reason: str) -> ExportError:
@@ -197,9 +205,8 @@ class _Step:
             count = sum(role != "buffer" for role in self.roles.values())
             raise self.fail(f"none of its {count} parameters requires a gradient: there is nothing to train")
 
-    def values(self, call: Callable[..., Any], inputs: Tensor, targets: Tensor,
-               training: bool) -> tuple[Tensor, Optional[Tensor]]:
-        """The loss, float32 [], and the outputs of the module that `call` calls, if it returns any."""
+    def values(self, call: Callable[..., Any], inputs: Tensor, targets: Tensor) -> tuple[Tensor, Optional[Tensor]]:
+        """The loss, float32 [], and the outputs of `call`, the module or a function that calls it, if it returns any."""
         outputs = call(*((inputs, targets) if self.loss is None else (inputs,)))
         if not isinstance(outputs, Tensor) or outputs.dtype not in _DTYPES:
             shown = outputs.dtype if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -210,13 +217,13 @@ class _Step:
         elif callable(self.loss):
             loss = self.loss(outputs, targets)
         else:
-            loss = self._loss_of(outputs, targets, self.label_smoothing if training else 0.0)
+            loss = self._loss_of(outputs, targets)
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             shown = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise self.fail(f"its loss must be one real number, the mean over the batch, but is {shown}")
         return loss.float().reshape(()), outputs
 
-    def _loss_of(self, outputs: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+    def _loss_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """As narrowcast-train computes it for TorchScript modules."""
         def long(sizes: Sequence[int]) -> list[int]:
             return [size for size in sizes if size != 1]
@@ -231,13 +238,15 @@ class _Step:
         if self.loss == "cross_entropy":
             if targets.dtype != torch.int64:
                 raise self.fail(f"cross_entropy needs int64 classes as targets, but the example has {targets.dtype}")
-            return cross_entropy(outputs.flatten(0, -2).float(), targets.flatten(), label_smoothing=label_smoothing)
+            smoothing = self.label_smoothing if self.is_training else 0.0
+            return cross_entropy(outputs.flatten(0, -2).float(), targets.flatten(), label_smoothing=smoothing)
         targets = targets.float().reshape(outputs.shape)
         return (mse_loss if self.loss == "mse" else binary_cross_entropy_with_logits)(outputs.float(), targets)
 
     def train(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Loss, gradients of `trained`, new values of `changed`."""
         state = self._state_of(tensors)
+        self.is_training = True
         self.module.train()
         leaves = {name: state[name].detach().requires_grad_(True) for name in self.trained}
         self.gradient_order = []
@@ -245,7 +254,7 @@ class _Step:
             leaf.register_hook(lambda gradient, name=name: self.gradient_ready(name, gradient))
         with torch.enable_grad():
             state.update(leaves)
-            loss, _ = self.values(self._functional(state), *tensors[-2:], training=True)
+            loss, _ = self.values(self._functional(state), *tensors[-2:])
             if not loss.requires_grad:
                 raise self.fail("its loss depends on no parameter that requires a gradient")
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -255,9 +264,10 @@ class _Step:
                 raise self.fail(f"parameter '{name}' gets sparse gradients, which packages cannot return; create its embedding with "
                                 "sparse=False")
         for name in self.buffers:
-            if state[name].shape != self.state[name].shape:
-                raise self.fail(f"buffer '{name}' has the shape {list(self.state[name].shape)}, but after a step "
-                                f"{list(state[name].shape)}; buffers must keep their shape")
+            after, before = ((each[name].dtype, list(each[name].shape)) for each in (state, self.state))
+            if after != before:
+                raise self.fail(f"buffer '{name}' is {before[0]} {before[1]}, but after a step {after[0]} {after[1]}; buffers must keep "
+                                "dtype and shape")
         complete = [torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves.values(), gradients)]
         return (loss.detach(), *(each.detach() for each in complete), *(state[name].detach() for name in self.changed))
 
@@ -269,9 +279,10 @@ class _Step:
 
     def evaluate(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Loss, and outputs if the module returns any."""
+        self.is_training = False
         self.module.eval()
         with torch.no_grad():
-            loss, outputs = self.values(self._functional(self._state_of(tensors)), *tensors[-2:], training=False)
+            loss, outputs = self.values(self._functional(self._state_of(tensors)), *tensors[-2:])
         return (loss,) if outputs is None else (loss, outputs)
 
     def _functional(self, state: dict[str, Tensor]) -> Callable[..., Any]:
@@ -280,7 +291,8 @@ class _Step:
 
     def eager(self, name: str, batch: tuple[Tensor, Tensor], dtype: torch.dtype) -> list[Tensor]:
         """The results of `train` or `evaluate`, computed as a training in eager PyTorch does."""
-        module = copy.deepcopy(self.module).train(name == "train")
+        self.is_training = name == "train"
+        module = copy.deepcopy(self.module).train(self.is_training)
         module._apply(lambda tensor: _converted(tensor, torch.float32, dtype))
         inputs, targets = (_converted(tensor, torch.float32, dtype) for tensor in batch)
         default = torch.get_default_dtype()
@@ -288,7 +300,7 @@ class _Step:
         try:
             torch.set_default_dtype(dtype)
             with _InFloat64() if dtype == torch.float64 else contextlib.nullcontext():
-                loss, outputs = self.values(module, inputs, targets, name == "train")
+                loss, outputs = self.values(module, inputs, targets)
                 if name == "evaluate":
                     return [each.detach() for each in (loss, outputs) if each is not None]
                 loss.backward()
@@ -327,12 +339,13 @@ def _first_line(error: BaseException) -> str:
 
 def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
     """The graph of aten operators, in which only the batch size is symbolic."""
-    graph, conditions = _trace_batch(step, name, step.inputs.size(0))
+    graph, symbol, conditions = _trace_batch(step, name, step.inputs.size(0))
     # Conditions on the batch size may come from the module, or from PyTorch, which selects kernels by it and records the same
     # operators. The module's conditions change the graph of a batch for which they do not hold.
     others: dict[int, Any] = {}
-    for condition, holds in conditions:
-        sizes = [size for size in _OTHER_SIZES if size <= step.max_batch and not holds(size)]
+    for condition in conditions:
+        # A comparison with sympy's false: a condition may also stay symbolic.
+        sizes = [size for size in _OTHER_SIZES if size <= step.max_batch and condition.subs(symbol, size) == False]  # noqa: E712
         if sizes:
             others.setdefault(sizes[0], condition)
     for size, condition in others.items():
@@ -344,8 +357,9 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
     return graph
 
 
-def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModule, list[tuple[Any, Callable[[int], bool]]]]:
-    """The graph that a batch of this size gives, and the conditions on the batch size that it relies on."""
+def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModule, Any, list[Any]]:
+    """The graph that a batch of this size gives, the symbol of the batch size, and the conditions on it, which the graph
+    relies on."""
     from torch._dispatch.python import enable_python_dispatcher
     from torch._dynamo.source import ConstantSource
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -369,18 +383,21 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
     except ExportError:
         raise
     except Exception as error:
-        raise step.fail(_untraceable(error)) from error
-    conditions = [guard.expr for guard in shapes.guards]
-    # Comparisons with sympy's false: a condition may also stay symbolic.
-    return graph, [(each, lambda size, each=each: each.subs(symbol, size) != False) for each in conditions]  # noqa: E712
+        raise step.fail(_reason("its step cannot be traced", error)) from error
+    if any(node.target == torch.ops.aten._local_scalar_dense.default for node in graph.graph.nodes):
+        raise step.fail(_depends_on_values("item() or a conversion to a number"))
+    return graph, symbol, [guard.expr for guard in shapes.guards]
 
 
-def _untraceable(error: Exception) -> str:
+def _reason(failure: str, error: Exception) -> str:
     kind = type(error).__name__
-    if any(part in kind for part in ("DataDependent", "DynamicOutputShape")):
-        return (f"its code depends on the values of tensors ({_first_line(error)}); use torch.where or masks instead of if, while "
-                f"and item(), {_TORCHSCRIPT}")
-    return f"its step cannot be traced: {kind}: {_first_line(error)}; use operators of PyTorch on dense tensors, {_TORCHSCRIPT}"
+    if "DataDependent" in kind or "DynamicOutputShape" in kind:
+        return _depends_on_values(_first_line(error))
+    return f"{failure}: {kind}: {_first_line(error)}; use operators of PyTorch on dense tensors, {_TORCHSCRIPT}"
+
+
+def _depends_on_values(detail: str) -> str:
+    return f"its code depends on the values of tensors ({detail}); use torch.where or masks instead of if, while and item(), {_TORCHSCRIPT}"
 
 
 def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
@@ -410,12 +427,10 @@ def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
             kept.append((name, value))
     step.changed = [name for name, _ in kept]
     output.args = (tuple(values[:first] + [value for _, value in kept]),)
-    graph.graph.eliminate_dead_code()
     graph.recompile()
 
 
-def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], level: Optional[str],
-              vocabulary: Optional[Sequence[str]]) -> dict[str, Any]:
+def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dict[str, Any]) -> dict[str, Any]:
     def described(tensor: Tensor, batch: bool = False) -> dict[str, Any]:
         # A size that is not a number is the batch size, or computed from it.
         sizes = [size if isinstance(size, int) else "batch" if size.node.expr.is_Symbol else None for size in tensor.shape]
@@ -436,8 +451,7 @@ def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], level: Optio
     outputs["evaluate"] += [{"role": "outputs", **described(node.meta["val"])} for node in output.args[0][1:]]
     loss = "module" if step.loss is None else step.loss if isinstance(step.loss, str) else "custom"
     return {"format": FORMAT, "module": step.name, "torch": torch.__version__, "device": "cpu", "machine": platform.machine(),
-            "instruction_set": level or str(_native_instruction_set()), "loss": loss, "label_smoothing": float(step.label_smoothing),
-            "vocabulary": None if vocabulary is None else list(vocabulary),
+            "loss": loss, "label_smoothing": float(step.label_smoothing), **options,
             "inputs": described(step.inputs, batch=True), "targets": described(step.targets, batch=True),
             "state": state, "tied": step.tied, "gradient_order": step.gradient_order,
             "graphs": {name: {"batch": {"min": 2, "max": step.max_batch}, "random": _draws(graph), "outputs": outputs[name]}
@@ -463,10 +477,10 @@ def _instruction_set(given: Optional[str]) -> Optional[str]:
     return given or available[0]
 
 
-def _native_instruction_set() -> Any:
+def _native_instruction_set() -> str:
     from torch._inductor import cpu_vec_isa
 
-    return cpu_vec_isa.pick_vec_isa()
+    return str(cpu_vec_isa.pick_vec_isa())
 
 
 def _check_toolchain() -> None:
@@ -521,7 +535,8 @@ def _deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
-def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.Path, level: Optional[str]) -> None:
+def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.Path, level: Optional[str],
+             one_thread: bool) -> None:
     _log.info("%s: compiles %s, %d operators", step.name, name, len(graph.graph.nodes))
     batch = torch.export.Dim("batch", min=2, max=step.max_batch)
     options = {
@@ -533,7 +548,8 @@ def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.
         "reorder_for_locality": False,
         "reorder_for_peak_memory": False,
         # The number of threads is that of the training, instead of the export's.
-        "cpp.dynamic_threads": True,
+        "cpp.dynamic_threads": not one_thread,
+        "cpp.threads": 1 if one_thread else -1,
     }
     try:
         program = torch.export.export(graph, (*step.state.values(), step.inputs, step.targets),
@@ -541,8 +557,7 @@ def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.
         with _compiling_for(level), _deterministic():
             torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
     except Exception as error:
-        raise step.fail(f"its graph {name} cannot be compiled: {type(error).__name__}: {_first_line(error)}; use other operators, "
-                        f"{_TORCHSCRIPT}") from error
+        raise step.fail(_reason(f"its graph {name} cannot be compiled", error)) from error
 
 
 Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]

@@ -99,6 +99,15 @@ class Refused(Folder):
         module.first_row = nn.Buffer(module.layers[0].weight.detach()[0])
         self.assert_refused("^Net: buffer 'first_row' shares the memory of 'layers.0.weight' without being the same tensor; assign",
                             module)
+        def grows(self, inputs):
+            self.seen = torch.cat([self.seen, inputs[0]])
+            return self.layers(inputs)
+
+        self.assert_refused(r"^Net: buffer 'seen' is torch.float32 \[2\], but after a step torch.float32 \[7\]; buffers must keep",
+                            net(grows, seen=nn.Buffer(torch.zeros(2))))
+        module = Net()
+        module.last = module(EXAMPLE[0])
+        self.assert_refused("^Net: cannot be copied: .*; assign no results of forward to its attributes$", module)
         self.assert_refused("^Net: parameter 'table.weight' gets sparse gradients, .*; create its embedding with sparse=False$",
                             net(lambda self, inputs: self.table(inputs), table=nn.Embedding(9, 3, sparse=True)),
                             example=(torch.arange(8), EXAMPLE[1]))
@@ -135,8 +144,8 @@ class WrongResults(Folder):
         would be written."""
         graphs = {}
 
-        def keep(step, name, graph, path, level):
-            del step, level
+        def keep(step, name, graph, path, *options):
+            del step, options
             graphs[path.stem] = lambda tensors: change(name, list(graph(*tensors)))
 
         torch.manual_seed(0)

@@ -54,6 +54,12 @@ class SmallPackage(PackageTestCase):
         self.assertEqual(self.package.state["steps"], 4)
         self.assert_evaluates_like(self.package, self.net, smoothed, *batch(1))
 
+    def test_any_number_of_threads(self):
+        before = torch.get_num_threads()
+        self.addCleanup(torch.set_num_threads, before)
+        torch.set_num_threads(before + 2)
+        self.assert_trains_like(self.package, self.net, smoothed, *batch(300))
+
     def test_dropout_follows_the_generator(self):
         first, second, third = [], [], []
         for seed, losses in ((1, first), (1, second), (2, third)):
@@ -73,7 +79,7 @@ class SmallPackage(PackageTestCase):
         self.assertEqual(manifest, json.loads(self.package.metadata("evaluate")["narrowcast"]))
         self.assertEqual(self.package.metadata("train")["AOTI_CPU_ISA"], "AVX2")
         fixed = {"format": 1, "module": "Small", "torch": torch.__version__, "device": "cpu", "machine": "x86_64",
-                 "instruction_set": "AVX2", "loss": "cross_entropy", "label_smoothing": 0.1, "vocabulary": ["a", "b", "c", "d"],
+                 "instruction_set": "AVX2", "threads": None, "loss": "cross_entropy", "label_smoothing": 0.1, "vocabulary": ["a", "b", "c", "d"],
                  "inputs": {"shape": ["batch", 6], "dtype": "U8"}, "targets": {"shape": ["batch"], "dtype": "I64"},
                  "tied": {"again.weight": "middle.weight"}}
         self.assertEqual({key: manifest[key] for key in fixed}, fixed)
