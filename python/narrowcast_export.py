@@ -549,7 +549,8 @@ def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.
         "reorder_for_peak_memory": False,
         # The number of threads is that of the training, instead of the export's.
         "cpp.dynamic_threads": not one_thread,
-        "cpp.threads": 1 if one_thread else -1,
+        # With dynamic_threads and 1, AOTInductor forgets `omp single`: all threads would repeat sums.
+        "cpp.threads": 1 if one_thread else 4,
     }
     try:
         program = torch.export.export(graph, (*step.state.values(), step.inputs, step.targets),
@@ -595,14 +596,15 @@ def _converted(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
 
 
 def _check(step: _Step, runs: dict[str, Run], manifest: dict[str, Any], tolerance: float) -> dict[str, Any]:
-    """Compares compiled graphs with eager PyTorch on batches of three sizes. Returns the largest differences. Sets the least
-    batch size in the manifest: 1 if the module takes it and all agrees."""
+    """Compares compiled graphs with eager PyTorch on batches of three sizes, on one of them with several threads. Returns the
+    largest differences. Sets the least batch size in the manifest: 1 if the module takes it and all agrees."""
     largest = {"tolerance": tolerance, "gradients_float64": 0.0, "gradients_float32": 0.0}
     samples = step.inputs.size(0)
     for name, run in runs.items():
-        for size in (samples, samples - 1 if samples > 2 else samples + 1, 1):
+        for size, threads in ((samples, 1), (samples - 1 if samples > 2 else samples + 1, 3), (1, 1)):
             try:
-                measured = _compare(step, name, run, step.batch(size), tolerance)
+                with _threads(threads):
+                    measured = _compare(step, name, run, step.batch(size), tolerance)
             except ExportError:
                 if size == 1:  # For example because a batch norm needs 2 samples.
                     break
@@ -612,6 +614,16 @@ def _check(step: _Step, runs: dict[str, Run], manifest: dict[str, Any], toleranc
             for key, value in measured.items():
                 largest[key] = max(largest[key], value)
     return largest
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _compare(step: _Step, name: str, run: Run, batch: tuple[Tensor, Tensor], tolerance: float) -> dict[str, float]:

@@ -33,6 +33,19 @@ class Models(PackageTestCase):
         narrowcast_export.export(module, example, loss, self.path, **options)
         return Package(self.path), copy.deepcopy(module)
 
+    def assert_repeats(self, package, batch):
+        """Equal bits on several threads, also of the gradients of embeddings, which are sums into rows."""
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        torch.set_num_threads(4)
+        torch.use_deterministic_algorithms(True)
+        results = []
+        for _ in range(5):
+            torch.manual_seed(0)
+            results.append(package.run("train", *batch)["gradient"])
+        for name, gradient in results[0].items():
+            self.assertTrue(all(each[name].equal(gradient) for each in results), name)
+
     def test_gpt(self):
         def loss(module, inputs, targets):
             return cross_entropy(module(inputs).flatten(0, 1), targets.flatten())
@@ -42,6 +55,7 @@ class Models(PackageTestCase):
         for size in (4, 7, 1, 32):
             self.assert_trains_like(package, net, loss, *tokens(size, 16, 40, seed=size))
             self.assert_evaluates_like(package, net, loss, *tokens(size, 16, 40, seed=size))
+        self.assert_repeats(package, tokens(32, 16, 40))
         # A shorter prompt is padded: its logits do not depend on the padding.
         inputs, targets = tokens(1, 16, 40)
         inputs[0, 5:] = 0

@@ -55,10 +55,12 @@ class SmallPackage(PackageTestCase):
         self.assert_evaluates_like(self.package, self.net, smoothed, *batch(1))
 
     def test_any_number_of_threads(self):
-        before = torch.get_num_threads()
-        self.addCleanup(torch.set_num_threads, before)
-        torch.set_num_threads(before + 2)
-        self.assert_trains_like(self.package, self.net, smoothed, *batch(300))
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            for size in (3, 300):
+                self.assert_trains_like(self.package, self.net, smoothed, *batch(size))
+                self.assert_evaluates_like(self.package, self.net, smoothed, *batch(size))
 
     def test_dropout_follows_the_generator(self):
         first, second, third = [], [], []
