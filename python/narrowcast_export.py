@@ -371,14 +371,14 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
     tensors = [mode.from_tensor(tensor, static_shapes=True) for tensor in step.state.values()]
     for source, tensor in (("inputs", step.inputs), ("targets", step.targets)):
         # Symbols of equal sizes are one symbol.
-        sizes = [DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1)
+        context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1))
         tensors.append(mode.from_tensor(tensor.new_empty([size, *tensor.shape[1:]]), source=ConstantSource(source),
-                                        symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)))
+                                        symbolic_context=context))
     symbol = tensors[-1].size(0).node.expr
+    shapes.constrain_symbol_range(symbol, 2, step.max_batch)
     run = getattr(step, name)
     try:
-        # Without oneDNN recurrent layers are traced as the operators that they consist of.
-        with mode, enable_python_dispatcher(), torch.backends.mkldnn.flags(enabled=False):
+        with mode, enable_python_dispatcher(), _plain_operators():
             graph = make_fx(lambda *tensors: run(*tensors))(*tensors)
     except ExportError:
         raise
@@ -387,6 +387,18 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
     if any(node.target == torch.ops.aten._local_scalar_dense.default for node in graph.graph.nodes):
         raise step.fail(_depends_on_values("item() or a conversion to a number"))
     return graph, symbol, [guard.expr for guard in shapes.guards]
+
+
+@contextlib.contextmanager
+def _plain_operators() -> Iterator[None]:
+    """Recurrent layers and encoders of transformers are traced as the operators that they consist of."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _reason(failure: str, error: Exception) -> str:
@@ -643,17 +655,21 @@ def _compare(step: _Step, name: str, run: Run, batch: tuple[Tensor, Tensor], tol
         "loss", *(f"gradient of '{each}'" for each in step.trained), *(f"buffer '{each}'" for each in step.changed)]
     if len(actual) != len(labels) or [each.shape for each in actual] != [each.shape for each in narrow]:
         raise step.fail(f"{where} in the shapes of its results; no package is written")
-    measured = {}
+    measured: dict[str, float] = {}
     gradients = slice(1, 1 + len(step.trained) if name == "train" else 1)
     if name == "train":
-        for label, reference in (("float64", exact), ("float32", narrow)):
-            error = _norm(_differences(actual[gradients], reference[gradients])) / (_norm(reference[gradients]) or 1.0)
-            measured[f"gradients_{label}"] = error
-            if not error <= tolerance:
-                own = _norm(_differences(narrow[gradients], exact[gradients])) / (_norm(exact[gradients]) or 1.0)
-                raise step.fail(f"{where}: its gradients differ by {error:.1e} of their norm from {label}, and the tolerance is "
-                                f"{tolerance:.0e} (eager float32 differs from float64 by {own:.1e}); no package is written. If the module "
-                                "is deep and has batch norms, give tolerance=1e-4")
+        def relative(of: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
+            return _norm(_differences(of[gradients], reference[gradients])) / (_norm(reference[gradients]) or 1.0)
+
+        own = relative(narrow, exact)
+        measured = {"gradients_float64": relative(actual, exact), "gradients_float32": relative(actual, narrow)}
+        # If float32 and float64 differ by more, for example because a ReLU's argument is 0 but for rounding, one of them counts.
+        worst = (max if own <= tolerance else min)(measured.values(), key=lambda each: each if each == each else float("inf"))
+        if not worst <= tolerance:
+            raise step.fail(f"{where}: its gradients differ by {measured['gradients_float64']:.1e} of their norm from float64 and by "
+                            f"{measured['gradients_float32']:.1e} from float32, and the tolerance is {tolerance:.0e} (eager float32 "
+                            f"differs from float64 by {own:.1e}); no package is written. If the module is deep and has ReLUs or batch "
+                            "norms, try another example, or give tolerance=1e-4")
     rounding = torch.finfo(torch.float32).eps * _norm(exact[gradients])
     for label, ours, wide, single in zip(labels, actual, exact, narrow):
         if not wide.is_floating_point():
