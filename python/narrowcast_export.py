@@ -641,7 +641,7 @@ def _threads(count: int) -> Iterator[None]:
 def _compare(step: _Step, name: str, run: Run, batch: tuple[Tensor, Tensor], tolerance: float) -> dict[str, float]:
     """Returns the differences of gradients, relative to their norm. The limit of each single tensor is the largest of
     - the tolerance times its norm,
-    - ten times the difference of eager PyTorch in float32 from float64: a gradient that is 0 but for rounding has no digits,
+    - ten times the difference of eager PyTorch in float32 from float64: a gradient may consist of rounding errors,
     - for a gradient, float32's rounding error of all gradients."""
     exact, narrow = (step.eager(name, batch, dtype) for dtype in (torch.float64, torch.float32))
     tensors = [tensor.clone() for tensor in (*step.state.values(), *batch)]
@@ -663,7 +663,7 @@ def _compare(step: _Step, name: str, run: Run, batch: tuple[Tensor, Tensor], tol
 
         own = relative(narrow, exact)
         measured = {"gradients_float64": relative(actual, exact), "gradients_float32": relative(actual, narrow)}
-        # If float32 and float64 differ by more, for example because a ReLU's argument is 0 but for rounding, one of them counts.
+        # If float32 and float64 differ by more, for example at the edge of a ReLU, the nearer one counts.
         worst = (max if own <= tolerance else min)(measured.values(), key=lambda each: each if each == each else float("inf"))
         if not worst <= tolerance:
             raise step.fail(f"{where}: its gradients differ by {measured['gradients_float64']:.1e} of their norm from float64 and by "

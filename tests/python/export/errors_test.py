@@ -179,7 +179,7 @@ class WrongResults(Folder):
         self.path.unlink()
 
     def test_a_wrong_gradient_that_is_small_beside_the_others(self):
-        # A batch norm subtracts the bias (output 2): its gradient is 0 but for rounding.
+        # A batch norm subtracts the bias (output 2): its gradient is only rounding errors.
         self.export_with(self.changed("train", 2, lambda gradient: gradient * 2))
         self.path.unlink()
         with self.assertRaisesRegex(ExportError, r"gradient of 'layers.0.bias' differs by 1\.\de-05 from float64"):

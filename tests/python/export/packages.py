@@ -91,7 +91,7 @@ class PackageTestCase(unittest.TestCase):
         parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self.assertEqual(list(results["gradient"]), list(parameters))
         gradients = {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in parameters.items()}
-        # A gradient that is 0 but for rounding has no digits: errors count relative to all gradients.
+        # A gradient may consist of rounding errors: errors count relative to all gradients.
         norm = torch.stack([each.norm() for each in gradients.values()]).norm().item()
         for name, gradient in gradients.items():
             self.assert_close(results["gradient"][name], gradient, name, tolerance, scale=norm)
