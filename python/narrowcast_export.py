@@ -171,8 +171,8 @@ class _Step:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise ExportError(f"loss: must be {', '.join(LOSSES)}, a function or None, but is '{self.loss}'")
         if isinstance(self.loss, nn.Module) and any(each.requires_grad for each in self.loss.parameters()):
-            raise ExportError("loss: has parameters, which would not be trained; call it in the module's forward(inputs, targets), "
-                              "and give loss=None")
+            raise ExportError("loss: has parameters, which would not be trained; call it in the module's forward(inputs, "
+                              "targets), and give loss=None")
         if self.label_smoothing and self.loss != "cross_entropy":
             raise ExportError("label_smoothing: needs loss=\"cross_entropy\"")
         if not 0 <= self.label_smoothing <= 1:
@@ -183,15 +183,17 @@ class _Step:
         try:
             inspect.signature(module.forward).bind(*range(arguments))
         except TypeError as error:
-            raise self.fail(f"its forward must take {names}{' and return the loss, since loss is None' if arguments == 2 else ''}, "
-                            f"but is forward{inspect.signature(module.forward)}; wrap it in a module whose forward does") from error
+            returned = " and return the loss, since loss is None" if arguments == 2 else ""
+            raise self.fail(f"its forward must take {names}{returned}, but is forward{inspect.signature(module.forward)}; wrap it "
+                            "in a module whose forward does") from error
 
     def _check_state(self, state: dict[str, Tensor]) -> None:
         storages: dict[int, str] = {}
         for name, tensor in state.items():
             kind = "buffer" if self.roles[name] == "buffer" else "parameter"
             if tensor.device.type != "cpu":
-                raise self.fail(f"{kind} '{name}' is on {tensor.device}, but packages for GPUs are not supported; use module.cpu()")
+                raise self.fail(f"{kind} '{name}' is on {tensor.device}, but packages for GPUs are not supported; use "
+                                "module.cpu()")
             if tensor.layout != torch.strided or tensor.dtype not in _DTYPES:
                 raise self.fail(f"{kind} '{name}' is {tensor.dtype}, {tensor.layout}, which packages cannot hold; use dense, "
                                 "real tensors, for example torch.view_as_real of a complex one")
@@ -199,8 +201,8 @@ class _Step:
                 raise self.fail(f"parameter '{name}' is {tensor.dtype}, but must be float32 to be trained; use module.float()")
             storage = tensor.untyped_storage().data_ptr()
             if storage and storages.setdefault(storage, name) != name:
-                raise self.fail(f"{kind} '{name}' shares the memory of '{storages[storage]}' without being the same tensor; assign the "
-                                "same tensor to both, or a clone")
+                raise self.fail(f"{kind} '{name}' shares the memory of '{storages[storage]}' without being the same tensor; assign "
+                                "the same tensor to both, or a clone")
         if "trained" not in self.roles.values():
             count = sum(role != "buffer" for role in self.roles.values())
             raise self.fail(f"none of its {count} parameters requires a gradient: there is nothing to train")
@@ -261,14 +263,15 @@ class _Step:
         self.unused = {name for name, gradient in zip(leaves, gradients) if gradient is None}
         for name, gradient in zip(leaves, gradients):
             if gradient is not None and gradient.layout != torch.strided:
-                raise self.fail(f"parameter '{name}' gets sparse gradients, which packages cannot return; create its embedding with "
-                                "sparse=False")
+                raise self.fail(f"parameter '{name}' gets sparse gradients, which packages cannot return; create its embedding "
+                                "with sparse=False")
         for name in self.buffers:
             after, before = ((each[name].dtype, list(each[name].shape)) for each in (state, self.state))
             if after != before:
-                raise self.fail(f"buffer '{name}' is {before[0]} {before[1]}, but after a step {after[0]} {after[1]}; buffers must keep "
-                                "dtype and shape")
-        complete = [torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves.values(), gradients)]
+                raise self.fail(f"buffer '{name}' is {before[0]} {before[1]}, but after a step {after[0]} {after[1]}; buffers must "
+                                "keep dtype and shape")
+        complete = [torch.zeros_like(leaf) if gradient is None else gradient
+                    for leaf, gradient in zip(leaves.values(), gradients)]
         return (loss.detach(), *(each.detach() for each in complete), *(state[name].detach() for name in self.changed))
 
     def gradient_ready(self, name: str, gradient: Tensor) -> None:
@@ -330,7 +333,8 @@ class _Step:
             except ExportError:
                 raise
             except Exception as error:
-                raise self.fail(f"its forward or backward pass fails on the example, before the export: {_first_line(error)}") from error
+                raise self.fail("its forward or backward pass fails on the example, before the export: "
+                                f"{_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -350,8 +354,8 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
             others.setdefault(sizes[0], condition)
     for size, condition in others.items():
         if _trace_batch(step, name, size)[0].code != graph.code:
-            raise step.fail(f"its code depends on the batch size: {condition} holds for the example, but not for a batch of {size}; "
-                            "use code that is the same for all batch sizes")
+            raise step.fail(f"its code depends on the batch size: {condition} holds for the example, but not for a batch of "
+                            f"{size}; use code that is the same for all batch sizes")
     if name == "train":
         _drop_unchanged_buffers(step, graph)
     return graph
@@ -409,7 +413,8 @@ def _reason(failure: str, error: Exception) -> str:
 
 
 def _depends_on_values(detail: str) -> str:
-    return f"its code depends on the values of tensors ({detail}); use torch.where or masks instead of if, while and item(), {_TORCHSCRIPT}"
+    return (f"its code depends on the values of tensors ({detail}); use torch.where or masks instead of if, while and item(), "
+            f"{_TORCHSCRIPT}")
 
 
 def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
@@ -482,10 +487,11 @@ def _instruction_set(given: Optional[str]) -> Optional[str]:
         if given is not None:
             raise ExportError(f"instruction_set: {given} is impossible on {platform.machine()}")
         return None
-    available = [name for name, has in (("AVX512", torch.cpu._is_avx512_supported()), ("AVX2", torch.cpu._is_avx2_supported())) if has]
+    supported = {"AVX512": torch.cpu._is_avx512_supported(), "AVX2": torch.cpu._is_avx2_supported()}
+    available = [name for name, is_supported in supported.items() if is_supported]
     if not available or given not in (None, *available):
-        raise ExportError(f"instruction_set: this processor has {' and '.join(available) or 'neither AVX2 nor AVX512'}; export on one that "
-                          f"has {given or 'AVX2'}")
+        raise ExportError(f"instruction_set: this processor has {' and '.join(available) or 'neither AVX2 nor AVX512'}; export on "
+                          f"one that has {given or 'AVX2'}")
     return given or available[0]
 
 
@@ -501,7 +507,8 @@ def _check_toolchain() -> None:
     try:
         cpp_builder.get_cpp_compiler()
     except exc.InvalidCxxCompiler as error:
-        raise ExportError(f"no C++ compiler: {os.environ.get('CXX', 'g++')} does not run; install g++ 11 or newer, or set CXX") from error
+        raise ExportError(f"no C++ compiler: {os.environ.get('CXX', 'g++')} does not run; install g++ 11 or newer, or set "
+                          "CXX") from error
     header = os.path.join(sysconfig.get_path("include"), "Python.h")
     if not os.path.exists(header):
         raise ExportError(f"no headers of Python: {header} is missing; install them, for example python3-dev")
@@ -587,7 +594,8 @@ class _InFloat64(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
-            narrow_args, narrow_kwargs = pytree.tree_map(lambda each: _converted(each, torch.float64, torch.float32), (args, kwargs))
+            narrow_args, narrow_kwargs = pytree.tree_map(lambda each: _converted(each, torch.float64, torch.float32),
+                                                         (args, kwargs))
             torch.set_default_dtype(torch.float32)
             try:
                 result = func(*narrow_args, **narrow_kwargs)
@@ -680,8 +688,8 @@ def _compare(step: _Step, name: str, run: Run, batch: tuple[Tensor, Tensor], tol
         limit = max(tolerance * _norm([wide]), 10 * _norm(_differences([single], [wide])),
                     rounding if label.startswith("gradient") else 0.0)
         if not error <= limit:
-            raise step.fail(f"{where}: {label} differs by {error:.1e} from float64, and its norm is {_norm([wide]):.1e}; no package is "
-                            "written")
+            raise step.fail(f"{where}: {label} differs by {error:.1e} from float64, and its norm is {_norm([wide]):.1e}; no "
+                            "package is written")
     return measured
 
 
@@ -699,7 +707,8 @@ def _safetensors(tensors: dict[str, Tensor]) -> bytes:
     offset = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         data.append(ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b"")
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [offset, offset + tensor.nbytes]}
         offset += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
