@@ -25,6 +25,8 @@ import logging
 import os
 import pathlib
 import platform
+import random
+import sys
 import sysconfig
 import tempfile
 import zipfile
@@ -135,6 +137,7 @@ class _Step:
             self.module = copy.deepcopy(module)
         except Exception as error:
             raise self.fail(f"cannot be copied: {_first_line(error)}; assign no results of forward to its attributes") from error
+        self._check_modes(module)
         self.state = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         self.trained = [name for name, role in self.roles.items() if role == "trained"]
         self.buffers = [name for name, role in self.roles.items() if role == "buffer"]
@@ -142,6 +145,9 @@ class _Step:
         self.unused: set[str] = set()
         self.is_training = True
         self.gradient_order: list[str] = []
+
+    def kind(self, name: str) -> str:
+        return "buffer" if self.roles[name] == "buffer" else "parameter"
 
     def fail(self, reason: str) -> ExportError:
         return ExportError(f"{self.name}: {reason}")
@@ -160,7 +166,7 @@ class _Step:
                                   f"{', '.join(map(str, dtypes))}, which trainings read from data")
             if tensor.dim() < 1 or tensor.size(0) < 2:
                 raise ExportError(f"example: the {name} have the shape {list(tensor.shape)}, but must have 2 samples or more")
-        inputs, targets = (tensor.detach().contiguous() for tensor in example)
+        inputs, targets = (tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in example)
         if inputs.size(0) != targets.size(0):
             raise ExportError(f"example: has inputs of {inputs.size(0)} samples, but targets of {targets.size(0)}")
         return inputs, targets
@@ -187,10 +193,19 @@ class _Step:
             raise self.fail(f"its forward must take {names}{returned}, but is forward{inspect.signature(module.forward)}; wrap it "
                             "in a module whose forward does") from error
 
+    def _check_modes(self, module: nn.Module) -> None:
+        """The graphs have the modes that train() and eval() set, as the steps of a training do."""
+        def modes(of: nn.Module) -> list[bool]:
+            return [each.training for each in of.modules()]
+
+        if modes(module) not in (modes(self.module.eval()), modes(self.module.train())):
+            raise self.fail("some of its layers are in evaluation mode and others are not, which train() undoes; to keep layers in "
+                            "evaluation mode, override train() of the module; else call train() before the export")
+
     def _check_state(self, state: dict[str, Tensor]) -> None:
         storages: dict[int, str] = {}
         for name, tensor in state.items():
-            kind = "buffer" if self.roles[name] == "buffer" else "parameter"
+            kind = self.kind(name)
             if tensor.device.type != "cpu":
                 raise self.fail(f"{kind} '{name}' is on {tensor.device}, but packages for GPUs are not supported; use "
                                 "module.cpu()")
@@ -199,6 +214,8 @@ class _Step:
                                 "real tensors, for example torch.view_as_real of a complex one")
             if self.roles[name] == "trained" and tensor.dtype != torch.float32:
                 raise self.fail(f"parameter '{name}' is {tensor.dtype}, but must be float32 to be trained; use module.float()")
+            if self.roles[name] == "trained" and (tensor._backward_hooks or tensor._post_accumulate_grad_hooks):
+                raise self.fail(f"parameter '{name}' has a gradient hook, which would not be exported; multiply in forward instead")
             storage = tensor.untyped_storage().data_ptr()
             if storage and storages.setdefault(storage, name) != name:
                 raise self.fail(f"{kind} '{name}' shares the memory of '{storages[storage]}' without being the same tensor; assign "
@@ -298,6 +315,8 @@ class _Step:
         module = copy.deepcopy(self.module).train(self.is_training)
         module._apply(lambda tensor: _converted(tensor, torch.float32, dtype))
         inputs, targets = (_converted(tensor, torch.float32, dtype) for tensor in batch)
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        before = {each: tensor.detach().clone() for each, tensor in tensors.items()}
         default = torch.get_default_dtype()
         torch.manual_seed(0)
         try:
@@ -312,6 +331,10 @@ class _Step:
         finally:
             torch.set_default_dtype(default)
         parameters, buffers = (dict(each) for each in (module.named_parameters(), module.named_buffers()))
+        for each, tensor in {**parameters, **buffers}.items():
+            if each not in self.changed and not tensor.equal(before[each]):
+                raise self.fail(f"{self.kind(each)} '{each}' changes in a training step in eager PyTorch, but not in the graph; "
+                                "register it as a buffer, and assign new values to the module's attribute")
         gradients = [parameters[each].grad for each in self.trained]
         return [loss.detach(), *(torch.zeros_like(parameters[each]) if gradient is None else gradient
                                  for each, gradient in zip(self.trained, gradients)), *(buffers[each] for each in self.changed)]
@@ -325,16 +348,39 @@ class _Step:
         samples = torch.arange(size - 1, -1, -1) % self.inputs.size(0)
         return self.inputs[samples], self.targets[samples]
 
+    @contextlib.contextmanager
+    def _no_other_random_numbers(self) -> Iterator[None]:
+        numpy = sys.modules.get("numpy")
+        python_state, numpy_state = random.getstate(), numpy.random.get_state(legacy=False) if numpy else None
+        yield
+        drawn = [] if random.getstate() == python_state else ["random"]
+        random.setstate(python_state)
+        if numpy and repr(numpy.random.get_state(legacy=False)) != repr(numpy_state):
+            drawn.append("numpy.random")
+        if numpy:
+            numpy.random.set_state(numpy_state)
+        if drawn:
+            raise self.fail(f"it draws numbers from Python's {drawn[0]}, which an export would freeze; use torch.rand and torch.where")
+
     def check_eager(self) -> None:
         """Errors of the module itself, before anything is traced."""
         for run in (self.train, self.evaluate):
+            copies = [tensor.clone() for tensor in (*self.state.values(), self.inputs, self.targets)]
             try:
-                run(*self.state.values(), self.inputs, self.targets)
+                with self._no_other_random_numbers():
+                    run(*copies)
             except ExportError:
                 raise
             except Exception as error:
                 raise self.fail("its forward or backward pass fails on the example, before the export: "
                                 f"{_first_line(error)}") from error
+            for name, copied in zip(self.state, copies):
+                if not copied.equal(self.state[name]):
+                    raise self.fail(f"its forward changes parameter '{name}' in place; register it as a buffer, or compute with a "
+                                    "clone")
+            for name, copied, given in zip(("inputs", "targets"), copies[-2:], (self.inputs, self.targets)):
+                if not copied.equal(given):
+                    raise self.fail(f"its forward changes the {name} in place; clone them first")
 
 
 def _first_line(error: BaseException) -> str:
@@ -418,7 +464,7 @@ def _depends_on_values(detail: str) -> str:
 
 
 def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
-    """Removes the outputs of buffers that no operator changes, such as masks."""
+    """Removes the outputs of buffers that no operator changes, such as masks. The check compares them all the same."""
     def is_changed(node: torch.fx.Node) -> bool:
         for user in node.users:
             schema = getattr(user.target, "_schema", None)
@@ -431,6 +477,7 @@ def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
                 return True
         return False
 
+    placeholders = dict(zip(step.state, graph.graph.find_nodes(op="placeholder")))
     (output,) = graph.graph.find_nodes(op="output")
     values = list(output.args[0])
     first = len(values) - len(step.buffers)
@@ -439,7 +486,7 @@ def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
         source = value
         while source.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             source = source.args[0]
-        is_copy = source.target == torch.ops.aten.clone.default and source.args[0].op == "placeholder"
+        is_copy = source.target == torch.ops.aten.clone.default and source.args[0] is placeholders[name]
         if not is_copy or is_changed(source):
             kept.append((name, value))
     step.changed = [name for name, _ in kept]

@@ -1,5 +1,6 @@
 """narrowcast_export.export: what it refuses, with one error that says what to use instead."""
 import pathlib
+import random
 import tempfile
 import unittest
 from unittest import mock
@@ -129,6 +130,32 @@ class Refused(Folder):
         self.assert_refused(r"^Net: its code depends on the batch size: .* holds for the example, but not for a batch of 2; use code",
                             net(counts))
 
+    def test_changes_in_place(self):
+        def scales(self, inputs):
+            return self.layers(inputs.div_(2))
+
+        def clamps(self, inputs):
+            self.layers[0].weight.data.clamp_(-0.1, 0.1)
+            return self.layers(inputs)
+
+        before = EXAMPLE[0].clone()
+        self.assert_refused("^Net: its forward changes the inputs in place; clone them first$", net(scales))
+        self.assertTrue(EXAMPLE[0].equal(before))
+        self.assert_refused("^Net: its forward changes parameter 'layers.0.weight' in place; register it as a buffer", net(clamps))
+
+    def test_what_an_export_would_lose(self):
+        module = Net()
+        module.layers[0].weight.register_hook(lambda gradient: gradient * 2)
+        self.assert_refused("^Net: parameter 'layers.0.weight' has a gradient hook, which would not be exported; multiply", module)
+        module = Net()
+        module.layers[1].eval()
+        self.assert_refused(r"^Net: some of its layers are in evaluation mode and others are not, .*; to keep .*override train\(\)",
+                            module)
+        state = random.getstate()
+        self.assert_refused("^Net: it draws numbers from Python's random, which an export would freeze; use torch.rand and torch.where$",
+                            net(lambda self, inputs: self.layers(inputs) * (1 if random.random() < 2 else 0)))
+        self.assertEqual(random.getstate(), state)
+
     def test_toolchain(self):
         with mock.patch.dict("os.environ", CXX="/no/g++"), mock.patch("torch._inductor.config.cpp.cxx", ("/no/g++",)):
             self.assert_refused(r"^no C\+\+ compiler: /no/g\+\+ does not run; install g\+\+ 11 or newer, or set CXX$", Net())
@@ -139,7 +166,7 @@ class Refused(Folder):
 class WrongResults(Folder):
     """The check, on traced graphs instead of compiled ones."""
 
-    def export_with(self, change, **options):
+    def export_with(self, change, module=None, **options):
         """Exports a module whose graphs return what change(name, outputs) makes of their outputs. Returns the manifest that
         would be written."""
         graphs = {}
@@ -152,7 +179,7 @@ class WrongResults(Folder):
         with mock.patch.object(narrowcast_export, "_compile", keep), \
                 mock.patch.object(narrowcast_export, "_runner", lambda path, name: graphs[path.stem]), \
                 mock.patch.object(narrowcast_export, "_write", lambda path, *rest: path.touch()):
-            return export(Net(), EXAMPLE, "cross_entropy", self.path, **options)
+            return export(module or Net(), EXAMPLE, "cross_entropy", self.path, **options)
 
     def changed(self, graph, index, change):
         def apply(name, outputs):
@@ -204,6 +231,26 @@ class WrongResults(Folder):
 
         with self.assertRaisesRegex(ExportError, "evaluate .* on a batch of 7: outputs differs by"):
             self.export_with(apply)
+
+    def test_buffers_assigned_from_others(self):
+        def remembers(self, inputs):
+            if self.training:
+                self.previous = self.current
+                self.current = 0.9 * self.current + 0.1 * inputs.mean(0)
+            return self.layers(inputs)
+
+        module = net(remembers, previous=nn.Buffer(torch.zeros(5)), current=nn.Buffer(torch.ones(5)))
+        outputs = self.export_with(lambda name, outputs: outputs, module)["graphs"]["train"]["outputs"]
+        self.path.unlink()
+        self.assertLess({"previous", "current"}, {entry["name"] for entry in outputs if entry["role"] == "buffer"})
+
+    def test_buffers_that_change_unseen(self):
+        def hides(self, inputs):
+            self.table.data = inputs.detach().mean(0)
+            return self.layers(inputs)
+
+        with self.assertRaisesRegex(ExportError, "^Net: buffer 'table' changes in a training step in eager PyTorch, but not in the graph"):
+            self.export_with(lambda name, outputs: outputs, net(hides, table=nn.Buffer(torch.zeros(5))))
 
     def test_a_wrong_trace(self):
         trace = narrowcast_export._trace
