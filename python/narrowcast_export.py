@@ -36,6 +36,7 @@ from unittest import mock
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -103,11 +104,11 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
             # Symbols that the compiled code takes from the program.
             ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"), ctypes.RTLD_GLOBAL)
             runs = {name: _runner(part, "model") for name, part in parts.items()}
-            manifest["checked"] = _check(step, runs, manifest, tolerance)
+            checked = _check(step, runs, manifest, tolerance)
             weights = _safetensors(step.state)
             manifest["weights"] = {"record": _WEIGHTS, "bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
-            text = "".join([json.dumps(manifest, sort_keys=True), *(graph.code for graph in graphs.values())])
-            manifest["hash"] = hashlib.sha256(text.encode()).hexdigest()
+            manifest["hash"] = _hash(manifest, graphs)
+            manifest["checked"] = checked
             package = pathlib.Path(folder) / path.name
             _write(package, parts, manifest, weights)
             os.replace(package, path)
@@ -141,6 +142,7 @@ class _Step:
         self.state = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         self.trained = [name for name, role in self.roles.items() if role == "trained"]
         self.buffers = [name for name, role in self.roles.items() if role == "buffer"]
+        self.copied = self.module  # That a step or a trace runs, and may leave attributes in.
         self.changed: list[str] = self.buffers  # The buffers that the training step may change; fewer once it is traced.
         self.unused: set[str] = set()
         self.is_training = True
@@ -266,7 +268,7 @@ class _Step:
         """Loss, gradients of `trained`, new values of `changed`."""
         state = self._state_of(tensors)
         self.is_training = True
-        self.module.train()
+        self.copied.train()
         leaves = {name: state[name].detach().requires_grad_(True) for name in self.trained}
         self.gradient_order = []
         for name, leaf in leaves.items():
@@ -300,19 +302,44 @@ class _Step:
     def evaluate(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Loss, and outputs if the module returns any."""
         self.is_training = False
-        self.module.eval()
+        self.copied.eval()
         with torch.no_grad():
             loss, outputs = self.values(self._functional(self._state_of(tensors)), *tensors[-2:])
         return (loss,) if outputs is None else (loss, outputs)
 
+    def renew(self) -> None:
+        """Forgets what a former step has left in the module's attributes."""
+        self.copied = copy.deepcopy(self.module)
+
+    def check_attributes(self) -> None:
+        """A graph contains an attribute's value before the step: it cannot keep one from step to step."""
+        for prefix, module in self.copied.named_modules():
+            for name, value in vars(module).items():
+                if isinstance(value, FakeTensor):
+                    raise self.fail(f"its forward keeps a tensor in the attribute '{prefix + '.' if prefix else ''}{name}'; register "
+                                    "it as a buffer if a later step reads it, else delete it at the end of forward")
+
     def _functional(self, state: dict[str, Tensor]) -> Callable[..., Any]:
         """The module with this state. A call replaces the buffers that the module assigns in `state`."""
-        return lambda *arguments: torch.func.functional_call(self.module, state, arguments)
+        return lambda *arguments: torch.func.functional_call(self.copied, state, arguments)
 
-    def eager(self, name: str, batch: tuple[Tensor, Tensor], dtype: torch.dtype) -> list[Tensor]:
-        """The results of `train` or `evaluate`, computed as a training in eager PyTorch does."""
+    def trained_state(self) -> dict[str, Tensor]:
+        """A state as after some steps: without zeros that are only initial, and with other buffers."""
+        buffers = self.eager("train", self.state, self.batch(self.inputs.size(0)), torch.float32)[1 + len(self.trained):]
+        state = {**self.state, **{name: buffer.detach().clone(memory_format=torch.contiguous_format)
+                                  for name, buffer in zip(self.changed, buffers)}}
+        generator = torch.Generator().manual_seed(0)
+        for name in self.trained:
+            scale = self.state[name].std(correction=0).clamp(min=0.02)
+            state[name] = self.state[name] + 0.05 * scale * torch.randn(self.state[name].shape, generator=generator)
+        return state
+
+    def eager(self, name: str, state: dict[str, Tensor], batch: tuple[Tensor, Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """The results of `train` or `evaluate` with this state, computed as a training in eager PyTorch does."""
         self.is_training = name == "train"
         module = copy.deepcopy(self.module).train(self.is_training)
+        for each, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            tensor.data = state[each].clone()
         module._apply(lambda tensor: _converted(tensor, torch.float32, dtype))
         inputs, targets = (_converted(tensor, torch.float32, dtype) for tensor in batch)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -365,6 +392,7 @@ class _Step:
     def check_eager(self) -> None:
         """Errors of the module itself, before anything is traced."""
         for run in (self.train, self.evaluate):
+            self.renew()
             copies = [tensor.clone() for tensor in (*self.state.values(), self.inputs, self.targets)]
             try:
                 with self._no_other_random_numbers():
@@ -395,16 +423,27 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
     others: dict[int, Any] = {}
     for condition in conditions:
         # A comparison with sympy's false: a condition may also stay symbolic.
-        sizes = [size for size in _OTHER_SIZES if size <= step.max_batch and condition.subs(symbol, size) == False]  # noqa: E712
+        sizes = [size for size in _other_sizes(condition, step.max_batch) if condition.subs(symbol, size) == False]  # noqa: E712
         if sizes:
             others.setdefault(sizes[0], condition)
     for size, condition in others.items():
         if _trace_batch(step, name, size)[0].code != graph.code:
             raise step.fail(f"its code depends on the batch size: {condition} holds for the example, but not for a batch of "
                             f"{size}; use code that is the same for all batch sizes")
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
+            raise step.fail(f"it calls the operator {node.target}, which LibTorch does not contain; use operators of PyTorch")
     if name == "train":
         _drop_unchanged_buffers(step, graph)
     return graph
+
+
+def _other_sizes(condition: Any, largest: int) -> list[int]:
+    """Batch sizes for which a condition may differ: also those near its own numbers."""
+    numbers = [abs(int(atom)) for atom in condition.atoms() if atom.is_Integer]
+    near = [size for number in numbers for size in (number - 1, number, number + 1, 2 * number)]
+    powers = [2**exponent for exponent in range(1, largest.bit_length())]
+    return sorted({size for size in (*_OTHER_SIZES, *near, *powers, largest) if 2 <= size <= largest})
 
 
 def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModule, Any, list[Any]]:
@@ -412,7 +451,6 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
     relies on."""
     from torch._dispatch.python import enable_python_dispatcher
     from torch._dynamo.source import ConstantSource
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -422,11 +460,16 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
     for source, tensor in (("inputs", step.inputs), ("targets", step.targets)):
         # Symbols of equal sizes are one symbol.
         context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1))
-        tensors.append(mode.from_tensor(tensor.new_empty([size, *tensor.shape[1:]]), source=ConstantSource(source),
-                                        symbolic_context=context))
+        try:
+            empty = tensor.new_empty([size, *tensor.shape[1:]])
+        except RuntimeError as error:
+            raise step.fail(f"its code has a condition on the batch size, whose check needs a batch of {size}: "
+                            f"{_first_line(error)}; give a smaller max_batch") from error
+        tensors.append(mode.from_tensor(empty, source=ConstantSource(source), symbolic_context=context))
     symbol = tensors[-1].size(0).node.expr
     shapes.constrain_symbol_range(symbol, 2, step.max_batch)
     run = getattr(step, name)
+    step.renew()
     try:
         with mode, enable_python_dispatcher(), _plain_operators():
             graph = make_fx(lambda *tensors: run(*tensors))(*tensors)
@@ -436,6 +479,7 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
         raise step.fail(_reason("its step cannot be traced", error)) from error
     if any(node.target == torch.ops.aten._local_scalar_dense.default for node in graph.graph.nodes):
         raise step.fail(_depends_on_values("item() or a conversion to a number"))
+    step.check_attributes()
     return graph, symbol, [guard.expr for guard in shapes.guards]
 
 
@@ -522,8 +566,28 @@ def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dic
                        for name, graph in graphs.items()}}
 
 
+def _hash(manifest: dict[str, Any], graphs: dict[str, torch.fx.GraphModule]) -> str:
+    """Of what is computed, not of how it was compiled."""
+    compiled = ("torch", "machine", "instruction_set", "threads")
+    sha256 = hashlib.sha256(json.dumps({key: value for key, value in manifest.items() if key not in compiled},
+                                       sort_keys=True).encode())
+    for graph in graphs.values():
+        sha256.update(graph.code.encode())
+        for node in graph.graph.find_nodes(op="get_attr"):
+            constant = getattr(graph, node.target)
+            if isinstance(constant, Tensor):
+                sha256.update(_safetensors({node.target: constant.detach().contiguous()}))
+    return sha256.hexdigest()
+
+
 def _draws(graph: torch.fx.GraphModule) -> bool:
-    return any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in graph.graph.nodes)
+    return any(_is_random(node.target) for node in graph.graph.nodes)
+
+
+def _is_random(operator: Any) -> bool:
+    """On the CPU, this attention takes no dropout, but has the tag as well."""
+    return (torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+            and operator is not torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
 
 
 def _instruction_set(given: Optional[str]) -> Optional[str]:
@@ -640,7 +704,7 @@ class _InFloat64(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _is_random(func):
             narrow_args, narrow_kwargs = pytree.tree_map(lambda each: _converted(each, torch.float64, torch.float32),
                                                          (args, kwargs))
             torch.set_default_dtype(torch.float32)
@@ -663,15 +727,17 @@ def _converted(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
 
 
 def _check(step: _Step, runs: dict[str, Run], manifest: dict[str, Any], tolerance: float) -> dict[str, Any]:
-    """Compares compiled graphs with eager PyTorch on batches of three sizes, on one of them with several threads. Returns the
-    largest differences. Sets the least batch size in the manifest: 1 if the module takes it and all agrees."""
+    """Compares compiled graphs with eager PyTorch on batches of three sizes: on the larger one with several threads and with
+    another state, since gradients may be zero at the initial weights, whatever their formula. Returns the largest
+    differences. Sets the least batch size in the manifest: 1 if the module takes it and all agrees."""
     largest = {"tolerance": tolerance, "gradients_float64": 0.0, "gradients_float32": 0.0}
     samples = step.inputs.size(0)
+    larger, trained = min(2 * samples + 1, step.max_batch), step.trained_state()
     for name, run in runs.items():
-        for size, threads in ((samples, 1), (samples - 1 if samples > 2 else samples + 1, 3), (1, 1)):
+        for size, threads, state in ((samples, 1, step.state), (larger, 3, trained), (1, 1, step.state)):
             try:
                 with _threads(threads):
-                    measured = _compare(step, name, run, step.batch(size), tolerance)
+                    measured = _compare(step, name, run, state, step.batch(size), tolerance)
             except ExportError:
                 if size == 1:  # For example because a batch norm needs 2 samples.
                     break
@@ -693,17 +759,18 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _compare(step: _Step, name: str, run: Run, batch: tuple[Tensor, Tensor], tolerance: float) -> dict[str, float]:
+def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: tuple[Tensor, Tensor],
+             tolerance: float) -> dict[str, float]:
     """Returns the differences of gradients, relative to their norm. The limit of each single tensor is the largest of
     - the tolerance times its norm,
     - ten times the difference of eager PyTorch in float32 from float64: a gradient may consist of rounding errors,
     - for a gradient, float32's rounding error of all gradients."""
-    exact, narrow = (step.eager(name, batch, dtype) for dtype in (torch.float64, torch.float32))
-    tensors = [tensor.clone() for tensor in (*step.state.values(), *batch)]
+    exact, narrow = (step.eager(name, state, batch, dtype) for dtype in (torch.float64, torch.float32))
+    tensors = [tensor.clone() for tensor in (*state.values(), *batch)]
     torch.manual_seed(0)
     actual = list(run([*tensors]))
     where = f"the compiled graph {name} differs from eager PyTorch on a batch of {batch[0].size(0)}"
-    for tensor, before in zip(tensors, (*step.state.values(), *batch)):
+    for tensor, before in zip(tensors, (*state.values(), *batch)):
         if not tensor.equal(before):
             raise step.fail(f"{where}: it changes its inputs; no package is written")
     labels = ["loss", "outputs"][:len(actual)] if name == "evaluate" else [

@@ -129,6 +129,25 @@ class Refused(Folder):
                                 net(forward))
         self.assert_refused(r"^Net: its code depends on the batch size: .* holds for the example, but not for a batch of 2; use code",
                             net(counts))
+        self.assert_refused(r"^Net: its code depends on the batch size: .* holds for the example, but not for a batch of 3001; use code",
+                            net(lambda self, inputs: self.layers(inputs * (2 if inputs.shape[0] > 3000 else 1))))
+
+    def test_attributes(self):
+        def averages(self, inputs):
+            self.mean = 0.9 * self.mean + 0.1 * inputs.mean(0)
+            return self.layers(inputs - self.mean)
+
+        module = net(averages)
+        module.mean = torch.zeros(5)
+        self.assert_refused("^Net: its forward keeps a tensor in the attribute 'mean'; register it as a buffer", module)
+
+    def test_operators(self):
+        with torch.library._scoped_library("export_test", "DEF") as library:
+            library.define("twice(Tensor x) -> Tensor")
+            library.impl("twice", lambda x: x * 2, "CPU")
+            library.impl("twice", lambda x: x * 2, "Meta")
+            self.assert_refused("^Net: it calls the operator export_test.twice.default, which LibTorch does not contain; use",
+                                net(lambda self, inputs: self.layers(torch.ops.export_test.twice(inputs))))
 
     def test_changes_in_place(self):
         def scales(self, inputs):
@@ -229,7 +248,7 @@ class WrongResults(Folder):
                 outputs[1] = outputs[1] * 1.001
             return outputs
 
-        with self.assertRaisesRegex(ExportError, "evaluate .* on a batch of 7: outputs differs by"):
+        with self.assertRaisesRegex(ExportError, "evaluate .* on a batch of 17: outputs differs by"):
             self.export_with(apply)
 
     def test_buffers_assigned_from_others(self):
@@ -251,6 +270,26 @@ class WrongResults(Folder):
 
         with self.assertRaisesRegex(ExportError, "^Net: buffer 'table' changes in a training step in eager PyTorch, but not in the graph"):
             self.export_with(lambda name, outputs: outputs, net(hides, table=nn.Buffer(torch.zeros(5))))
+
+    def test_a_wrong_gradient_that_is_zero_at_first(self):
+        module = Net()
+        nn.init.zeros_(module.layers[3].weight)
+        with self.assertRaisesRegex(ExportError, "train .* on a batch of 17: its gradients differ by"):
+            self.export_with(self.changed("train", 1, lambda gradient: gradient * 1.5), module)
+
+    def test_the_hash_is_that_of_the_computation(self):
+        def hashed(value, checked):
+            module = net(lambda self, inputs: self.layers(inputs * self.constant))
+            module.load_state_dict(first.state_dict())
+            module.constant = torch.full((5,), value)
+            with mock.patch.object(narrowcast_export, "_check", lambda *arguments: {"gradients_float64": checked}):
+                manifest = self.export_with(lambda name, outputs: outputs, module)
+            self.path.unlink()
+            return manifest["hash"]
+
+        first = Net()
+        self.assertEqual(hashed(2.0, 0.1), hashed(2.0, 0.2))
+        self.assertNotEqual(hashed(2.0, 0.1), hashed(3.0, 0.1))
 
     def test_a_wrong_trace(self):
         trace = narrowcast_export._trace

@@ -52,6 +52,7 @@ class Models(PackageTestCase):
 
         package, net = self.export(Gpt(), tokens(4, 16, 40), "cross_entropy")
         self.assertEqual(package.manifest["tied"], {"head.weight": "token_embedding.weight"})
+        self.assertEqual([graph["random"] for graph in package.manifest["graphs"].values()], [True, False])
         for size in (4, 7, 1, 32):
             self.assert_trains_like(package, net, loss, *tokens(size, 16, 40, seed=size))
             self.assert_evaluates_like(package, net, loss, *tokens(size, 16, 40, seed=size))
