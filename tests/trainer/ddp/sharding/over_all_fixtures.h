@@ -15,6 +15,7 @@
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/sharded_optimizer.h>
+#include "hooks/table/hook_table.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/sharding/sharded_fixtures.h"
 
@@ -112,6 +113,10 @@ inline DdpOptions ddp_options_of(const OverAllCase& value) {
   wire.node_size = value.layout.node_size;
   wire.error_feedback = value.way == Way::kErrorFeedback;
   wire.exempt_one_dimensional = value.way == Way::kExemption;
+  if (hooks::hook_row(value.hook).takes(hooks::OptionKind::kLink)) {  // Else two trainings may measure different links.
+    wire.link_gbit = 1;
+    wire.link_us = 100;
+  }
   return options.wire(wire);
 }
 
