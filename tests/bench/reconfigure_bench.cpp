@@ -81,7 +81,11 @@ void run_rank(const Store& store, const Place& place, int64_t turns, std::barrie
     milliseconds.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
   };
   for (int64_t turn = 0; turn < turns; ++turn) {
-    measure(anew, [&] { all_reduce(*make_group(store, "new/" + std::to_string(turn), place, /*can_change=*/false)); });
+    Group group;  // Ends after the measurement.
+    measure(anew, [&] {
+      group = make_group(store, "new/" + std::to_string(turn), place, /*can_change=*/false);
+      all_reduce(*group);
+    });
     measure(changed, [&] {
       reconfigure(*lasting, store, turn, place);
       all_reduce(*lasting);
