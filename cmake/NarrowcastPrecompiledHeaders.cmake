@@ -54,7 +54,7 @@ function(narrowcast_add_pch name options)
   target_precompile_headers(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:<cmake/pch.h$<ANGLE-R>>")
   if(CMAKE_CXX_COMPILER_LAUNCHER)
     set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER
-      "${PROJECT_SOURCE_DIR}/cmake/compile_header;${PROJECT_SOURCE_DIR};${CMAKE_CXX_COMPILER_LAUNCHER}")
+      "${PROJECT_SOURCE_DIR}/cmake/compile_header;${PROJECT_SOURCE_DIR};${CMAKE_CXX_COMPILER};${CMAKE_CXX_COMPILER_LAUNCHER}")
   endif()
 endfunction()
 if(NARROWCAST_PCH)
