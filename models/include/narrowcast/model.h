@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <narrowcast/export.h>
 #include <narrowcast/generation.h>
@@ -54,6 +55,10 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
 
   // Additional names of a parameter or buffer, each with the name under which the module has it.
   virtual std::map<std::string, std::string> aliases() const { return {}; }
+
+  // The names of buffers that the Python class of the model registered with persistent=False: its state_dict() lacks
+  // them.
+  virtual std::vector<std::string> transient_buffers() const { return {}; }
 
   // Every option with its value: create_model(name, options()) makes a model of the same shape.
   virtual ModelOptions options() const = 0;

@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class CharGpt(nn.Module):
-    """The same model as models/gpt.cpp, with the same parameters."""
+    """The same model as models/bundled/gpt.cpp, with the same parameters."""
 
     def __init__(self, options, vocabulary_size):
         super().__init__()

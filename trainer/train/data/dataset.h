@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <narrowcast/model.h>
-#include "models/model_table.h"
+#include "models/table/model_table.h"
 
 namespace narrowcast::data {
 

@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kMostBytes = int64_t{64} << 20;  // of a pickle, to search
 constexpr std::string_view kZip = "PK\x03\x04";
 constexpr std::string_view kPickle = "\x80";  // followed by the protocol, 2 to 5
+constexpr const char* kPackages = "narrowcast_export.export(net, example, loss, \"net.pt2\") writes a model package";
 constexpr const char* kScripts = "torch.jit.script(net).save(\"net.pt\") writes a TorchScript module";
 constexpr const char* kWeights =
     "safetensors.torch.save_file(net.state_dict(), \"weights.safetensors\") writes weights for --init_from";
@@ -45,9 +46,13 @@ std::string describe_pickle(std::string_view pickle) {
 std::string describe_entries(caffe2::serialize::PyTorchStreamReader& archive) {
   const std::vector<std::string> names = archive.getAllRecords();
   const auto has = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
+  if (has("narrowcast/weights.safetensors")) {
+    return "it is a model package, which must be named *.pt2";
+  }
   const bool is_exported = has("archive_format") || has("serialized_exported_program.json");
   if (is_exported) {
-    return absl::StrCat("it is a program of torch.export.save(), which cannot be trained: in Python, ", kScripts);
+    return absl::StrCat("it is a program of torch.export.save(), which cannot be trained: in Python, ", kPackages,
+                        ", and ", kScripts);
   }
   if (has("constants.pkl")) {
     return "";

@@ -17,7 +17,7 @@
 #include <string>
 
 #include <narrowcast/model.h>
-#include "models/weight_only_int8.h"
+#include "models/quantization/weight_only_int8.h"
 
 namespace narrowcast::files {
 

@@ -13,8 +13,8 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
-#include "models/script_model.h"
-#include "models/weight_only_int8.h"
+#include "models/imported/script_model.h"
+#include "models/quantization/weight_only_int8.h"
 #include "ops/common/error_message.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
@@ -199,14 +199,14 @@ models::StateDict without_aliases(const std::string& path, models::StateDict ten
 }
 
 // Stores the metadata of a model file in `initial`, for a training of that model.
-void read_metadata(const Safetensors& content, const models::ModelRow& row, InitialState& initial) {
+void read_metadata(const Safetensors& content, const models::ModelRow& row, const std::string& option,
+                   InitialState& initial) {
   const std::string& path = initial.path;
   check_version(path, content);
   const std::string& name = metadata_value(path, content, "model");
   const bool fits = name == row.name || (row.is_gpt2 && name == models::CharGpt::kName);
-  TORCH_CHECK_VALUE(fits, "init_from: ", path, " holds the model ", printable(name, kLongestReason), ", not ",
-                    row.name);
-  TORCH_CHECK_VALUE(!content.metadata.contains("quantization"), "init_from: ", path,
+  TORCH_CHECK_VALUE(fits, option, ": ", path, " holds the model ", printable(name, kLongestReason), ", not ", row.name);
+  TORCH_CHECK_VALUE(!content.metadata.contains("quantization"), option, ": ", path,
                     " is quantised: its weights cannot be trained");
   initial.vocabulary = read_vocabulary(path, content);
   initial.options = with_options_of(path, [&] { return to_options(name, parse_metadata(path, content, "options")); });
@@ -240,8 +240,12 @@ std::string model_suffix(const std::string& option, const std::string& path) {
   if (path.ends_with(kModelSuffix)) {
     return kModelSuffix;
   }
+  if (path.ends_with(kPackageSuffix)) {
+    return kPackageSuffix;
+  }
   TORCH_CHECK_VALUE(path.ends_with(kScriptSuffix), option, ": ", path, " must be named *", kModelSuffix,
-                    " (a model file) or *", kScriptSuffix, " (a TorchScript module)");
+                    " (a model file), *", kScriptSuffix, " (a TorchScript module) or *", kPackageSuffix,
+                    " (a model package)");
   return kScriptSuffix;
 }
 
@@ -288,6 +292,9 @@ void save_model(const std::string& path, const SavedModel& saved) {
   for (const auto& [alias, first] : saved.model->aliases()) {
     tensors.emplace(alias, tensors.at(first));
   }
+  for (const std::string& name : saved.model->transient_buffers()) {
+    tensors.erase(name);
+  }
   if (is_written_as_gpt2(saved)) {
     tensors = in_gpt2_layout(tensors);
     metadata.emplace("format", "pt");
@@ -303,6 +310,8 @@ SavedModel load_model(const std::string& path) {
   TORCH_CHECK_VALUE(saved.name != models::kScript, path,
                     ": holds the tensors of a TorchScript module without its code; ", "use the *", kScriptSuffix,
                     " that was written beside it");
+  TORCH_CHECK_VALUE(saved.name != models::kPackage, path,
+                    ": holds the tensors of a model package without its code; add --model=NET", kPackageSuffix);
   saved.vocabulary = read_vocabulary(path, content);
   saved.model = make_model(path, content, saved.name, parse_metadata(path, content, "options"));
   NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
@@ -317,14 +326,14 @@ SavedModel load_model(const std::string& path) {
   return saved;
 }
 
-InitialState read_initial_state(const std::string& path, const std::string& model) {
+InitialState read_initial_state(const std::string& path, const std::string& model, const std::string& option) {
   const models::ModelRow& row = models::any_model_row(model);
-  Weights weights = read_weights("init_from", path);
+  Weights weights = read_weights(option, path);
   Safetensors& content = weights.content;
   InitialState initial = {.path = path, .files = std::move(weights.files)};
   initial.has_metadata = content.metadata.contains("format_version");
   if (initial.has_metadata) {
-    read_metadata(content, row, initial);
+    read_metadata(content, row, option, initial);
   }
   initial.has_gpt2_layout = row.is_gpt2 && has_gpt2_layout(content.tensors);
   if (!initial.has_gpt2_layout) {
@@ -361,6 +370,9 @@ std::vector<std::string> load_initial_state(const InitialState& initial, models:
   const models::StateDict tensors = initial.has_gpt2_layout
                                         ? with_positions_of(initial.tensors, state)
                                         : without_aliases(initial.path, initial.tensors, model.aliases());
+  for (const std::string& name : model.transient_buffers()) {
+    if (!tensors.contains(name)) state.erase(name);
+  }
   std::vector<std::string> kept;
   if (!initial.has_metadata) {
     kept = take_missing_buffers(tensors, model, state);

@@ -10,16 +10,17 @@
 #include <vector>
 
 #include <narrowcast/model.h>
-#include "models/model_table.h"
-#include "models/weight_only_int8.h"
+#include "models/quantization/weight_only_int8.h"
+#include "models/table/model_table.h"
 
 namespace narrowcast::files {
 
-// The suffixes of files with a bundled model and with a TorchScript module.
+// The suffixes of files with a bundled model, with a TorchScript module and with a model package.
 inline constexpr const char* kModelSuffix = ".safetensors";
+using models::kPackageSuffix;
 using models::kScriptSuffix;
 
-// The path's suffix, one of these. Throws c10::ValueError naming the option and the path if it has neither.
+// The path's suffix, one of these. Throws c10::ValueError naming the option and the path if it has none.
 std::string model_suffix(const std::string& option, const std::string& path);
 
 // The quantisation of models::WeightOnlyInt8QuantHandler.
@@ -27,7 +28,9 @@ inline constexpr const char* kWeightOnlyInt8 = "weight_only_int8";
 
 // A model with everything needed to use it.
 struct SavedModel {
-  std::string name;  // as in models::create_model; models::kScript, which is only written, for a models::ScriptModel
+  // As in models::create_model. For a models::ImportedModel it is models::kScript or models::kPackage: files of these
+  // are only written.
+  std::string name;
   std::shared_ptr<models::Model> model;
   // The text of each token, in the tokens' order; empty for models that are not over text. If the model has an option
   // vocabulary_size, a non-empty vocabulary has that number of entries; for GPT-2 it may have fewer.
@@ -35,9 +38,9 @@ struct SavedModel {
   std::string quantization = {};  // kWeightOnlyInt8 if its Linear layers are converted, else empty
 };
 
-// Writes model.safetensors: every parameter and buffer under its name in the module, and the metadata below. A tensor
-// that is registered twice is written only once, under its first name, except that a models::ScriptModel's is written
-// under each name. Each value of the metadata is a string:
+// Writes model.safetensors: every parameter and buffer that the Python class's state_dict() has, under its name in the
+// module, and the metadata below. A tensor that is registered twice is written only once, under its first name, except
+// that a models::ImportedModel's is written under each name. Each value of the metadata is a string:
 //
 //   format_version  "1"
 //   model           the model's name
@@ -73,9 +76,10 @@ struct InitialState {
 // GPT-2 they may be Hugging Face's, whose shapes determine all options except the number of heads. They may also be
 // those of char_gpt, which consists of the same modules.
 //
-// Throws as read_weights does. Throws c10::ValueError naming the option init_from and the path if the file is quantised
+// Throws as read_weights does. Throws c10::ValueError naming `option` and the path if the file is quantised
 // or contains another model, and CorruptInputError naming the path and the error in its content.
-InitialState read_initial_state(const std::string& path, const std::string& model);
+InitialState read_initial_state(const std::string& path, const std::string& model,
+                                const std::string& option = "init_from");
 
 // The options of a model with this initial state; `given` are the requested ones. Throws c10::ValueError naming an
 // option that the file contradicts, and both values. The context of GPT-2 may be shorter than the file's.

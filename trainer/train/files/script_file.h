@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "models/script_model.h"
+#include "models/imported/script_model.h"
 
 namespace narrowcast::files {
 

@@ -9,8 +9,8 @@
 
 #include <narrowcast/models.h>
 #include <narrowcast/version.h>
-#include "models/model_table.h"
-#include "models/script_model.h"
+#include "models/imported/script_model.h"
+#include "models/table/model_table.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/files/foreign_model.h"
 #include "trainer/train/files/model_file.h"
@@ -35,10 +35,24 @@ bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
   return std::find(flags.begin(), flags.end(), flag) != flags.end();
 }
 
+// The model package whose code is evaluated; empty without one.
+std::string evaluated_package(const Given& given, const std::string& file) {
+  const std::string& model = given.arguments.job.model;
+  if (given.has("model") && models::is_package(model) && file.ends_with(files::kModelSuffix)) {
+    return model;
+  }
+  return models::is_package(file) ? file : "";
+}
+
 void refuse_useless_flags(const Given& given, const std::string& file) {
   refuse_all_but(given, used_by_evaluation(), "with --evaluate");
+  const std::string package = evaluated_package(given, file);
   if (!file.ends_with(files::kScriptSuffix)) {
-    refuse(given, {"model", "context", "loss", "vocabulary"}, "with --evaluate=" + file + ", which determines it");
+    const std::string reason = " of " + (package.empty() ? file : package) + ", which determines it";
+    refuse(given, {"context", "loss", "vocabulary"}, "with --evaluate" + reason);
+    if (package.empty() || package == file) {
+      refuse(given, {"model"}, "with --evaluate" + reason);
+    }
   } else if (!data::holds_tokens(given.arguments.job.data)) {
     refuse(given, {"vocabulary"}, "without token files");
   }
@@ -50,8 +64,12 @@ void refuse_useless_flags(const Given& given, const std::string& file) {
   }
 }
 
-// EvaluationJob::as_model: --model or, for a TorchScript module without it, the file itself, so that the data decide.
+// EvaluationJob::as_model: --model or, for a model package, and for a TorchScript module without --model, its path, so
+// that the data decide.
 std::string evaluated_model(const Given& given, const std::string& file) {
+  if (const std::string package = evaluated_package(given, file); !package.empty()) {
+    return package;
+  }
   if (!given.has("model") && models::is_script(file)) {
     return file;
   }
@@ -60,6 +78,14 @@ std::string evaluated_model(const Given& given, const std::string& file) {
   TORCH_CHECK_VALUE(is_in(known, model), "--model: a TorchScript module can be evaluated as ", c10::Join(" or ", known),
                     ", not as ", model);
   return model;
+}
+
+// A package was compiled with its loss, and computes in the dtypes of its example.
+void refuse_flags_of_compiled_code(const Given& given, const std::string& reason) {
+  refuse(given, {"loss", "label_smoothing"}, reason + ", which contains its loss: give it to export()");
+  if (given.arguments.job.training.precision != training::Precision::kFp32) {
+    refuse(given, {"precision"}, reason + ", which is compiled");
+  }
 }
 
 void refuse_other_datas_flags(const Given& given, const models::ModelRow& model) {
@@ -72,7 +98,7 @@ void refuse_other_datas_flags(const Given& given, const models::ModelRow& model)
 
 void refuse_context_of_images(const Given& given, const std::string& model) {
   if (given.has("context") && data::data_kind(model, given.arguments.job.data) != models::DataKind::kText) {
-    refuse(given, {"context"}, models::is_script(model) ? "with images and other tensors" : "with --model=" + model);
+    refuse(given, {"context"}, models::is_imported(model) ? "with images and other tensors" : "with --model=" + model);
   }
 }
 
@@ -81,11 +107,12 @@ void refuse_context_of_images(const Given& given, const std::string& model) {
 const models::ModelRow& given_model(const Given& given) {
   const std::string& name = given.arguments.job.model;
   std::error_code ignored;  // A file that cannot be looked up counts as missing.
-  if (!models::is_script(name) && !is_in(models::model_names(), name) &&
+  if (!models::is_imported(name) && !is_in(models::model_names(), name) &&
       std::filesystem::is_regular_file(name, ignored)) {
     const std::string foreign = files::describe_foreign_model(name);
     TORCH_CHECK_VALUE(false, "--model: ", name, " must be named *", files::kScriptSuffix,
-                      " to be read as a TorchScript module", foreign.empty() ? "" : ": " + foreign);
+                      " to be read as a TorchScript module, or *", files::kPackageSuffix, " as a model package",
+                      foreign.empty() ? "" : ": " + foreign);
   }
   return models::any_model_row(name);
 }
@@ -108,7 +135,9 @@ void refuse_other_models_options(const Given& given) {
   if (model.data != models::DataKind::kText) {
     refuse(given, {"sample_length", "dropout"}, reason);
   }
-  if (!models::is_script(name)) {
+  if (models::is_package(name)) {
+    refuse_flags_of_compiled_code(given, reason);
+  } else if (!models::is_script(name)) {
     refuse(given, {"loss"}, reason);
   } else if (given.arguments.job.loss != models::to_string(models::Loss::kCrossEntropy)) {
     refuse(given, {"label_smoothing"}, reason + " but without --loss=cross_entropy");

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include <narrowcast/model.h>
-#include "models/model_table.h"
+#include "models/table/model_table.h"
 #include "trainer/train/flags/given_flags.h"
 #include "trainer/train/inference/evaluation_job.h"
 

@@ -10,7 +10,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/version.h>
 #include "hooks/table/hook_table.h"
-#include "models/model_table.h"
+#include "models/table/model_table.h"
 #include "trainer/train/flags/exchange_flags.h"
 #include "trainer/train/flags/model_flags.h"
 #include "trainer/train/flags/worker_flags.h"

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include <narrowcast/consensus.h>
-#include "models/model_table.h"
+#include "models/imported/package_model.h"
+#include "models/imported/script_model.h"
+#include "models/table/model_table.h"
 #include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
@@ -34,14 +36,56 @@ LoadedModel load_model_file(const EvaluationJob& job) {
     loaded.state.insert(loaded.state.end(), tensors.begin(), tensors.end());
   }
   loaded.next = saved.model->next_token();
+  loaded.context = loaded.next.has_value() ? loaded.next->context : job.context;
+  const models::ModelOptions options = saved.model->options();
+  if (const auto size = options.find("vocabulary_size"); size != options.end()) {
+    loaded.vocabulary_size = size->second;
+  }
+  return loaded;
+}
+
+// Whether the job's text model gives logits for the next token.
+bool predicts_tokens(const EvaluationJob& job, const std::optional<models::Loss>& loss) {
+  return loss == models::Loss::kCrossEntropy && data::data_kind(job.as_model, job.data) == models::DataKind::kText;
+}
+
+// Compiled code takes whole contexts. A model that predicts the next token does not see what follows its prompt.
+models::NextToken next_token_of(const std::shared_ptr<models::PackageModel>& model, int64_t context) {
+  return {.context = context, .logits = [model, context](const at::Tensor& tokens) {
+            const at::Tensor whole = at::constant_pad_nd(tokens, {0, context - tokens.numel()});
+            return model->logits(whole.unsqueeze(0))[0][tokens.numel() - 1];
+          }};
+}
+
+LoadedModel load_package_file(const EvaluationJob& job) {
+  const auto model = std::make_shared<models::PackageModel>(models::read_package(job.as_model), job.as_model);
+  LoadedModel loaded = {.model = model, .name = job.as_model, .vocabulary = model->vocabulary()};
+  if (job.file != job.as_model) {
+    files::InitialState trained = files::read_initial_state(job.file, job.as_model, "evaluate");
+    files::load_initial_state(trained, *model);
+    if (!trained.vocabulary.empty()) loaded.vocabulary = std::move(trained.vocabulary);
+  }
+  model->eval();
+  for (const auto& tensors : {model->parameters(), model->buffers()}) {
+    loaded.state.insert(loaded.state.end(), tensors.begin(), tensors.end());
+  }
+  loaded.vocabulary_size = model->classes();
+  if (data::data_kind(job.as_model, job.data) == models::DataKind::kText) {
+    TORCH_CHECK_VALUE(model->context().has_value(), "data: ", job.as_model,
+                      " takes no sequences of tokens, but the data is text");
+    loaded.context = *model->context();
+    if (predicts_tokens(job, model->loss())) loaded.next = next_token_of(model, loaded.context);
+  }
   return loaded;
 }
 
 LoadedModel load_script_file(const EvaluationJob& job) {
   files::SavedScript saved = files::load_script(job.file);
   saved.module.eval();
-  LoadedModel loaded = {
-      .model = nullptr, .name = job.as_model, .vocabulary = files::script_vocabulary(job.file, saved)};
+  LoadedModel loaded = {.model = nullptr,
+                        .name = job.as_model,
+                        .vocabulary = files::script_vocabulary(job.file, saved),
+                        .context = job.context};
   for (const at::Tensor& parameter : saved.module.parameters()) {
     loaded.state.push_back(parameter);
   }
@@ -56,8 +100,7 @@ LoadedModel load_script_file(const EvaluationJob& job) {
   const auto model = std::make_shared<models::ScriptModel>(std::move(saved.module),
                                                            models::ScriptOptions{.name = job.file, .loss = loss});
   loaded.model = model;
-  const bool gives_logits = loss == models::Loss::kCrossEntropy;
-  if (gives_logits && data::data_kind(job.as_model, job.data) == models::DataKind::kText) {
+  if (predicts_tokens(job, loss)) {
     loaded.next = {.context = job.context,
                    .logits = [model](const at::Tensor& tokens) { return model->logits(tokens.unsqueeze(0))[0][-1]; }};
   }
@@ -185,20 +228,19 @@ void run(const Evaluation& evaluation, const ProcessGroupPtr& group, const job::
 }  // namespace
 
 LoadedModel load_for_evaluation(const EvaluationJob& job) {
-  return files::model_suffix("evaluate", job.file) == files::kScriptSuffix ? load_script_file(job)
-                                                                           : load_model_file(job);
+  if (files::model_suffix("evaluate", job.file) == files::kScriptSuffix) return load_script_file(job);
+  return models::is_package(job.as_model) ? load_package_file(job) : load_model_file(job);
 }
 
 data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
   data::DataRequest request = {
       .model = loaded.name, .paths = job.data, .vocabulary = loaded.vocabulary, .vocabulary_size = job.vocabulary_size};
-  const models::ModelOptions options = loaded.model != nullptr ? loaded.model->options() : models::ModelOptions();
-  if (const auto size = options.find("vocabulary_size"); size != options.end()) {
-    request.vocabulary_size = size->second;
+  if (loaded.vocabulary_size.has_value()) {
+    request.vocabulary_size = loaded.vocabulary_size;
   }
   return data::read_data(request, [&](const models::ModelOptions& sizes) {
-    check_classes(job, sizes, options);
-    return loaded.next.has_value() ? loaded.next->context : job.context;
+    check_classes(job, sizes, loaded.model != nullptr ? loaded.model->options() : models::ModelOptions());
+    return loaded.context;
   });
 }
 

@@ -11,7 +11,7 @@
 #include <narrowcast/generation.h>
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
-#include "models/script_model.h"
+#include "models/imported/imported_model.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/job/train_job.h"
 
@@ -26,10 +26,12 @@ struct GenerationJob {
 
 struct EvaluationJob {
   std::string version = {};  // of the program
-  std::string file = {};     // a model file of narrowcast (*.safetensors) or a TorchScript module (*.pt)
+  // A model file of narrowcast (*.safetensors), a TorchScript module (*.pt) or a model package (*.pt2). A model file of
+  // a package's training is evaluated by the code of the package as_model.
+  std::string file = {};
   // For a TorchScript module: the bundled model as which it is evaluated. That is, it takes this model's data, and its
-  // logits must fit a vocabulary as this model's do. The module's own path: the data decide (data::data_kind). A model
-  // file needs none.
+  // logits must fit a vocabulary as this model's do. The path of the module or of a package: the data decide
+  // (data::data_kind). A bundled model's file needs none.
   std::string as_model = models::CharGpt::kName;
   int64_t context = models::CharGptOptions().context;  // of a TorchScript module
   std::optional<models::Loss> loss = {};  // of a TorchScript module's predictions; none: its file's, or cross entropy
@@ -46,10 +48,12 @@ struct EvaluationJob {
 // A model read from a file, in evaluation mode.
 struct LoadedModel {
   std::shared_ptr<models::Model> model;
-  std::string name;                            // of the model, or EvaluationJob::as_model
-  std::vector<std::string> vocabulary = {};    // of a text model, if the file contains it
-  std::vector<at::Tensor> state = {};          // parameters and buffers
-  std::optional<models::NextToken> next = {};  // of a text model that returns logits
+  std::string name;                             // of the model, or EvaluationJob::as_model
+  std::vector<std::string> vocabulary = {};     // of a text model, if the file contains it
+  std::vector<at::Tensor> state = {};           // parameters and buffers
+  std::optional<models::NextToken> next = {};   // of a text model that returns logits
+  int64_t context = 0;                          // length of the samples, if the data is text
+  std::optional<int64_t> vocabulary_size = {};  // of token files, if the file determines it
 };
 
 // Loads the model at job.file according to its suffix. Throws c10::ValueError for another suffix, a file that cannot be

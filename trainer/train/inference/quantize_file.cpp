@@ -75,6 +75,9 @@ std::string error_text(double error) {
 
 void check_paths(const QuantizeOptions& options) {
   const std::string suffix = files::model_suffix("input", options.input);
+  TORCH_CHECK_VALUE(
+      suffix != files::kPackageSuffix, "input: ", options.input,
+      " is a model package, whose compiled code needs float weights; quantise a TorchScript module instead");
   TORCH_CHECK_VALUE(fs::path(options.output).extension() == suffix, "output: ", options.output, " must be named *",
                     suffix, ", like the input");
   std::error_code ignored;

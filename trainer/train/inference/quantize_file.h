@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/weight_only_int8.h"
+#include "models/quantization/weight_only_int8.h"
 
 namespace narrowcast::inference {
 
@@ -32,9 +32,9 @@ struct QuantizeOptions {
   bool dry_run = false;    // do everything except writing
 };
 
-// Reads the input and writes it with weight-only int8 Linear layers (models/weight_only_int8.h). A model file keeps its
-// metadata and gets "quantization": "weight_only_int8"; a TorchScript module keeps its extra files. The output appears
-// as a whole or not at all.
+// Reads the input and writes it with weight-only int8 Linear layers (models/quantization/weight_only_int8.h). A model
+// file keeps its metadata and gets "quantization": "weight_only_int8"; a TorchScript module keeps its extra files. The
+// output appears as a whole or not at all.
 //
 // Errors:
 //   - c10::ValueError naming the flag or file for a suffix that is neither kind's, or a file that cannot be read or

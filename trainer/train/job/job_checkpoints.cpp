@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "models/model_table.h"
+#include "models/table/model_table.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/json.h"
 #include "trainer/ddp/process_group/first_failure.h"
@@ -197,7 +197,7 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
     if (role == options::Role::kCircumstance) circumstances[name] = value;
   }
   if (plan.contains("model_hash")) {
-    settings["model"] = models::kScript;  // Its file may have moved.
+    settings["model"] = models::any_model_row(job.model).name;  // Its file may have moved.
   }
   settings.update(plan.at("model_options"));
   settings.erase("model_options");

@@ -51,16 +51,17 @@ int64_t largest_parameter_bytes(const models::Model& model) {
   return largest;
 }
 
-void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
+void add_model(nlohmann::json& plan, const JobInputs& inputs) {
   plan["model_options"] = inputs.model->options();
   int64_t parameters = 0;
   for (const at::Tensor& parameter : inputs.model->parameters()) {
     parameters += parameter.numel();
   }
   plan["parameters"] = parameters;
-  if (inputs.script_hash.has_value()) {
-    plan["model_hash"] = hash_text(*inputs.script_hash);
-    plan["loss"] = job.loss.empty() ? "the module's own" : job.loss;
+  if (inputs.imported != nullptr) {
+    plan["model_hash"] = hash_text(*inputs.file_hash);
+    const std::optional<models::Loss>& loss = inputs.imported->loss();
+    plan["loss"] = loss ? to_string(*loss) : "the module's own";
     if (inputs.unit == "tokens") plan["context"] = inputs.units_per_sample;
   }
   if (inputs.init_hash.has_value()) {
@@ -295,7 +296,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   plan["ranks"] = world_size;
   plan["network"] = network::describe_network(process_environment());
   options::add_options(plan, job);
-  add_model(plan, job, inputs);
+  add_model(plan, inputs);
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
   plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Without the GPU's number, which differs between ranks.
   add_data(plan, inputs);

@@ -11,8 +11,10 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/models.h>
-#include "models/fixed_modes.h"
-#include "models/model_table.h"
+#include "models/imported/fixed_modes.h"
+#include "models/imported/package_model.h"
+#include "models/imported/script_model.h"
+#include "models/table/model_table.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/names.h"
 #include "trainer/base/network/job_network.h"
@@ -66,36 +68,54 @@ std::shared_ptr<models::Model> make_model(const TrainJob& job, const std::option
   return models::create_model(job.model, options);
 }
 
-// Puts the module into `inputs`, in training mode. The mode in which it was saved does not matter.
-void load_module(const TrainJob& job, JobInputs& inputs) {
-  models::ScriptOptions options = {.name = job.model};
+void load_script(const TrainJob& job, JobInputs& inputs) {
+  inputs.script = std::make_shared<const files::SavedScript>(files::load_script(job.model));
+  models::ScriptOptions options = {.name = job.model,
+                                   .vocabulary = files::script_vocabulary(job.model, *inputs.script)};
   if (!job.loss.empty()) {
     options.loss = models::parse_loss(job.loss);
   }
-  inputs.script = std::make_shared<const files::SavedScript>(files::load_script(job.model));
-  inputs.script_hash = files::hash_of_files({job.model});
-  inputs.script_model = std::make_shared<models::ScriptModel>(inputs.script->module, options);
-  inputs.model = inputs.script_model;
-  inputs.model->train();
+  inputs.imported = std::make_shared<models::ScriptModel>(inputs.script->module, options);
   if (const std::string fixed = models::describe_fixed_modes(inputs.script->module); !fixed.empty()) {
     inputs.warnings.push_back(absl::StrCat("model: ", job.model, " ignores train() and eval(), as traced modules do: ",
                                            fixed, "; torch.jit.script(net) creates a module that does not"));
   }
 }
 
-// The length of a text's samples. A module does not contain it.
+void load_package(const TrainJob& job, JobInputs& inputs) {
+  models::Package package = models::read_package(job.model);
+  if (std::string doubt = models::doubt_about(package.manifest, job.model); !doubt.empty()) {
+    inputs.warnings.push_back(absl::StrCat("model: ", doubt));
+  }
+  inputs.imported = std::make_shared<models::PackageModel>(std::move(package), job.model);
+}
+
+// Puts the model of a file into `inputs`, in training mode. The mode in which it was saved does not matter.
+void load_imported(const TrainJob& job, JobInputs& inputs) {
+  inputs.file_hash = files::hash_of_files({job.model});
+  models::is_script(job.model) ? load_script(job, inputs) : load_package(job, inputs);
+  inputs.model = inputs.imported;
+  inputs.model->train();
+}
+
+// The length of a text's samples. A TorchScript module does not contain it.
 int64_t context_of(const TrainJob& job, const JobInputs& inputs) {
+  if (models::is_package(job.model)) {
+    const std::optional<int64_t> context = inputs.imported->context();
+    TORCH_CHECK_VALUE(context.has_value(), "data: ", job.model, " takes no sequences of tokens, but the data is text");
+    return *context;
+  }
   const models::ModelOptions options = inputs.script != nullptr ? job.model_options : inputs.model->options();
   const auto given = options.find("context");
   return given != options.end() ? given->second : models::CharGptOptions().context;
 }
 
-// The vocabulary of the module or of the first parameters' file; empty if neither has one.
+// The vocabulary of the model's file or of the first parameters' file; empty if neither has one.
 std::vector<std::string> given_vocabulary(const TrainJob& job, const JobInputs& inputs,
                                           const std::optional<files::InitialState>& initial) {
   std::vector<std::string> of_module;
-  if (inputs.script != nullptr) {
-    of_module = files::script_vocabulary(job.model, *inputs.script);
+  if (inputs.imported != nullptr) {
+    of_module = inputs.imported->vocabulary();
   }
   if (!initial || initial->vocabulary.empty()) {
     return of_module;
@@ -105,11 +125,18 @@ std::vector<std::string> given_vocabulary(const TrainJob& job, const JobInputs& 
   return initial->vocabulary;
 }
 
-// The vocabulary size for token files, if it is known without reading them: from the option, else from the file of the
-// first parameters.
-std::optional<int64_t> vocabulary_size_of(const TrainJob& job, const std::optional<files::InitialState>& initial) {
-  if (job.vocabulary_size || !initial) {
+// The vocabulary size for token files, if it is known without reading them: from the option, else from the model's file
+// or that of the first parameters.
+std::optional<int64_t> vocabulary_size_of(const TrainJob& job, const JobInputs& inputs,
+                                          const std::optional<files::InitialState>& initial) {
+  if (job.vocabulary_size) {
     return job.vocabulary_size;
+  }
+  if (inputs.imported != nullptr && inputs.imported->classes()) {
+    return inputs.imported->classes();
+  }
+  if (!initial) {
+    return std::nullopt;
   }
   const auto in_file = initial->options.find("vocabulary_size");
   return in_file == initial->options.end() ? std::nullopt : std::optional(in_file->second);
@@ -124,22 +151,22 @@ std::optional<int64_t> longer_context(const files::InitialState& initial, const 
   return are_known && of_file->second > of_model->second ? std::optional(of_file->second) : std::nullopt;
 }
 
-// A module that learns classes must have logits for all classes of the data. Its first pass checks this.
+// A model from a file that learns classes must have logits for all classes of the data. Its first pass checks this.
 void expect_classes(const JobInputs& inputs) {
-  if (inputs.script_model == nullptr || inputs.script_model->loss() != models::Loss::kCrossEntropy) {
+  if (inputs.imported == nullptr || inputs.imported->loss() != models::Loss::kCrossEntropy) {
     return;
   }
   if (const std::optional<int64_t> classes = inputs.dataset->class_bound()) {
-    inputs.script_model->expect_classes(*classes);
+    inputs.imported->expect_classes(*classes);
   }
 }
 
 // A module on a GPU does not look at the targets that it gets.
 void check_targets(JobInputs& inputs) {
-  if (inputs.script_model != nullptr && !inputs.device.is_cpu()) {
+  if (inputs.imported != nullptr && !inputs.device.is_cpu()) {
     inputs.dataset = std::make_unique<data::CheckedTargets>(
         std::move(inputs.dataset),
-        [model = inputs.script_model](const at::Tensor& targets) { model->check_targets(targets); });
+        [model = inputs.imported](const at::Tensor& targets) { model->check_targets(targets); });
   }
 }
 
@@ -155,13 +182,13 @@ void warn_of_kept_buffers(const TrainJob& job, const std::vector<std::string>& n
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
   const std::optional<files::InitialState> initial = read_initial_state(job);
-  if (models::is_script(job.model)) {
-    load_module(job, inputs);
+  if (models::is_imported(job.model)) {
+    load_imported(job, inputs);
   }
   const data::DataRequest request = {.model = job.model,
                                      .paths = job.data,
                                      .vocabulary = given_vocabulary(job, inputs, initial),
-                                     .vocabulary_size = vocabulary_size_of(job, initial)};
+                                     .vocabulary_size = vocabulary_size_of(job, inputs, initial)};
   data::ReadData read = data::read_data(request, [&](const models::ModelOptions& sizes) {
     if (inputs.model == nullptr) {
       inputs.model = make_model(job, initial, sizes);
@@ -242,9 +269,9 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   }
 }
 
-// Tries forward and backward passes of a TorchScript module on this rank's first batch. Throws if it cannot be trained.
-void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& env) {
-  const auto& model = inputs.script_model;
+// Tries forward and backward passes of a model from a file on this rank's first batch. Throws if it cannot be trained.
+void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& env) {
+  const auto& model = inputs.imported;
   if (model == nullptr) {
     return;
   }
@@ -265,6 +292,15 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
 // The number of ranks on this rank's node, according to its launcher.
 int64_t ranks_of_a_node(const WorkerEnv& env) {
   return network::is_simulated(process_environment()) ? 1 : env.local_world_size;
+}
+
+at::Device choose_device(const TrainJob& job, const WorkerEnv& env) {
+  if (!models::is_package(job.model)) {
+    return training::choose_device(job.device, env);
+  }
+  TORCH_CHECK_VALUE(job.device == "auto" || job.device == "cpu", "device: must be cpu with the model package ",
+                    job.model, ", which is compiled for it, but is ", job.device);
+  return at::kCPU;
 }
 
 JobInputs make_inputs_on(const TrainJob& job, at::Device device) {
@@ -372,11 +408,11 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
   const TrainJob job = as_restarted(wanted, context.env);
   set_threads(job.threads, context);
   check_alone(job, context.env);
-  const at::Device device = training::choose_device(job.device, context.env);
+  const at::Device device = choose_device(job, context.env);
   const ProcessGroupOptions group = group_options_on(device, job.group, context);
   JobInputs inputs = make_inputs_on(job, device);
   print_warnings(inputs, context);
-  try_module(job, inputs, context.env);
+  try_imported(job, inputs, context.env);
   const std::optional<int64_t> ranks_per_node =
       job.dry_run ? std::optional(ranks_of_a_node(context.env)) : std::nullopt;
   // A process that replaces another one resumes, which the ranks that live on were not asked to.

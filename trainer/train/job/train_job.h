@@ -15,7 +15,7 @@
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
 #include <narrowcast/worker_env.h>
-#include "models/script_model.h"
+#include "models/imported/imported_model.h"
 #include "trainer/base/process/signals.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/options/job_options.h"
@@ -32,24 +32,25 @@ namespace narrowcast::job {
 struct JobInputs {
   std::unique_ptr<data::Dataset> dataset;  // null for the reference task, whose batch is fixed
   std::shared_ptr<models::Model> model;
-  std::shared_ptr<const files::SavedScript> script;   // shared with the model; null: a bundled model
-  std::shared_ptr<models::ScriptModel> script_model;  // the model, if it is a TorchScript module; else null
-  std::optional<uint64_t> script_hash;                // of its file
-  std::optional<uint64_t> init_hash;                  // of the file of the first parameters; empty: random parameters
-  std::optional<int64_t> init_context;                // of that file, if the model uses only its first positions
-  at::Device device = at::kCPU;                       // where the model is trained
-  std::string data_name;                              // of the data that were read, for people
-  std::optional<uint64_t> data_hash;                  // of their content
-  std::vector<std::string> vocabulary;                // of a text, else empty
-  std::optional<double> bigram_entropy;               // of a text, in nats
-  std::string unit = "samples";                       // in which a training is measured: tokens or samples
+  std::shared_ptr<models::ImportedModel> imported;   // the model, if it is from a file; null: a bundled model
+  std::shared_ptr<const files::SavedScript> script;  // shared with the model; null: not a TorchScript module
+  std::optional<uint64_t> file_hash;                 // of the model's file
+  std::optional<uint64_t> init_hash;                 // of the file of the first parameters; empty: random parameters
+  std::optional<int64_t> init_context;               // of that file, if the model uses only its first positions
+  at::Device device = at::kCPU;                      // where the model is trained
+  std::string data_name;                             // of the data that were read, for people
+  std::optional<uint64_t> data_hash;                 // of their content
+  std::vector<std::string> vocabulary;               // of a text, else empty
+  std::optional<double> bigram_entropy;              // of a text, in nats
+  std::string unit = "samples";                      // in which a training is measured: tokens or samples
   int64_t units_per_sample = 1;
   std::vector<std::string> warnings;  // one line each: options that are allowed, but may be a mistake
 };
 
-// Reads the data. Makes the model, initialised from the seed, or loads the TorchScript module, and gives it the
-// parameters of job.init_from. The result is the same on all ranks. Throws as data::read_data, files::load_script,
-// files::read_initial_state and models::ScriptModel do, and c10::ValueError naming an option and what is wrong with it.
+// Reads the data. Makes the model, initialised from the seed, or loads the TorchScript module or the model package, and
+// gives it the parameters of job.init_from. The result is the same on all ranks. Throws as data::read_data,
+// files::load_script, models::read_package, files::read_initial_state and models::ScriptModel do, and c10::ValueError
+// naming an option and what is wrong with it.
 JobInputs make_inputs(const TrainJob& job);
 
 // The first batch of that rank, on the CPU.

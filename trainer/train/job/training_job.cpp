@@ -9,8 +9,7 @@
 
 #include <narrowcast/errors.h>
 #include "hooks/table/hook_table.h"
-#include "models/model_table.h"
-#include "models/script_model.h"
+#include "models/table/model_table.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/data/text_corpus.h"
@@ -223,18 +222,17 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
 // In evaluation mode, with the module's own extra files.
 void save_module(const AgreedJob& agreed) {
   files::SavedScript saved = *agreed.inputs.script;
-  files::put_loss(saved, agreed.inputs.script_model->loss());
+  files::put_loss(saved, agreed.inputs.imported->loss());
   saved.module.eval();
   files::put_vocabulary(saved, agreed.inputs.vocabulary);
   files::save_script(script_path(agreed.job.output), saved);
 }
 
 void save(const AgreedJob& agreed) {
-  const bool is_script = agreed.inputs.script != nullptr;
-  if (is_script) {
+  if (agreed.inputs.script != nullptr) {
     save_module(agreed);
   }
-  files::save_model(model_path(agreed.job.output), {.name = is_script ? models::kScript : agreed.job.model,
+  files::save_model(model_path(agreed.job.output), {.name = models::any_model_row(agreed.job.model).name,
                                                     .model = agreed.inputs.model,
                                                     .vocabulary = agreed.inputs.vocabulary});
 }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
-#include "models/ddp_comm_hook_task.h"
-#include "models/model_table.h"
+#include "models/bundled/ddp_comm_hook_task.h"
+#include "models/table/model_table.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/job/train_job.h"

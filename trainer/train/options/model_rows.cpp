@@ -9,8 +9,8 @@
 #include <narrowcast/gpt.h>
 #include <narrowcast/mlp.h>
 #include <narrowcast/models.h>
-#include "models/model_table.h"
-#include "models/script_model.h"
+#include "models/imported/script_model.h"
+#include "models/table/model_table.h"
 
 namespace narrowcast::options {
 
@@ -25,9 +25,10 @@ const models::MlpOptions kMlp;
 std::string if_not_given(int64_t value) { return absl::StrCat(" (default ", value, ")"); }
 
 std::string model_help() {
-  return absl::StrCat("Model: ", absl::StrJoin(models::learning_models(), ", "), ", ",
-                      absl::StrJoin(models::fixed_models(), ", "),
-                      " (to verify gradients only), or a TorchScript module's ", "path (*.pt), whose code is run.");
+  return absl::StrCat(
+      "Model: ", absl::StrJoin(models::learning_models(), ", "), ", ", absl::StrJoin(models::fixed_models(), ", "),
+      " (to verify gradients only), or the path of a TorchScript module (*.pt) or a model package (*.pt2), ",
+      "whose code is run.");
 }
 
 // A size of the model. All sizes together are one entry of the plan, "model_options".
@@ -134,7 +135,8 @@ std::vector<Option> trained_model_rows(Arguments& arguments) {
   return {{.flag = "evaluate",
            .variable = variable(arguments.evaluate),
            .help = "Print a trained model's loss on held-out --data instead of training. File: *.safetensors, also "
-                   "quantised, or a TorchScript module (*.pt), whose code is run."},
+                   "quantised, a TorchScript module (*.pt) or a model package (*.pt2), whose code is run. With "
+                   "--model=NET.pt2: the *.safetensors of its training."},
           {.flag = "generate",
            .variable = variable(generation.count),
            .help = "With --evaluate: number of characters that a text model generates.",

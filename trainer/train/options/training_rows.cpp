@@ -5,7 +5,7 @@
 #include <string>
 
 #include <narrowcast/learning_rate.h>
-#include "models/model_table.h"
+#include "models/table/model_table.h"
 #include "trainer/ddp/optimization/default_shares.h"
 
 namespace narrowcast::options {

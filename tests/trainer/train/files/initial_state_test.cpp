@@ -11,8 +11,8 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/gpt.h>
 #include <narrowcast/models.h>
-#include "models/script_model.h"
-#include "models/weight_only_int8.h"
+#include "models/imported/script_model.h"
+#include "models/quantization/weight_only_int8.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpt2_weights.h"
 #include "tests/support/temporary_folder.h"

@@ -12,8 +12,8 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
-#include "models/script_state.h"
-#include "models/weight_only_int8.h"
+#include "models/imported/script_state.h"
+#include "models/quantization/weight_only_int8.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/files/script_fixtures.h"

@@ -7,7 +7,7 @@
 
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
-#include "models/model_table.h"
+#include "models/table/model_table.h"
 #include "tests/support/digits.h"
 #include "tests/support/error_message.h"
 #include "tests/support/trained_modules.h"

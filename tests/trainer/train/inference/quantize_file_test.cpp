@@ -12,7 +12,7 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
 #include <narrowcast/weight_only_int8.h>
-#include "models/weight_only_int8.h"
+#include "models/quantization/weight_only_int8.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/files/script_fixtures.h"

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/script_model.h"
+#include "models/imported/script_model.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/small_text.h"
 

@@ -11,7 +11,7 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/mlp.h>
-#include "models/ddp_comm_hook_task.h"
+#include "models/bundled/ddp_comm_hook_task.h"
 #include "trainer/train/verification/hook_run.h"
 
 namespace narrowcast::testing {

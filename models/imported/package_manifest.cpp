@@ -1,0 +1,247 @@
+#include "models/imported/package_manifest.h"
+
+#include <ATen/Version.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include <narrowcast/errors.h>
+#include "ops/common/error_message.h"
+#include "ops/common/text.h"
+#include "trainer/base/files/json.h"
+#include "trainer/base/files/safetensors_header.h"
+
+namespace narrowcast::models {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kFormat = 1;
+constexpr const char* kBatch = "batch";  // the size that stands for the batch size
+constexpr size_t kLongestValue = 100;    // of a value in a message
+
+// Reads values of a manifest; errors name the file and the key.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  template <class... Parts>
+  void check(bool condition, const Parts&... parts) const {
+    NARROWCAST_CHECK_INPUT(condition, path_, ": its manifest ", parts...);
+  }
+
+  std::string name(const json& object, const char* key) const {
+    auto text = object.at(key).get<std::string>();
+    check(!text.empty(), "has an empty ", key);
+    return text;
+  }
+
+  std::vector<int64_t> sizes(const json& array, int64_t instead_of_batch) const {
+    check(array.is_array() && array.size() <= files::kMostDimensions, "has an invalid shape: ", shown(array));
+    std::vector<int64_t> sizes;
+    for (const json& size : array) {
+      const bool is_open = size.is_null() || size == kBatch;
+      check(is_open ? instead_of_batch < 0 : size.is_number_integer(), "has an invalid size: ", shown(size));
+      sizes.push_back(is_open ? instead_of_batch : size.get<int64_t>());
+      check(is_open || sizes.back() >= 0, "has an invalid size: ", shown(size));
+    }
+    return sizes;
+  }
+
+  c10::ScalarType dtype(const json& object) const {
+    const auto name = object.at("dtype").get<std::string>();
+    const std::optional<c10::ScalarType> dtype = files::dtype_of_name(name);
+    check(dtype.has_value(), "has an unknown dtype: ", printable(name, kLongestValue));
+    return *dtype;
+  }
+
+  PackagedInput input(const json& object) const {
+    const std::vector<int64_t> all = sizes(object.at("shape"), -1);
+    check(!all.empty() && all[0] == -1 && std::count(all.begin(), all.end(), -1) == 1,
+          "has an input whose first size alone should be '", kBatch, "': ", shown(object.at("shape")));
+    return {.sample_shape = {all.begin() + 1, all.end()}, .dtype = dtype(object)};
+  }
+
+  PackagedTensor tensor(const json& object) const {
+    using Role = PackagedTensor::Role;
+    const auto role = object.at("role").get<std::string>();
+    check(role == "trained" || role == "frozen" || role == "buffer", "has a tensor of the unknown role ",
+          printable(role, kLongestValue));
+    PackagedTensor tensor = {.name = name(object, "name"),
+                             .role = role == "trained"  ? Role::kTrained
+                                     : role == "frozen" ? Role::kFrozen
+                                                        : Role::kBuffer,
+                             .shape = sizes(object.at("shape"), 0),
+                             .dtype = dtype(object)};
+    tensor.is_unused = tensor.role == Role::kTrained && object.value("unused", false);
+    tensor.is_persistent = tensor.role != Role::kBuffer || object.value("persistent", true);
+    check(tensor.role != Role::kTrained || tensor.dtype == c10::ScalarType::Float, "has the trained parameter ",
+          printable(tensor.name, kLongestValue), " of another dtype than F32");
+    check(files::dense_bytes(tensor.dtype, tensor.shape).has_value(),
+          "has a tensor that is too large: ", printable(tensor.name, kLongestValue));
+    return tensor;
+  }
+
+  PackagedGraph graph(const json& object) const {
+    PackagedGraph graph = {.least_batch = object.at("batch").at("min").get<int64_t>(),
+                           .most_batch = object.at("batch").at("max").get<int64_t>()};
+    check(1 <= graph.least_batch && graph.least_batch <= graph.most_batch,
+          "has an invalid range of batch sizes: ", shown(object.at("batch")));
+    const json& outputs = object.at("outputs");
+    check(outputs.is_array() && !outputs.empty() && outputs[0].at("role") == "loss",
+          "has a graph that does not return its loss first");
+    for (size_t i = 1; i < outputs.size(); ++i) {
+      add_output(outputs[i], graph);
+    }
+    return graph;
+  }
+
+  static std::string shown(const json& value) {
+    return printable(value.dump(-1, ' ', false, json::error_handler_t::replace), kLongestValue);
+  }
+
+ private:
+  void add_output(const json& output, PackagedGraph& graph) const {
+    const auto role = output.at("role").get<std::string>();
+    if (role == "gradient") {
+      check(graph.buffers.empty(), "has a gradient after buffers");
+      graph.gradients.push_back(name(output, "name"));
+    } else if (role == "buffer") {
+      graph.buffers.push_back(name(output, "name"));
+    } else {
+      check(role == "outputs" && !graph.outputs, "has a graph with an output of the role ",
+            printable(role, kLongestValue));
+      graph.outputs = sizes(output.at("shape"), -1);
+    }
+  }
+
+  const std::string& path_;
+};
+
+std::vector<std::string> names_of(const PackageManifest& manifest, PackagedTensor::Role role) {
+  std::vector<std::string> names;
+  for (const PackagedTensor& tensor : manifest.state) {
+    if (tensor.role == role) names.push_back(tensor.name);
+  }
+  return names;
+}
+
+// The names and the outputs of graphs must fit the state.
+void check_fits(const PackageManifest& manifest, const Reader& reader) {
+  std::set<std::string> names;
+  for (const PackagedTensor& tensor : manifest.state) {
+    reader.check(names.insert(tensor.name).second, "has two tensors ", printable(tensor.name, kLongestValue));
+  }
+  for (const auto& [alias, name] : manifest.tied) {
+    reader.check(names.contains(name) && !names.contains(alias), "has the invalid tied tensor ",
+                 printable(alias, kLongestValue));
+  }
+  reader.check(manifest.train.gradients == names_of(manifest, PackagedTensor::Role::kTrained),
+               "has a training step whose gradients are not those of the trained parameters");
+  const std::vector<std::string> buffers = names_of(manifest, PackagedTensor::Role::kBuffer);
+  for (const std::string& name : manifest.train.buffers) {
+    reader.check(std::ranges::find(buffers, name) != buffers.end(), "has a training step that changes ",
+                 printable(name, kLongestValue), ", which is not a buffer");
+  }
+  reader.check(!manifest.train.outputs && manifest.evaluate.gradients.empty() && manifest.evaluate.buffers.empty(),
+               "has graphs that return tensors of unexpected roles");
+  const bool is_named = manifest.loss != "module" && manifest.loss != "custom";
+  reader.check(!is_named || failure_of([&] { parse_loss(manifest.loss); }).empty(), "has the unknown loss ",
+               printable(manifest.loss, kLongestValue));
+  reader.check((manifest.loss == "module") != manifest.evaluate.outputs.has_value(), "has the loss ",
+               printable(manifest.loss, kLongestValue), ", which does not fit its evaluation's outputs");
+  const bool has_classes = manifest.loss == to_string(Loss::kCrossEntropy);
+  reader.check(!has_classes || (manifest.evaluate.outputs->size() >= 2 && manifest.evaluate.outputs->back() >= 1),
+               "has outputs without a fixed number of classes");
+}
+
+// The numbers of "2.11.0+cu130"; zeros if there are none.
+std::array<int64_t, 3> numbers_of(std::string_view version) {
+  std::array<int64_t, 3> numbers = {};
+  const char* place = version.data();
+  const char* const end = version.data() + version.size();
+  for (int64_t& number : numbers) {
+    const auto [next, error] = std::from_chars(place, end, number);
+    if (error != std::errc() || next == end || *next != '.') break;
+    place = next + 1;
+  }
+  return numbers;
+}
+
+std::string machine() {
+  utsname names = {};
+  return ::uname(&names) == 0 ? names.machine : "";
+}
+
+bool has_instruction_set([[maybe_unused]] const std::string& name) {
+#ifdef __x86_64__  // The function exists on this machine only.
+  if (name == "AVX2") return __builtin_cpu_supports("x86-64-v3") != 0;
+  if (name == "AVX512") return __builtin_cpu_supports("x86-64-v4") != 0;
+#endif
+  return name == at::get_cpu_capability() || (name == "asimd" && machine() == "aarch64");
+}
+
+}  // namespace
+
+PackageManifest parse_manifest(std::string_view text, const std::string& path) {
+  const json object = files::parse_json(text, path + ": its manifest");
+  const Reader reader(path);
+  try {
+    const auto format = object.at("format").get<int64_t>();
+    reader.check(format == kFormat, "has the format ", format, ", but this program reads ", kFormat);
+    PackageManifest manifest = {.module = reader.name(object, "module"),
+                                .torch = reader.name(object, "torch"),
+                                .device = reader.name(object, "device"),
+                                .machine = reader.name(object, "machine"),
+                                .instruction_set = reader.name(object, "instruction_set"),
+                                .loss = reader.name(object, "loss"),
+                                .label_smoothing = object.value("label_smoothing", 0.0),
+                                .inputs = reader.input(object.at("inputs")),
+                                .targets = reader.input(object.at("targets")),
+                                .tied = object.at("tied").get<std::map<std::string, std::string>>(),
+                                .train = reader.graph(object.at("graphs").at("train")),
+                                .evaluate = reader.graph(object.at("graphs").at("evaluate")),
+                                .weights_record = reader.name(object.at("weights"), "record"),
+                                .weights_bytes = object.at("weights").at("bytes").get<int64_t>()};
+    if (const json& vocabulary = object.at("vocabulary"); !vocabulary.is_null()) {
+      manifest.vocabulary = vocabulary.get<std::vector<std::string>>();
+    }
+    for (const json& tensor : object.at("state")) {
+      manifest.state.push_back(reader.tensor(tensor));
+    }
+    check_fits(manifest, reader);
+    return manifest;
+  } catch (const json::exception& error) {
+    reader.check(false, "is invalid: ", files::problem_with(error));
+    throw;
+  }
+}
+
+void check_runs_here(const PackageManifest& manifest, const std::string& path) {
+  TORCH_CHECK_VALUE(manifest.device == "cpu", path, ": is compiled for the device ",
+                    printable(manifest.device, kLongestValue), "; only packages for CPUs can be trained");
+  TORCH_CHECK_VALUE(manifest.machine == machine(), path, ": is compiled for ",
+                    printable(manifest.machine, kLongestValue), ", but this machine is ", machine());
+  TORCH_CHECK_VALUE(has_instruction_set(manifest.instruction_set), path, ": is compiled for ",
+                    printable(manifest.instruction_set, kLongestValue),
+                    ", which this processor lacks; export it with instruction_set=\"AVX2\", or on this machine");
+  TORCH_CHECK_VALUE(numbers_of(manifest.torch) <= numbers_of(TORCH_VERSION), path, ": is compiled with torch ",
+                    printable(manifest.torch, kLongestValue), ", which is newer than this LibTorch, " TORCH_VERSION,
+                    "; export it with that version");
+}
+
+std::string doubt_about(const PackageManifest& manifest, const std::string& path) {
+  if (numbers_of(manifest.torch) == numbers_of(TORCH_VERSION)) return "";
+  return c10::str(path, " is compiled with torch ", printable(manifest.torch, kLongestValue),
+                  ", which is older than this LibTorch, " TORCH_VERSION,
+                  "; export it with that version if results differ");
+}
+
+}  // namespace narrowcast::models
