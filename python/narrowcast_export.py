@@ -8,7 +8,8 @@ The package is one file (a PT2 archive). It contains two graphs that AOTInductor
 initial weights (narrowcast/weights.safetensors) and a manifest: JSON under the key "narrowcast" of the metadata of both
 graphs. docs/reference/model-packages.md defines them. In short, both graphs take the tensors that manifest["state"] lists,
 then inputs, then targets. manifest["graphs"][NAME]["outputs"] lists what they return: the loss, then the gradient of each
-trained parameter and the new value of each buffer that may change (train), or the module's outputs (evaluate).
+trained parameter and the new value of each buffer that may change (train), or the module's outputs (evaluate). The
+training step calls the operator narrowcast::gradient_ready(gradient, parameter) as soon as a gradient is complete.
 
 Every export runs both compiled graphs and compares them with eager PyTorch in float64 and float32. If they differ, it
 raises ExportError and writes nothing.
@@ -56,6 +57,20 @@ _OTHER_SIZES = (2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 127, 128, 255
 _LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3"}
 _TORCHSCRIPT = "or train the module with TorchScript: torch.jit.script(module).save(\"net.pt\")"
 _log = logging.getLogger(__name__)
+
+
+def _operator() -> Any:
+    """narrowcast::gradient_ready, which narrowcast's C++ library defines as well. Here it does nothing."""
+    if not hasattr(torch.ops.narrowcast, "gradient_ready"):
+        library = torch.library.Library("narrowcast", "FRAGMENT")
+        library.define("gradient_ready(Tensor gradient, int parameter) -> Tensor")
+        for key in ("CompositeExplicitAutograd", "Meta"):
+            library.impl("gradient_ready", lambda gradient, parameter: gradient.new_empty(0), key)
+        _operator.library = library  # type: ignore[attr-defined]  # The definition ends with this object.
+    return torch.ops.narrowcast.gradient_ready.default
+
+
+_GRADIENT_READY = _operator()
 
 
 class ExportError(Exception):
@@ -146,7 +161,7 @@ class _Step:
         self.changed: list[str] = self.buffers  # The buffers that the training step may change; fewer once it is traced.
         self.unused: set[str] = set()
         self.is_training = True
-        self.gradient_order: list[str] = []
+        self.signals: dict[str, Tensor] = {}  # Of the parameters in the order in which gradients become complete.
 
     def kind(self, name: str) -> str:
         return "buffer" if self.roles[name] == "buffer" else "parameter"
@@ -265,14 +280,14 @@ class _Step:
         return (mse_loss if self.loss == "mse" else binary_cross_entropy_with_logits)(outputs.float(), targets)
 
     def train(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Loss, gradients of `trained`, new values of `changed`."""
+        """Loss, gradients of `trained`, new values of `changed`, results of _GRADIENT_READY."""
         state = self._state_of(tensors)
         self.is_training = True
         self.copied.train()
         leaves = {name: state[name].detach().requires_grad_(True) for name in self.trained}
-        self.gradient_order = []
+        self.signals = {}
         for name, leaf in leaves.items():
-            leaf.register_hook(lambda gradient, name=name: self.gradient_ready(name, gradient))
+            leaf.register_hook(lambda gradient, name=name: self.signal(name, gradient))
         with torch.enable_grad():
             state.update(leaves)
             loss, _ = self.values(self._functional(state), *tensors[-2:])
@@ -291,13 +306,11 @@ class _Step:
                                 "keep dtype and shape")
         complete = [torch.zeros_like(leaf) if gradient is None else gradient
                     for leaf, gradient in zip(leaves.values(), gradients)]
-        return (loss.detach(), *(each.detach() for each in complete), *(state[name].detach() for name in self.changed))
+        return (loss.detach(), *(each.detach() for each in complete), *(state[name].detach() for name in self.changed), *self.signals.values())
 
-    def gradient_ready(self, name: str, gradient: Tensor) -> None:
-        """Called in the backward pass as soon as a parameter's gradient is complete, also while it is traced: an operator
-        that sends gradients early can be called here."""
-        del gradient
-        self.gradient_order.append(name)
+    def signal(self, name: str, gradient: Tensor) -> None:
+        """Called in the backward pass as soon as a parameter's gradient is complete."""
+        self.signals[name] = _GRADIENT_READY(gradient.detach(), self.trained.index(name))
 
     def evaluate(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Loss, and outputs if the module returns any."""
@@ -431,7 +444,8 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
             raise step.fail(f"its code depends on the batch size: {condition} holds for the example, but not for a batch of "
                             f"{size}; use code that is the same for all batch sizes")
     for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
+        if (isinstance(node.target, torch._ops.OpOverload) and node.target is not _GRADIENT_READY
+                and node.target.namespace not in ("aten", "prims")):
             raise step.fail(f"it calls the operator {node.target}, which LibTorch does not contain; use operators of PyTorch")
     if name == "train":
         _drop_unchanged_buffers(step, graph)
@@ -524,9 +538,10 @@ def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
     placeholders = dict(zip(step.state, graph.graph.find_nodes(op="placeholder")))
     (output,) = graph.graph.find_nodes(op="output")
     values = list(output.args[0])
-    first = len(values) - len(step.buffers)
+    first = 1 + len(step.trained)
+    last = first + len(step.buffers)
     kept = []
-    for name, value in zip(step.buffers, values[first:]):
+    for name, value in zip(step.buffers, values[first:last]):
         source = value
         while source.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             source = source.args[0]
@@ -534,7 +549,7 @@ def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
         if not is_copy or is_changed(source):
             kept.append((name, value))
     step.changed = [name for name, _ in kept]
-    output.args = (tuple(values[:first] + [value for _, value in kept]),)
+    output.args = (tuple(values[:first] + [value for _, value in kept] + values[last:]),)
     graph.recompile()
 
 
@@ -555,13 +570,14 @@ def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dic
     outputs: dict[str, list[dict[str, Any]]] = {name: [{"role": "loss"}] for name in graphs}
     outputs["train"] += [{"role": "gradient", "name": name} for name in step.trained]
     outputs["train"] += [{"role": "buffer", "name": name} for name in step.changed]
+    outputs["train"] += [{"role": "signal", "name": name} for name in step.signals]
     (output,) = graphs["evaluate"].graph.find_nodes(op="output")
     outputs["evaluate"] += [{"role": "outputs", **described(node.meta["val"])} for node in output.args[0][1:]]
     loss = "module" if step.loss is None else step.loss if isinstance(step.loss, str) else "custom"
     return {"format": FORMAT, "module": step.name, "torch": torch.__version__, "device": "cpu", "machine": platform.machine(),
             "loss": loss, "label_smoothing": float(step.label_smoothing), **options,
             "inputs": described(step.inputs, batch=True), "targets": described(step.targets, batch=True),
-            "state": state, "tied": step.tied, "gradient_order": step.gradient_order,
+            "state": state, "tied": step.tied,
             "graphs": {name: {"batch": {"min": 2, "max": step.max_batch}, "random": _draws(graph), "outputs": outputs[name]}
                        for name, graph in graphs.items()}}
 
@@ -775,7 +791,9 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
             raise step.fail(f"{where}: it changes its inputs; no package is written")
     labels = ["loss", "outputs"][:len(actual)] if name == "evaluate" else [
         "loss", *(f"gradient of '{each}'" for each in step.trained), *(f"buffer '{each}'" for each in step.changed)]
-    if len(actual) != len(labels) or [each.shape for each in actual] != [each.shape for each in narrow]:
+    results, signals = actual[:len(labels)], actual[len(labels):]
+    if len(signals) != (len(step.signals) if name == "train" else 0) or [each.shape for each in results] != [
+            each.shape for each in narrow]:
         raise step.fail(f"{where} in the shapes of its results; no package is written")
     measured: dict[str, float] = {}
     gradients = slice(1, 1 + len(step.trained) if name == "train" else 1)
@@ -793,7 +811,7 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
                             f"differs from float64 by {own:.1e}); no package is written. If the module is deep and has ReLUs or batch "
                             "norms, try another example, or give tolerance=1e-4")
     rounding = torch.finfo(torch.float32).eps * _norm(exact[gradients])
-    for label, ours, wide, single in zip(labels, actual, exact, narrow):
+    for label, ours, wide, single in zip(labels, results, exact, narrow):
         if not wide.is_floating_point():
             if not ours.equal(single):
                 raise step.fail(f"{where}: {label} is not equal; no package is written")

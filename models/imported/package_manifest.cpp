@@ -115,6 +115,8 @@ class Reader {
       graph.gradients.push_back(name(output, "name"));
     } else if (role == "buffer") {
       graph.buffers.push_back(name(output, "name"));
+    } else if (role == "signal") {
+      graph.signals.push_back(name(output, "name"));
     } else {
       check(role == "outputs" && !graph.outputs, "has a graph with an output of the role ",
             printable(role, kLongestValue));
@@ -150,7 +152,14 @@ void check_fits(const PackageManifest& manifest, const Reader& reader) {
     reader.check(std::ranges::find(buffers, name) != buffers.end(), "has a training step that changes ",
                  printable(name, kLongestValue), ", which is not a buffer");
   }
-  reader.check(!manifest.train.outputs && manifest.evaluate.gradients.empty() && manifest.evaluate.buffers.empty(),
+  std::set<std::string> signals;
+  for (const PackagedTensor& tensor : manifest.state) {
+    if (tensor.role == PackagedTensor::Role::kTrained && !tensor.is_unused) signals.insert(tensor.name);
+  }
+  reader.check(std::set(manifest.train.signals.begin(), manifest.train.signals.end()) == signals,
+               "has a training step that does not report the gradients of all trained parameters");
+  reader.check(!manifest.train.outputs && manifest.evaluate.signals.empty() && manifest.evaluate.gradients.empty() &&
+                   manifest.evaluate.buffers.empty(),
                "has graphs that return tensors of unexpected roles");
   const bool is_named = manifest.loss != "module" && manifest.loss != "custom";
   reader.check(!is_named || failure_of([&] { parse_loss(manifest.loss); }).empty(), "has the unknown loss ",

@@ -40,6 +40,8 @@ struct PackagedGraph {
   // buffers. The evaluation has none.
   std::vector<std::string> gradients = {};
   std::vector<std::string> buffers = {};
+  // The names of the parameters whose gradients the graph reports while it runs (gradient_listener.h).
+  std::vector<std::string> signals = {};
   // Of the evaluation's outputs, if it returns any: -1 stands for a size that follows from the batch.
   std::optional<std::vector<int64_t>> outputs = {};
 };

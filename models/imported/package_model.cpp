@@ -3,16 +3,24 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <utility>
+
+#include "models/imported/gradient_listener.h"
 
 namespace narrowcast::models {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+constexpr const char* kOnce = "the backward pass of a compiled training step can run only once";
 
 // A gradient that is computed already. A tensor would be taken for an input of the autograd function.
 struct Gradient {
@@ -34,7 +42,7 @@ class KnownGradients : public torch::autograd::Function<KnownGradients> {
 
   static variable_list backward(AutogradContext* context, const variable_list& of_loss) {
     c10::IValue& saved = context->saved_data["gradients"];
-    TORCH_CHECK(saved.isTensorList(), "the backward pass of a compiled training step can run only once");
+    TORCH_CHECK(saved.isTensorList(), kOnce);
     std::vector<at::Tensor> gradients = saved.toTensorVector();
     saved = c10::IValue();  // Nobody else holds the gradients now, so that they need not be copied.
     if (of_loss[0].item<float>() != 1) {
@@ -43,6 +51,34 @@ class KnownGradients : public torch::autograd::Function<KnownGradients> {
     variable_list results(2);  // The loss and the gradients themselves get none.
     results.insert(results.end(), std::make_move_iterator(gradients.begin()), std::make_move_iterator(gradients.end()));
     return results;
+  }
+};
+
+// A training step that the backward pass runs.
+struct DeferredStep : torch::CustomClassHolder {
+  std::function<at::Tensor(float factor)> run;  // hands out the gradients times the factor, and returns the loss
+  at::Tensor loss;                              // shares its memory with the loss that forward has returned
+};
+
+// A loss that the backward pass computes.
+class DeferredLoss : public torch::autograd::Function<DeferredLoss> {
+ public:
+  // `anchor` requires a gradient, so that the loss does.
+  static at::Tensor forward(AutogradContext* context, [[maybe_unused]] const at::Tensor& anchor,
+                            const c10::intrusive_ptr<DeferredStep>& step) {
+    at::Tensor loss = at::full({}, std::numeric_limits<float>::quiet_NaN());
+    step->loss = loss.detach();
+    context->saved_data["step"] = c10::IValue::make_capsule(step);
+    return loss;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& of_loss) {
+    c10::IValue& saved = context->saved_data["step"];
+    TORCH_CHECK(saved.isCapsule(), kOnce);
+    const auto step = c10::static_intrusive_pointer_cast<DeferredStep>(saved.toCapsule());
+    saved = c10::IValue();
+    step->loss.copy_(step->run(of_loss[0].item<float>()));
+    return variable_list(2);
   }
 };
 
@@ -107,6 +143,7 @@ void PackageModel::register_state(const std::map<std::string, at::Tensor>& weigh
   for (const PackagedTensor& tensor : manifest_.state) {
     const bool is_buffer = tensor.role == PackagedTensor::Role::kBuffer;
     state_.push_back(is_buffer ? buffers[tensor.name] : parameters[tensor.name]);
+    if (tensor.role == PackagedTensor::Role::kTrained) trained_.push_back(state_.back());
   }
   for (const std::string& name : manifest_.train.buffers) {
     buffers_.emplace(name, buffers[name]);
@@ -168,6 +205,27 @@ void PackageModel::keep_buffers(const std::vector<at::Tensor>& outputs) {
 at::Tensor PackageModel::forward(const Batch& batch) {
   if (!is_training()) return run_evaluation(batch)[0];
   check_batch(batch, manifest_.train);
+  return is_deferred_ && at::GradMode::is_enabled() ? step_in_backward(batch) : step_at_once(batch);
+}
+
+at::Tensor PackageModel::step_in_backward(const Batch& batch) {
+  auto step = c10::make_intrusive<DeferredStep>();
+  step->run = [this, batch](float factor) {
+    // A backward pass inside the running one gives each parameter its gradient, so that the exchange of gradients,
+    // which waits for that, begins. It copies the gradient.
+    const GradientListener listener([&](int64_t parameter, const at::Tensor& gradient) {
+      torch::autograd::backward({trained_.at(static_cast<size_t>(parameter))},
+                                {factor == 1 ? gradient : gradient * factor});
+    });
+    const std::vector<at::Tensor> outputs = run(train_, batch);
+    listener.rethrow_failure();
+    keep_buffers(outputs);
+    return outputs[0];
+  };
+  return DeferredLoss::apply(at::empty({}).requires_grad_(), step);
+}
+
+at::Tensor PackageModel::step_at_once(const Batch& batch) {
   const std::vector<at::Tensor> outputs = run(train_, batch);
   keep_buffers(outputs);
   if (!at::GradMode::is_enabled()) return outputs[0];

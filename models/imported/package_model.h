@@ -15,7 +15,7 @@ namespace narrowcast::models {
 
 // Its parameters and buffers have the names that they have in the Python module, and the values of the package's
 // weights. In training mode, forward runs the compiled training step: the backward pass from its loss only hands out
-// the gradients that were computed then. So all gradients are there when the backward pass begins.
+// the gradients that were computed then, unless the backward pass runs the step (compute_loss_in_backward).
 class PackageModel : public ImportedModel {
  public:
   // Loads the code of the package, which messages call `path`. Throws as CompiledGraph does.
@@ -37,6 +37,8 @@ class PackageModel : public ImportedModel {
   std::optional<int64_t> context() const override;
   std::optional<int64_t> classes() const override;
 
+  void compute_loss_in_backward(bool enabled) override { is_deferred_ = enabled; }
+
   std::map<std::string, std::string> aliases() const override { return manifest_.tied; }
   std::vector<std::string> transient_buffers() const override;
 
@@ -47,13 +49,17 @@ class PackageModel : public ImportedModel {
   void check_batch(const Batch& batch, const PackagedGraph& graph) const;
   std::vector<at::Tensor> run(const CompiledGraph& graph, const Batch& batch) const;
   void keep_buffers(const std::vector<at::Tensor>& outputs);
+  at::Tensor step_at_once(const Batch& batch);
+  at::Tensor step_in_backward(const Batch& batch);
   std::vector<at::Tensor> run_evaluation(const Batch& batch) const;
 
   const PackageManifest manifest_;
   const CompiledGraph train_;
   const CompiledGraph evaluate_;
+  std::vector<at::Tensor> trained_;            // the parameters that are trained
   std::vector<at::Tensor> state_;              // in the manifest's order
   std::map<std::string, at::Tensor> buffers_;  // those that training steps change
+  bool is_deferred_ = false;
 };
 
 }  // namespace narrowcast::models

@@ -60,6 +60,8 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
   if (setup.outer.has_value()) {
     outer_.emplace(*optimizer_, setup.group, *setup.outer);
   }
+  // Unused parameters are found in the autograd graph, and a static graph is learnt from it.
+  setup.model->compute_loss_in_backward(!setup.ddp.find_unused_parameters() && !setup.ddp.static_graph());
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }
@@ -188,13 +190,14 @@ at::Tensor OptimizerSteps::zero() const {
 // Returns the loss, a scalar on the device. Does not wait for a GPU, which computes while the next batch is made.
 at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
-  const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
-  ddp_.backward(scaler_ ? scaler_->scale(loss) : loss);
+  const auto parts = static_cast<double>(options_.accumulation_steps);
+  const at::Tensor loss = forward(feed_.take());
+  ddp_.backward(scaler_ ? scaler_->scale(loss / parts) : loss / parts);
   if (is_last && exchange_clock_) {
     exchange_clock_->end_pass();
   }
   prepare(is_last ? step + 1 : step, is_last ? 0 : micro_step + 1);
-  return loss.detach();
+  return loss.detach() / parts;  // The backward pass may have computed it.
 }
 
 // The exchange of the last step's parameters ends while the layers before them compute.
