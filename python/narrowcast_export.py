@@ -60,17 +60,34 @@ _log = logging.getLogger(__name__)
 
 
 def _operator() -> Any:
-    """narrowcast::gradient_ready, which narrowcast's C++ library defines as well. Here it does nothing."""
+    """narrowcast::gradient_ready, which narrowcast's C++ library defines as well. Here it only keeps its gradients in _heard."""
+    def ready(gradient: Tensor, parameter: int) -> Tensor:
+        if _heard is not None and not isinstance(gradient, FakeTensor):
+            _heard[parameter] = gradient, gradient.clone()
+        return gradient.new_empty(0)
+
     if not hasattr(torch.ops.narrowcast, "gradient_ready"):
         library = torch.library.Library("narrowcast", "FRAGMENT")
         library.define("gradient_ready(Tensor gradient, int parameter) -> Tensor")
         for key in ("CompositeExplicitAutograd", "Meta"):
-            library.impl("gradient_ready", lambda gradient, parameter: gradient.new_empty(0), key)
+            library.impl("gradient_ready", ready, key)
         _operator.library = library  # type: ignore[attr-defined]  # The definition ends with this object.
     return torch.ops.narrowcast.gradient_ready.default
 
 
 _GRADIENT_READY = _operator()
+# Of each parameter the gradient that was reported, and a copy of its value then. None: nothing is kept.
+_heard: Optional[dict[int, tuple[Tensor, Tensor]]] = None
+
+
+@contextlib.contextmanager
+def _hearing() -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
+    global _heard
+    _heard = {}
+    try:
+        yield _heard
+    finally:
+        _heard = None
 
 
 class ExportError(Exception):
@@ -161,6 +178,7 @@ class _Step:
         self.changed: list[str] = self.buffers  # The buffers that the training step may change; fewer once it is traced.
         self.unused: set[str] = set()
         self.is_training = True
+        self.reused: set[str] = set()  # Parameters whose gradients' memory the compiled step uses for something else later.
         self.signals: dict[str, Tensor] = {}  # Of the parameters in the order in which gradients become complete.
 
     def kind(self, name: str) -> str:
@@ -570,7 +588,7 @@ def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dic
     outputs: dict[str, list[dict[str, Any]]] = {name: [{"role": "loss"}] for name in graphs}
     outputs["train"] += [{"role": "gradient", "name": name} for name in step.trained]
     outputs["train"] += [{"role": "buffer", "name": name} for name in step.changed]
-    outputs["train"] += [{"role": "signal", "name": name} for name in step.signals]
+    outputs["train"] += [{"role": "signal", "name": name, "kept": True} for name in step.signals]
     (output,) = graphs["evaluate"].graph.find_nodes(op="output")
     outputs["evaluate"] += [{"role": "outputs", **described(node.meta["val"])} for node in output.args[0][1:]]
     loss = "module" if step.loss is None else step.loss if isinstance(step.loss, str) else "custom"
@@ -745,7 +763,8 @@ def _converted(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
 def _check(step: _Step, runs: dict[str, Run], manifest: dict[str, Any], tolerance: float) -> dict[str, Any]:
     """Compares compiled graphs with eager PyTorch on batches of three sizes: on the larger one with several threads and with
     another state, since gradients may be zero at the initial weights, whatever their formula. Returns the largest
-    differences. Sets the least batch size in the manifest: 1 if the module takes it and all agrees."""
+    differences. Sets in the manifest the least batch size, 1 if the module takes it and all agrees, and which reported
+    gradients stay as they are."""
     largest = {"tolerance": tolerance, "gradients_float64": 0.0, "gradients_float32": 0.0}
     samples = step.inputs.size(0)
     larger, trained = min(2 * samples + 1, step.max_batch), step.trained_state()
@@ -762,6 +781,9 @@ def _check(step: _Step, runs: dict[str, Run], manifest: dict[str, Any], toleranc
                 manifest["graphs"][name]["batch"]["min"] = 1
             for key, value in measured.items():
                 largest[key] = max(largest[key], value)
+    for output in manifest["graphs"]["train"]["outputs"]:
+        if output["role"] == "signal":
+            output["kept"] = output["name"] not in step.reused
     return largest
 
 
@@ -784,7 +806,8 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
     exact, narrow = (step.eager(name, state, batch, dtype) for dtype in (torch.float64, torch.float32))
     tensors = [tensor.clone() for tensor in (*state.values(), *batch)]
     torch.manual_seed(0)
-    actual = list(run([*tensors]))
+    with _hearing() as heard:
+        actual = list(run([*tensors]))
     where = f"the compiled graph {name} differs from eager PyTorch on a batch of {batch[0].size(0)}"
     for tensor, before in zip(tensors, (*state.values(), *batch)):
         if not tensor.equal(before):
@@ -795,6 +818,13 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
     if len(signals) != (len(step.signals) if name == "train" else 0) or [each.shape for each in results] != [
             each.shape for each in narrow]:
         raise step.fail(f"{where} in the shapes of its results; no package is written")
+    if name == "train":
+        for each in step.signals:
+            number = step.trained.index(each)
+            if number not in heard or not heard[number][1].equal(results[1 + number]):
+                raise step.fail(f"{where}: it reports another gradient of '{each}' than it returns; no package is written")
+            if not heard[number][0].equal(heard[number][1]):
+                step.reused.add(each)
     measured: dict[str, float] = {}
     gradients = slice(1, 1 + len(step.trained) if name == "train" else 1)
     if name == "train":

@@ -116,7 +116,7 @@ class Reader {
     } else if (role == "buffer") {
       graph.buffers.push_back(name(output, "name"));
     } else if (role == "signal") {
-      graph.signals.push_back(name(output, "name"));
+      graph.signals.emplace(name(output, "name"), output.value("kept", false));
     } else {
       check(role == "outputs" && !graph.outputs, "has a graph with an output of the role ",
             printable(role, kLongestValue));
@@ -152,12 +152,12 @@ void check_fits(const PackageManifest& manifest, const Reader& reader) {
     reader.check(std::ranges::find(buffers, name) != buffers.end(), "has a training step that changes ",
                  printable(name, kLongestValue), ", which is not a buffer");
   }
-  std::set<std::string> signals;
   for (const PackagedTensor& tensor : manifest.state) {
-    if (tensor.role == PackagedTensor::Role::kTrained && !tensor.is_unused) signals.insert(tensor.name);
+    const bool has_gradient = tensor.role == PackagedTensor::Role::kTrained && !tensor.is_unused;
+    reader.check(manifest.train.signals.contains(tensor.name) == has_gradient, "has a training step that ",
+                 has_gradient ? "does not report" : "reports", " the gradient of ",
+                 printable(tensor.name, kLongestValue));
   }
-  reader.check(std::set(manifest.train.signals.begin(), manifest.train.signals.end()) == signals,
-               "has a training step that does not report the gradients of all trained parameters");
   reader.check(!manifest.train.outputs && manifest.evaluate.signals.empty() && manifest.evaluate.gradients.empty() &&
                    manifest.evaluate.buffers.empty(),
                "has graphs that return tensors of unexpected roles");

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
@@ -81,6 +80,18 @@ class DeferredLoss : public torch::autograd::Function<DeferredLoss> {
     return variable_list(2);
   }
 };
+
+// Gives a parameter its gradient by a backward pass inside the running one. What waits for the gradient, such as its
+// exchange, begins. The parameter keeps the tensor that is passed, if nobody else does.
+void hand_over(const at::Tensor& parameter, at::Tensor gradient) {
+  const at::AutoGradMode enabled(true);
+  at::Tensor loss;
+  {
+    const std::vector<Gradient> gradients = {{std::move(gradient)}};
+    loss = KnownGradients::apply(at::ones({}), gradients, at::TensorList(parameter));
+  }
+  loss.backward();
+}
 
 // Registers a tensor under a name such as "layers.0.weight", in a holder module for each part of the name.
 template <class Register>
@@ -211,11 +222,10 @@ at::Tensor PackageModel::forward(const Batch& batch) {
 at::Tensor PackageModel::step_in_backward(const Batch& batch) {
   auto step = c10::make_intrusive<DeferredStep>();
   step->run = [this, batch](float factor) {
-    // A backward pass inside the running one gives each parameter its gradient, so that the exchange of gradients,
-    // which waits for that, begins. It copies the gradient.
     const GradientListener listener([&](int64_t parameter, const at::Tensor& gradient) {
-      torch::autograd::backward({trained_.at(static_cast<size_t>(parameter))},
-                                {factor == 1 ? gradient : gradient * factor});
+      const auto number = static_cast<size_t>(parameter);
+      const bool is_kept = manifest_.train.signals.at(manifest_.train.gradients.at(number));
+      hand_over(trained_[number], factor != 1 ? gradient * factor : is_kept ? gradient.detach() : gradient.clone());
     });
     const std::vector<at::Tensor> outputs = run(train_, batch);
     listener.rethrow_failure();

@@ -1,4 +1,4 @@
-"""A package, read without narrowcast_export.py, beside the module in eager PyTorch."""
+"""A package, read without functions of narrowcast_export.py, beside the module in eager PyTorch."""
 import json
 import os
 import shutil
@@ -8,6 +8,8 @@ import zipfile
 
 import safetensors.torch
 import torch
+
+import narrowcast_export  # noqa: F401  Defines the operator narrowcast::gradient_ready.
 
 
 def skip_without_compiler(test):
@@ -44,7 +46,7 @@ class Package:
         outputs = self.graphs[graph].boxed_run([*tensors, inputs, targets])
         entries = self.manifest["graphs"][graph]["outputs"]
         assert len(outputs) == len(entries), (len(outputs), entries)
-        results = {"gradient": {}, "buffer": {}}
+        results = {"gradient": {}, "buffer": {}, "signal": {}}
         for entry, output in zip(entries, outputs):
             if "name" in entry:
                 results[entry["role"]][entry["name"]] = output

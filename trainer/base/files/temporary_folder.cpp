@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include <narrowcast/worker_env.h>
 #include "trainer/base/files/open_file.h"
 
 namespace narrowcast::files {
@@ -49,9 +50,8 @@ bool is_there(const FileDescriptor& folder) {
 }  // namespace
 
 TemporaryFolder::TemporaryFolder(const std::string& prefix) {
-  std::error_code error;
-  const fs::path parent = fs::temp_directory_path(error);
-  TORCH_CHECK_VALUE(!error, "TMPDIR: ", parent.native(), " is not a folder: ", error.message());
+  const std::string given = text_or_empty(process_environment(), "TMPDIR");
+  const fs::path parent = given.empty() ? "/tmp" : given;
   remove_abandoned(parent, prefix);
   while (!lock_.is_open() || !is_there(lock_)) {
     path_ = parent / (prefix + ".XXXXXX");

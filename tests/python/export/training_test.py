@@ -1,0 +1,164 @@
+"""narrowcast-train with a package: real programs over sockets, beside eager PyTorch and a TorchScript module."""
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import safetensors.torch
+import torch
+from torch import nn
+
+import narrowcast_export
+from export.packages import skip_without_compiler
+from programs.your_model_test import write_mnist
+
+PROGRAMS = os.path.dirname(os.environ["NARROWCAST_TRAIN"])
+ON_TWO_RANKS = "narrowcast-run --nproc_per_node=2 "
+TRAIN = "narrowcast-train --data=mnist --model=net.pt2 --batch_size=64 "
+INT8 = "--hook=int8 --node_size=1 "
+
+
+class Net(nn.Module):
+    """Batch norm with buffers, dropout, tied weights, and a buffer that state_dict() lacks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(784, 48), nn.BatchNorm1d(48)
+        self.middle, self.again, self.last = nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 10)
+        self.again.weight = self.middle.weight
+        self.register_buffer("factor", torch.full((), 1 / 255), persistent=False)
+
+    def forward(self, images):
+        x = self.norm(self.first(images.flatten(1).float() * self.factor)).relu()
+        return self.last(nn.functional.dropout(self.again(self.middle(x).relu()).relu(), 0.1, self.training))
+
+
+class Trainings(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        skip_without_compiler(cls)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        write_mnist(cls.folder / "mnist")
+        (cls.folder / "tmp").mkdir()
+        torch.manual_seed(0)
+        net = Net()
+        torch.jit.script(net).save(cls.folder / "net.pt")
+        example = torch.randint(0, 256, (32, 28, 28)).to(torch.uint8), torch.randint(0, 10, (32,))
+        narrowcast_export.export(net, example, "cross_entropy", cls.folder / "net.pt2")
+        cls.environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "TMPDIR": str(cls.folder / "tmp"),
+                           "CUDA_VISIBLE_DEVICES": "-1"}
+
+    @classmethod
+    def skipTest(cls, reason):
+        raise unittest.SkipTest(reason)
+
+    def run_command(self, command, code=0):
+        result = subprocess.run(["bash", "-c", command], cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        self.assertEqual(result.returncode, code, command + result.stdout + result.stderr)
+        self.assertEqual(list((self.folder / "tmp").iterdir()), [], "left by " + command)
+        return result.stdout + result.stderr
+
+    def losses(self, run):
+        lines = map(json.loads, (self.folder / run / "metrics.jsonl").read_text().splitlines())
+        return [line["loss"] for line in lines if line.get("event") == "step" or "loss" in line and "step" in line]
+
+    def digest(self, run):
+        return hashlib.sha256((self.folder / run / "model.safetensors").read_bytes()).hexdigest()
+
+    def test_two_ranks_in_8_bits(self):
+        printed = self.run_command(f"{ON_TWO_RANKS}{TRAIN}{INT8}--steps=80 --output_dir=int8")
+        accuracies = re.findall(r"accuracy +(\d\S+)", printed)
+        self.assertGreater(float(accuracies[-1]), 0.9)
+        self.assertIn("replicas         identical on all ranks", printed)
+        self.assertEqual({each.name for each in (self.folder / "int8").iterdir()}, {"metrics.jsonl", "model.safetensors"})
+        net = Net()
+        net.load_state_dict(safetensors.torch.load_file(self.folder / "int8/model.safetensors"))
+        self.assertTrue(net.again.weight is net.middle.weight)
+        self.assertEqual(net.norm.num_batches_tracked, 80)
+        evaluated = self.run_command("narrowcast-train --evaluate=int8/model.safetensors --model=net.pt2 --data=mnist")
+        self.assertEqual(re.findall(r"accuracy +(\d\S+)", evaluated), accuracies[-1:])
+        self.run_command(f"{TRAIN}--steps=1 --init_from=int8/model.safetensors")
+
+    def test_losses_are_those_of_the_torchscript_module(self):
+        """Dropout draws the same numbers, so that losses differ by rounding only."""
+        flags = "--hook=none --steps=12 --log_every=1 --output_dir="
+        self.run_command(f"{ON_TWO_RANKS}{TRAIN}{flags}compiled")
+        script = TRAIN.replace("net.pt2", "net.pt --loss=cross_entropy")
+        self.run_command(f"{ON_TWO_RANKS}{script}{flags}script")
+        compiled, scripted = self.losses("compiled"), self.losses("script")
+        self.assertGreaterEqual(len(compiled), 12)
+        self.assertEqual(len(compiled), len(scripted))
+        for ours, theirs in zip(compiled, scripted):
+            self.assertTrue(math.isclose(ours, theirs, rel_tol=2e-4), (ours, theirs))
+
+    def test_every_hooks_gradients(self):
+        printed = self.run_command(f"{ON_TWO_RANKS}narrowcast-train --data=mnist --model=net.pt2 --verify_gradients")
+        self.assertIn("int8", printed)
+        self.assertNotIn("FAIL", printed)
+
+    def test_resumed_trainings_have_the_same_bits(self):
+        for accumulation in ("", "--accumulation_steps=2 "):
+            with self.subTest(accumulation=accumulation):
+                train = f"{ON_TWO_RANKS}{TRAIN}{INT8}{accumulation}--bucket_cap_mb=0.05 --overwrite "
+                parts = f"{train}--output_dir=parts --checkpoint_dir=checkpoints --checkpoint_every=10 --schedule=constant "
+                whole = f"{train}--output_dir=whole --schedule=constant --steps=20"
+                self.run_command(whole)
+                self.run_command(f"{parts}--steps=10")
+                self.run_command(f"{parts.replace('--overwrite ', '')}--steps=20 --resume --output_dir=more")
+                self.assertEqual(self.digest("more"), self.digest("whole"))
+                shutil.rmtree(self.folder / "more")
+                shutil.rmtree(self.folder / "checkpoints")
+
+    def test_ranks_with_different_packages(self):
+        for rank in range(2):
+            shutil.copytree(self.folder / "mnist", self.folder / f"rank{rank}/mnist", dirs_exist_ok=True)
+            content = bytearray((self.folder / "net.pt2").read_bytes())
+            if rank == 1:  # In generated C++ source, which is not used.
+                place = content.index(b"#include")
+                content[place + 1] ^= 1
+            (self.folder / f"rank{rank}/net.pt2").write_bytes(content)
+        printed = self.run_command(f"{ON_TWO_RANKS}sh -c 'cd rank$RANK && {TRAIN}--steps=1'", code=2)
+        self.assertIn("model_hash", printed)
+
+    def test_errors(self):
+        (self.folder / "book.txt").write_text("to be, or not to be\n" * 100)
+        (self.folder / "cut.pt2").write_bytes((self.folder / "net.pt2").read_bytes()[:5000])
+        shutil.copy(self.folder / "net.pt", self.folder / "script.pt2")
+        shutil.copy(self.folder / "net.pt2", self.folder / "package.pt")
+        train = TRAIN + "--steps=1 "
+        for command, code, message in (
+                (train + "--loss=mse", 2, "--loss: has no effect with --model=net.pt2, which contains its loss"),
+                (train + "--label_smoothing=0.1", 2, "--label_smoothing: has no effect"),
+                (train + "--context=8", 2, "--context: has no effect"),
+                (train + "--dropout=0.1", 2, "--dropout: has no effect"),
+                (train + "--precision=bf16", 2, "--precision: has no effect with --model=net.pt2, which is compiled"),
+                (train + "--device=cuda", 2, "device: must be cpu with the model package net.pt2"),
+                (train.replace("--batch_size=64", "--batch_size=1"), 2, "net.pt2: takes from 2 to 65536 samples at once, but got 1"),
+                (train.replace("mnist", "book.txt"), 2, "data: net.pt2 takes no sequences of tokens, but the data is text"),
+                (train.replace("net.pt2", "none.pt2"), 2, "none.pt2"),
+                (train.replace("net.pt2", "cut.pt2"), 2, "cut.pt2: is not a model package, or is damaged"),
+                (train.replace("net.pt2", "script.pt2"), 2, "script.pt2: is not a model package: in Python, narrowcast_export"),
+                (train.replace("net.pt2", "package.pt --loss=mse"), 4, "it is a model package, which must be named *.pt2"),
+                ("TMPDIR=/nowhere " + train, 2, "TMPDIR: cannot create a folder in /nowhere: No such file or directory"),
+                ("narrowcast-quantize net.pt2 q.pt2", 2, "input: net.pt2 is a model package"),
+                ("narrowcast-train --evaluate=net.pt2 --loss=mse --data=mnist", 2, "--loss: has no effect with --evaluate of net.pt2")):
+            with self.subTest(command=command):
+                self.assertIn(message, self.run_command(command, code))
+
+    def test_an_evaluation_needs_the_code(self):
+        self.run_command(f"{TRAIN}--steps=1 --output_dir=one --overwrite")
+        printed = self.run_command("narrowcast-train --evaluate=one/model.safetensors --data=mnist", 2)
+        self.assertIn("without its code; add --model=NET.pt2", printed)
+        self.assertIn("accuracy", self.run_command("narrowcast-train --evaluate=net.pt2 --data=mnist"))
+
+
+if __name__ == "__main__":
+    unittest.main()
