@@ -818,13 +818,6 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
     if len(signals) != (len(step.signals) if name == "train" else 0) or [each.shape for each in results] != [
             each.shape for each in narrow]:
         raise step.fail(f"{where} in the shapes of its results; no package is written")
-    if name == "train":
-        for each in step.signals:
-            number = step.trained.index(each)
-            if number not in heard or not heard[number][1].equal(results[1 + number]):
-                raise step.fail(f"{where}: it reports another gradient of '{each}' than it returns; no package is written")
-            if not heard[number][0].equal(heard[number][1]):
-                step.reused.add(each)
     measured: dict[str, float] = {}
     gradients = slice(1, 1 + len(step.trained) if name == "train" else 1)
     if name == "train":
@@ -852,6 +845,13 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
         if not error <= limit:
             raise step.fail(f"{where}: {label} differs by {error:.1e} from float64, and its norm is {_norm([wide]):.1e}; no "
                             "package is written")
+    if name == "train":
+        for each in step.signals:
+            number = step.trained.index(each)
+            if number not in heard or not heard[number][1].equal(results[1 + number]):
+                raise step.fail(f"{where}: it reports another gradient of '{each}' than it returns; no package is written")
+            if not heard[number][0].equal(heard[number][1]):
+                step.reused.add(each)
     return measured
 
 

@@ -185,14 +185,21 @@ class Refused(Folder):
 class WrongResults(Folder):
     """The check, on traced graphs instead of compiled ones."""
 
-    def export_with(self, change, module=None, **options):
+    def export_with(self, change, module=None, reported=None, **options):
         """Exports a module whose graphs return what change(name, outputs) makes of their outputs. Returns the manifest that
         would be written."""
         graphs = {}
 
         def keep(step, name, graph, path, *options):
             del step, options
-            graphs[path.stem] = lambda tensors: change(name, list(graph(*tensors)))
+            graphs[path.stem] = lambda tensors: report(change(name, list(graph(*tensors))))
+
+        def report(outputs):
+            """The gradients that the graph reports are those that it returns, unless `reported` changes them."""
+            heard = narrowcast_export._heard
+            for number in heard or {}:
+                heard[number] = (reported or (lambda gradient: (gradient, gradient.clone())))(outputs[1 + number])
+            return outputs
 
         torch.manual_seed(0)
         with mock.patch.object(narrowcast_export, "_compile", keep), \
@@ -241,6 +248,16 @@ class WrongResults(Folder):
                 ("evaluate", 1, lambda logits: logits * 1.001, "evaluate .*: outputs differs by")):
             with self.subTest(text=text), self.assertRaisesRegex(ExportError, text):
                 self.export_with(self.changed(graph, index, change))
+
+    def test_reported_gradients(self):
+        with self.assertRaisesRegex(ExportError, "train .*: it reports another gradient of 'layers.*' than it returns"):
+            self.export_with(lambda name, outputs: outputs, reported=lambda gradient: (gradient, gradient + 1e-9))
+        for reused in (False, True):
+            manifest = self.export_with(lambda name, outputs: outputs,
+                                        reported=lambda gradient, reused=reused: (gradient + reused, gradient.clone()))
+            self.path.unlink()
+            signals = [output for output in manifest["graphs"]["train"]["outputs"] if output["role"] == "signal"]
+            self.assertEqual({output["kept"] for output in signals}, {not reused})
 
     def test_a_graph_that_is_wrong_for_other_batch_sizes(self):
         def apply(name, outputs):

@@ -1,4 +1,5 @@
 """A package, read without functions of narrowcast_export.py, beside the module in eager PyTorch."""
+import ctypes
 import json
 import os
 import shutil
@@ -24,6 +25,8 @@ def skip_without_compiler(test):
 class Package:
     def __init__(self, path):
         self.path = str(path)
+        library = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+        ctypes.CDLL(library, ctypes.RTLD_GLOBAL)  # Compiled code takes its symbols from the program.
         self.manifest = json.loads(self.metadata("train")["narrowcast"])
         self.graphs = {name: torch._C._aoti.AOTIModelPackageLoader(self.path, name, False, 1, -1)
                        for name in ("train", "evaluate")}

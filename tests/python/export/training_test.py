@@ -128,6 +128,12 @@ class Trainings(unittest.TestCase):
         printed = self.run_command(f"{ON_TWO_RANKS}sh -c 'cd rank$RANK && {TRAIN}--steps=1'", code=2)
         self.assertIn("model_hash", printed)
 
+    def test_the_example_in_cpp(self):
+        printed = self.run_command(f"{ON_TWO_RANKS}{os.environ['NARROWCAST_PACKAGE_EXAMPLE']} net.pt2")
+        accuracy, sent = re.search(r"accuracy ([\d.]+), (\d+) bytes sent", printed).groups()
+        self.assertGreater(float(accuracy), 0.9)
+        self.assertGreater(int(sent), 100 * 40_000)  # 8 bits for each of 40,000 parameters.
+
     def test_errors(self):
         (self.folder / "book.txt").write_text("to be, or not to be\n" * 100)
         (self.folder / "cut.pt2").write_bytes((self.folder / "net.pt2").read_bytes()[:5000])
