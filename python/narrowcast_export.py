@@ -178,7 +178,8 @@ class _Step:
         self.changed: list[str] = self.buffers  # The buffers that the training step may change; fewer once it is traced.
         self.unused: set[str] = set()
         self.is_training = True
-        self.reused: set[str] = set()  # Parameters whose gradients' memory the compiled step uses for something else later.
+        self.reused: set[str] = set()  # Parameters whose gradients' memory the compiled step uses for something else, too.
+        self.heard: dict[int, tuple[Tensor, Tensor]] = {}  # Of the last run. It keeps the memory from the next run.
         self.signals: dict[str, Tensor] = {}  # Of the parameters in the order in which gradients become complete.
 
     def kind(self, name: str) -> str:
@@ -852,6 +853,12 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
                 raise step.fail(f"{where}: it reports another gradient of '{each}' than it returns; no package is written")
             if not heard[number][0].equal(heard[number][1]):
                 step.reused.add(each)
+        # Memory that is an input's, another gradient's, or the same in each run, as a constant's is.
+        memories = [gradient.untyped_storage().data_ptr() for gradient, _ in heard.values()]
+        others = {tensor.untyped_storage().data_ptr() for tensor in (*tensors, *(each for each, _ in step.heard.values()))}
+        step.reused |= {step.trained[number] for number, memory in zip(heard, memories)
+                        if memory in others or memories.count(memory) > 1}
+        step.heard = heard
     return measured
 
 

@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
+#include <torch/library.h>
 
 #include <exception>
 #include <fstream>
@@ -23,11 +24,53 @@ void write(const std::string& path, const std::string& bytes) {
   TORCH_CHECK_VALUE(!file.fail(), "TMPDIR: ", path, " cannot be written; is the disk full?");
 }
 
-// With several threads, some of LibTorch's operators add numbers in an order that varies, unless they are told not to.
+// The function that gets the gradients of the graph that this thread runs.
+class Receiver {
+ public:
+  explicit Receiver(const OnGradient& on_gradient) : on_gradient_(on_gradient), outer_(current) { current = this; }
+  ~Receiver() { current = outer_; }
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+
+  // Compiled code turns exceptions into a number. So an exception is kept, and later gradients are ignored.
+  static at::Tensor gradient_ready(const at::Tensor& gradient, int64_t parameter) {
+    if (current != nullptr) current->receive(parameter, gradient);
+    return gradient.new_empty({0});
+  }
+
+  void rethrow_failure() const {
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void receive(int64_t parameter, const at::Tensor& gradient) {
+    if (failure_ != nullptr || !on_gradient_) return;
+    try {
+      on_gradient_(parameter, gradient);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  static thread_local Receiver* current;
+
+  const OnGradient& on_gradient_;
+  Receiver* const outer_;
+  std::exception_ptr failure_;
+};
+
+thread_local Receiver* Receiver::current = nullptr;
+
+TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
+  library.def("gradient_ready(Tensor gradient, int parameter) -> Tensor");
+  library.impl("gradient_ready", c10::DispatchKey::CompositeExplicitAutograd, Receiver::gradient_ready);
+}
+
+// With several threads, some of LibTorch's operators add numbers in an order that varies, except in this mode.
 class DeterministicOperators {
  public:
   DeterministicOperators() {
-    context_.setDeterministicAlgorithms(true, /*warn_only=*/true);
+    context_.setDeterministicAlgorithms(true, /*warn_only=*/!is_on_ || warns_only_);
     context_.setDeterministicFillUninitializedMemory(false);
   }
   ~DeterministicOperators() {
@@ -63,17 +106,22 @@ CompiledGraph::CompiledGraph(const std::string& name, const CompiledFiles& files
 
 CompiledGraph::~CompiledGraph() = default;
 
-std::vector<at::Tensor> CompiledGraph::run(const std::vector<at::Tensor>& inputs) const {
+std::vector<at::Tensor> CompiledGraph::run(const std::vector<at::Tensor>& inputs, const OnGradient& on_gradient) const {
   const at::NoGradGuard no_grad;
   std::optional<DeterministicOperators> deterministic;
   if (at::get_num_threads() > 1) {
     deterministic.emplace();
   }
+  const Receiver receiver(on_gradient);
+  std::vector<at::Tensor> outputs;
   try {
-    return runner_->run(inputs);
+    outputs = runner_->run(inputs);
   } catch (const std::exception& error) {
-    TORCH_CHECK_VALUE(false, name_, " failed, see the message above: ", first_line(error_message(error)));
+    TORCH_CHECK_VALUE(false, name_,
+                      " failed; AOTInductor's message is on this rank's stderr: ", first_line(error_message(error)));
   }
+  receiver.rethrow_failure();
+  return outputs;
 }
 
 }  // namespace narrowcast::models

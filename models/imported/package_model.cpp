@@ -3,95 +3,13 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
 
-#include <functional>
-#include <iterator>
-#include <limits>
 #include <utility>
 
-#include "models/imported/gradient_listener.h"
+#include "models/imported/compiled_step.h"
 
 namespace narrowcast::models {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-constexpr const char* kOnce = "the backward pass of a compiled training step can run only once";
-
-// A gradient that is computed already. A tensor would be taken for an input of the autograd function.
-struct Gradient {
-  at::Tensor tensor;
-};
-
-// A loss whose gradients are known.
-class KnownGradients : public torch::autograd::Function<KnownGradients> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, const std::vector<Gradient>& gradients,
-                            [[maybe_unused]] at::TensorList parameters) {
-    std::vector<at::Tensor> tensors;
-    for (const Gradient& gradient : gradients) {
-      tensors.push_back(gradient.tensor);
-    }
-    context->saved_data["gradients"] = tensors;
-    return loss.clone();
-  }
-
-  static variable_list backward(AutogradContext* context, const variable_list& of_loss) {
-    c10::IValue& saved = context->saved_data["gradients"];
-    TORCH_CHECK(saved.isTensorList(), kOnce);
-    std::vector<at::Tensor> gradients = saved.toTensorVector();
-    saved = c10::IValue();  // Nobody else holds the gradients now, so that they need not be copied.
-    if (of_loss[0].item<float>() != 1) {
-      at::_foreach_mul_(gradients, of_loss[0]);
-    }
-    variable_list results(2);  // The loss and the gradients themselves get none.
-    results.insert(results.end(), std::make_move_iterator(gradients.begin()), std::make_move_iterator(gradients.end()));
-    return results;
-  }
-};
-
-// A training step that the backward pass runs.
-struct DeferredStep : torch::CustomClassHolder {
-  std::function<at::Tensor(float factor)> run;  // hands out the gradients times the factor, and returns the loss
-  at::Tensor loss;                              // shares its memory with the loss that forward has returned
-};
-
-// A loss that the backward pass computes.
-class DeferredLoss : public torch::autograd::Function<DeferredLoss> {
- public:
-  // `anchor` requires a gradient, so that the loss does.
-  static at::Tensor forward(AutogradContext* context, [[maybe_unused]] const at::Tensor& anchor,
-                            const c10::intrusive_ptr<DeferredStep>& step) {
-    at::Tensor loss = at::full({}, std::numeric_limits<float>::quiet_NaN());
-    step->loss = loss.detach();
-    context->saved_data["step"] = c10::IValue::make_capsule(step);
-    return loss;
-  }
-
-  static variable_list backward(AutogradContext* context, const variable_list& of_loss) {
-    c10::IValue& saved = context->saved_data["step"];
-    TORCH_CHECK(saved.isCapsule(), kOnce);
-    const auto step = c10::static_intrusive_pointer_cast<DeferredStep>(saved.toCapsule());
-    saved = c10::IValue();
-    step->loss.copy_(step->run(of_loss[0].item<float>()));
-    return variable_list(2);
-  }
-};
-
-// Gives a parameter its gradient by a backward pass inside the running one. What waits for the gradient, such as its
-// exchange, begins. The parameter keeps the tensor that is passed, if nobody else does.
-void hand_over(const at::Tensor& parameter, at::Tensor gradient) {
-  const at::AutoGradMode enabled(true);
-  at::Tensor loss;
-  {
-    const std::vector<Gradient> gradients = {{std::move(gradient)}};
-    loss = KnownGradients::apply(at::ones({}), gradients, at::TensorList(parameter));
-  }
-  loss.backward();
-}
 
 // Registers a tensor under a name such as "layers.0.weight", in a holder module for each part of the name.
 template <class Register>
@@ -196,14 +114,28 @@ void PackageModel::check_batch(const Batch& batch, const PackagedGraph& graph) c
   }
 }
 
-std::vector<at::Tensor> PackageModel::run(const CompiledGraph& graph, const Batch& batch) const {
+std::vector<at::Tensor> PackageModel::run(const CompiledGraph& graph, const Batch& batch,
+                                          const OnGradient& on_gradient) const {
   std::vector<at::Tensor> inputs;
-  for (const at::Tensor& tensor : state_) {
-    inputs.push_back(tensor.detach().contiguous());
+  for (size_t i = 0; i < state_.size(); ++i) {
+    const PackagedTensor& expected = manifest_.state[i];
+    const bool fits = state_[i].is_cpu() && state_[i].scalar_type() == expected.dtype &&
+                      state_[i].sizes() == at::IntArrayRef(expected.shape);
+    TORCH_CHECK_VALUE(fits, path(), ": '", expected.name, "' has become ", state_[i].scalar_type(), " ",
+                      state_[i].sizes(), " on ", state_[i].device(), ", but compiled code needs ", expected.dtype, " ",
+                      at::IntArrayRef(expected.shape), " on the CPU");
+    inputs.push_back(state_[i].detach().contiguous());
   }
   inputs.push_back(batch.inputs.contiguous());
   inputs.push_back(batch.targets.contiguous());
-  return graph.run(inputs);
+  std::vector<at::Tensor> outputs = graph.run(inputs, on_gradient);
+  const bool trains = &graph == &train_;
+  const PackagedGraph& listed = trains ? manifest_.train : manifest_.evaluate;
+  const size_t count = 1 + listed.gradients.size() + listed.buffers.size() + listed.signals.size() +
+                       static_cast<size_t>(listed.outputs.has_value());
+  TORCH_CHECK_VALUE(outputs.size() == count, path(), ": its code returns ", outputs.size(),
+                    " tensors, but its manifest lists ", count);
+  return outputs;
 }
 
 void PackageModel::keep_buffers(const std::vector<at::Tensor>& outputs) {
@@ -220,37 +152,35 @@ at::Tensor PackageModel::forward(const Batch& batch) {
 }
 
 at::Tensor PackageModel::step_in_backward(const Batch& batch) {
-  auto step = c10::make_intrusive<DeferredStep>();
-  step->run = [this, batch](float factor) {
-    const GradientListener listener([&](int64_t parameter, const at::Tensor& gradient) {
-      const auto number = static_cast<size_t>(parameter);
-      const bool is_kept = manifest_.train.signals.at(manifest_.train.gradients.at(number));
-      hand_over(trained_[number], factor != 1 ? gradient * factor : is_kept ? gradient.detach() : gradient.clone());
+  return deferred_loss([this, batch](float factor) {
+    std::vector<at::Tensor> others = state_;
+    others.insert(others.end(), {batch.inputs, batch.targets});
+    GradientHandOver hand_over(factor, others);
+    const std::vector<at::Tensor> outputs = run(train_, batch, [&](int64_t number, const at::Tensor& gradient) {
+      const at::Tensor& parameter = trained_.at(static_cast<size_t>(number));
+      const std::string& name = manifest_.train.gradients[static_cast<size_t>(number)];
+      if (parameter.requires_grad()) hand_over.add(parameter, gradient, manifest_.train.signals.at(name));
     });
-    const std::vector<at::Tensor> outputs = run(train_, batch);
-    listener.rethrow_failure();
+    hand_over.finish();
     keep_buffers(outputs);
     return outputs[0];
-  };
-  return DeferredLoss::apply(at::empty({}).requires_grad_(), step);
+  });
 }
 
 at::Tensor PackageModel::step_at_once(const Batch& batch) {
   const std::vector<at::Tensor> outputs = run(train_, batch);
   keep_buffers(outputs);
   if (!at::GradMode::is_enabled()) return outputs[0];
-  // A parameter that the loss does not depend on gets no gradient, as in eager PyTorch.
-  std::vector<Gradient> gradients;
-  variable_list parameters;
-  size_t next = 1;
-  for (size_t i = 0; i < state_.size(); ++i) {
-    if (manifest_.state[i].role != PackagedTensor::Role::kTrained) continue;
-    const at::Tensor& gradient = outputs[next++];
-    if (manifest_.state[i].is_unused || !state_[i].requires_grad()) continue;
-    gradients.push_back({own_gradient(gradient)});
-    parameters.push_back(state_[i]);
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> parameters;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    // A parameter that the loss does not depend on gets no gradient, as in eager PyTorch.
+    const bool has_gradient = manifest_.train.signals.contains(manifest_.train.gradients[i]);
+    if (!has_gradient || !trained_[i].requires_grad()) continue;
+    gradients.push_back(own_gradient(outputs[1 + i]));
+    parameters.push_back(trained_[i]);
   }
-  return KnownGradients::apply(outputs[0], gradients, at::TensorList(parameters));
+  return with_gradients(outputs[0], std::move(gradients), parameters);
 }
 
 std::vector<at::Tensor> PackageModel::run_evaluation(const Batch& batch) const {

@@ -15,7 +15,8 @@ namespace narrowcast::models {
 
 // Its parameters and buffers have the names that they have in the Python module, and the values of the package's
 // weights. In training mode, forward runs the compiled training step: the backward pass from its loss only hands out
-// the gradients that were computed then, unless the backward pass runs the step (compute_loss_in_backward).
+// the gradients that were computed then, unless the backward pass runs the step (compute_loss_in_backward). The model
+// must live until that pass has ended.
 class PackageModel : public ImportedModel {
  public:
   // Loads the code of the package, which messages call `path`. Throws as CompiledGraph does.
@@ -47,7 +48,7 @@ class PackageModel : public ImportedModel {
   // Whether targets are classes, rather than for instance the probabilities of all classes.
   bool has_classes() const;
   void check_batch(const Batch& batch, const PackagedGraph& graph) const;
-  std::vector<at::Tensor> run(const CompiledGraph& graph, const Batch& batch) const;
+  std::vector<at::Tensor> run(const CompiledGraph& graph, const Batch& batch, const OnGradient& on_gradient = {}) const;
   void keep_buffers(const std::vector<at::Tensor>& outputs);
   at::Tensor step_at_once(const Batch& batch);
   at::Tensor step_in_backward(const Batch& batch);

@@ -94,6 +94,25 @@ class Models(PackageTestCase):
                     self.assert_trains_like(package, net, of_module, images[:size], targets[:size])
                     self.assert_evaluates_like(package, net, of_module, images[:size], targets[:size])
 
+    def test_gradients_that_share_memory_are_not_kept(self):
+        """Two gradients that are one tensor, gradients that are another parameter, and one that is a constant."""
+        class Sums(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight, self.delta = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3, 4))
+                self.a, self.b, self.free = (nn.Parameter(torch.randn(5)) for _ in range(3))
+
+            def forward(self, inputs, targets):
+                values = nn.functional.linear(inputs, self.weight + self.delta) - targets
+                return values.square().mean() + (self.a * self.b).sum() + self.free.sum()
+
+        package, net = self.export(Sums(), (torch.randn(6, 4), torch.randn(6, 3)), None)
+        kept = {output["name"]: output["kept"] for output in package.manifest["graphs"]["train"]["outputs"]
+                if output["role"] == "signal"}
+        self.assertEqual(set(kept), set(dict(net.named_parameters())))
+        self.assertFalse(kept["weight"] and kept["delta"])
+        self.assert_trains_like(package, net, Sums.__call__, torch.randn(4, 4), torch.randn(4, 3))
+
     def test_a_package_of_wrong_code_is_not_written(self):
         """The trace forgets the factor 1/sqrt(width) of attention, as torch.export's own backward pass does."""
         trace = narrowcast_export._trace

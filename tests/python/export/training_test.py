@@ -117,6 +117,18 @@ class Trainings(unittest.TestCase):
                 shutil.rmtree(self.folder / "more")
                 shutil.rmtree(self.folder / "checkpoints")
 
+    def test_bits_do_not_depend_on_the_overlap(self):
+        """With --find_unused_parameters, the gradients are handed out after the step has computed all of them."""
+        train = f"{ON_TWO_RANKS}{TRAIN}--steps=12 --bucket_cap_mb=0.05 --overwrite --output_dir="
+        digests = {}
+        for name, flags in (("overlap", "--hook=none"), ("at_once", "--hook=none --find_unused_parameters"),
+                            ("view", "--hook=none --gradient_as_bucket_view"),
+                            ("int8", INT8), ("sharded", f"{INT8}--shard_optimizer=all --parameter_format=fp32")):
+            self.run_command(f"{train}{name} {flags}")
+            digests[name] = self.digest(name)
+        self.assertEqual(len({digests[name] for name in ("overlap", "at_once", "view")}), 1, digests)
+        self.assertEqual(digests["int8"], digests["sharded"])
+
     def test_ranks_with_different_packages(self):
         for rank in range(2):
             shutil.copytree(self.folder / "mnist", self.folder / f"rank{rank}/mnist", dirs_exist_ok=True)

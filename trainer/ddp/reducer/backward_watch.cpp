@@ -110,6 +110,8 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
       armed = false;
       ++count;
       begin();
+    } else if (!running) {
+      begin();  // The last gradients came from a pass inside this one, which has ended.
     }
   }
 
