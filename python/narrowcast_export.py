@@ -801,7 +801,7 @@ def _threads(count: int) -> Iterator[None]:
 def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: tuple[Tensor, Tensor],
              tolerance: float) -> dict[str, float]:
     """Returns the differences of gradients, relative to their norm. The limit of each single tensor is the largest of
-    - the tolerance times its norm,
+    - ten times the tolerance times its norm: sums of many terms that cancel have larger errors than all gradients together,
     - ten times the difference of eager PyTorch in float32 from float64: a gradient may consist of rounding errors,
     - for a gradient, float32's rounding error of all gradients."""
     exact, narrow = (step.eager(name, state, batch, dtype) for dtype in (torch.float64, torch.float32))
@@ -841,7 +841,7 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
                 raise step.fail(f"{where}: {label} is not equal; no package is written")
             continue
         error = _norm(_differences([ours], [wide]))
-        limit = max(tolerance * _norm([wide]), 10 * _norm(_differences([single], [wide])),
+        limit = max(10 * tolerance * _norm([wide]), 10 * _norm(_differences([single], [wide])),
                     rounding if label.startswith("gradient") else 0.0)
         if not error <= limit:
             raise step.fail(f"{where}: {label} differs by {error:.1e} from float64, and its norm is {_norm([wide]):.1e}; no "
