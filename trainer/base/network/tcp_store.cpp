@@ -57,6 +57,9 @@ std::optional<ListeningSocket> ListeningSocket::listen_at(const AddressList& add
     if (auto listening = listen_at({*entry, port}, error)) {
       return listening;
     }
+    if (error == EADDRINUSE) {
+      return std::nullopt;  // At another address of the host, two processes would serve it.
+    }
     reason = error == EADDRNOTAVAIL ? reason : error;
   }
   error = reason;

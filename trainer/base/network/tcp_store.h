@@ -24,8 +24,8 @@ class ListeningSocket {
   // EADDRINUSE (somebody listens there already) or EADDRNOTAVAIL (the address belongs to another machine).
   static std::optional<ListeningSocket> listen_at(const SocketAddress& address, int& error);
 
-  // Listens at the first of a host's `addresses` that allows it. `error` is EADDRNOTAVAIL only if all addresses belong
-  // to other machines.
+  // Listens at the first of a host's `addresses` that allows it, unless somebody listens at one before. `error` is
+  // EADDRNOTAVAIL only if all addresses belong to other machines.
   static std::optional<ListeningSocket> listen_at(const AddressList& addresses, int64_t port, int& error);
 
   int64_t port() const { return port_; }

@@ -71,6 +71,19 @@ TEST(ListeningSocket, TakesTheFirstAddressOfAHostWhereItCan) {
   EXPECT_EQ(error, EADDRNOTAVAIL);
 }
 
+// E.g. ::1 and 127.0.0.1, which are both "localhost".
+TEST(ListeningSocket, TakesNoOtherAddressOfAHostThatIsServed) {
+  const ListeningSocket taken = loopback_socket("127.0.0.1");
+  int error = 0;
+  const AddressList one = find_addresses("127.0.0.1", error);
+  const AddressList other = find_addresses("127.0.0.2", error);
+  addrinfo first = *one;
+  first.ai_next = other.get();
+  const AddressList both(&first, [](addrinfo* /*list*/) {});
+  EXPECT_FALSE(ListeningSocket::listen_at(both, taken.port(), error).has_value());
+  EXPECT_EQ(error, EADDRINUSE);
+}
+
 TEST(ListeningSocket, CanHaveThePortWhoseLastConnectionsAreStillClosing) {
   int64_t port = 0;
   {
