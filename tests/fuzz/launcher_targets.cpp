@@ -87,8 +87,16 @@ std::vector<std::string> decisions() {
   Decision over = running;
   over.phase = Decision::Phase::kOver;
   over.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = some_failure()};
+  over.spares = {6, 7};
   over.evicted[2] = {.cause = GroupEnd::Cause::kAborted, .text = "differs", .code = 2};
   return {launcher::to_text(forming), launcher::to_text(running), launcher::to_text(over)};
+}
+
+// A launcher that has lost the host.
+launcher::NodeDescription some_node() {
+  launcher::NodeDescription node{.host = "alpha", .pid = 7};
+  node.known = {.change = {.round = 2, .changes = 5}, .losses = 3, .members = {4, 1}, .met = {4}, .starts = 7};
+  return node;
 }
 
 std::string failed_report() {
@@ -181,7 +189,7 @@ void read_list_of_rank(const std::string& text) {
 
 std::vector<Target> launcher_targets() {
   return {
-      of_text("store_node", read_node, {launcher::to_text(launcher::NodeDescription{.host = "alpha", .pid = 7})}),
+      of_text("store_node", read_node, {launcher::to_text(some_node())}),
       of_text("store_report", read_report, {launcher::to_text(launcher::RoundReport{.round = 1}), failed_report()}),
       of_text("store_decision", read_decision, decisions()),
       of_text("store_silent_rank", read_silent_rank, {"0", "12"}),

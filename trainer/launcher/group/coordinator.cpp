@@ -93,7 +93,17 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
     case Decision::Phase::kOver:
       break;
   }
+  note_spares();
   return decision_;
+}
+
+void Coordinator::note_spares() {
+  decision_.spares.clear();
+  for (const auto& [ticket, node] : roster_.nodes()) {
+    if (present(node) && !is_member(ticket) && std::ssize(decision_.spares) < kMostSpares) {
+      decision_.spares.push_back(ticket);
+    }
+  }
 }
 
 // A launcher with other settings is an error: for the whole job before its first round, later for that launcher alone.

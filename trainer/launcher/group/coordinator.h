@@ -11,8 +11,8 @@
 // With recovery in place, nodes come and go while a round runs, as long as no member has reported: the members change,
 // and the ranks of those that stay live on. If too few nodes stay, their ranks wait for others to come. The ranks of a
 // newcomer start while the others work (rendezvous::Progress). If they end before they meet the others, that node alone
-// ends. Members know which of them are new, so a host that takes over does, too. If it has not yet read that a node has
-// met the others, it takes that node for a new one, whose ranks then meet the others once more.
+// ends. Members know which of them are new, and tell it to a host that takes over. If none of them has read that a node
+// has met the others, its ranks meet the others once more.
 //
 // A round that ended by a failure counts against --max_restarts. A round that ended because nodes came, left or were
 // lost does not count (verdict.h).
@@ -73,8 +73,8 @@ class Coordinator {
   // Whether ranks of a round that runs may be numbered anew.
   bool numbers_ranks_anew() const { return own_.settings.in_place; }
 
-  // Tells, before the first step() of a host that took over, the most that any other launcher knows of the round, and
-  // who has joined this host.
+  // Tells, before the first step() of a host that took over, the most that all launchers together know of the round,
+  // and who has joined this host.
   void learn(const LastKnown& known, const std::vector<NodeView>& joined);
 
   // Tells that the ranks of the round can form a new group. Only then do members change while it runs.
@@ -116,6 +116,7 @@ class Coordinator {
  private:
   static constexpr size_t kLongestReason = 1024;  // bytes
 
+  void note_spares();
   void admit(const NodeView& newcomer);
   void released(const Roster::Node& node);
   bool may_leave(int64_t ticket) const;

@@ -18,6 +18,9 @@ void Coordinator::learn(const LastKnown& known, const std::vector<NodeView>& joi
   }
   if (known.change.round == decision_.round) {
     decision_.losses = std::max(decision_.losses, known.losses);
+    for (const int64_t ticket : known.met) {
+      joined_.erase(ticket);  // No node of a round becomes new again.
+    }
   }
 }
 

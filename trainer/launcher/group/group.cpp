@@ -108,6 +108,12 @@ void check(const GroupSettings& settings) {
   check_range("bytes of rdzv_id", std::ssize(settings.rdzv_id), 0, kLongestName);
 }
 
+void check_tickets(const std::vector<int64_t>& tickets) {
+  for (const int64_t ticket : tickets) {
+    check_range("ticket", ticket, 1, kMostLaunchers);
+  }
+}
+
 // The next host counts on from these numbers.
 void check(const LastKnown& known) {
   constexpr int64_t kMost = int64_t{1} << 60;
@@ -115,9 +121,9 @@ void check(const LastKnown& known) {
   check_range("losses", known.losses, 0, kMost);
   check_range("starts", known.starts, 0, kMost);
   check_range("members", std::ssize(known.members), 0, kMostLaunchers);
-  for (const int64_t ticket : known.members) {
-    check_range("ticket", ticket, 1, kMostLaunchers);
-  }
+  check_range("met", std::ssize(known.met), 0, kMostLaunchers);
+  check_tickets(known.members);
+  check_tickets(known.met);
 }
 
 void check(const NodeDescription& node) {
@@ -142,6 +148,8 @@ void check(const Decision& decision) {
   const bool has_round = decision.phase == Phase::kRunning || decision.phase == Phase::kStopping;
   check_range("members", std::ssize(decision.members), has_round ? 1 : 0, kMostLaunchers);
   check_range("places", std::ssize(decision.places), 0, kMostPlaces);
+  check_range("spares", std::ssize(decision.spares), 0, kMostSpares);
+  check_tickets(decision.spares);
   for (const Member& member : decision.members) {
     check_range("ticket", member.ticket, 1, kMostLaunchers);
     check_range("nproc", member.nproc, 1, kMostWorkersOfANode);
@@ -249,7 +257,7 @@ std::string difference(const NodeDescription& one, const NodeDescription& other)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ending, exit_code, signal)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes, max_restarts, rdzv_id, in_place)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Change, round, changes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LastKnown, change, losses, members, starts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LastKnown, change, losses, members, met, starts)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, standby, known, settings)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role, standby, is_new)
 
@@ -280,11 +288,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, before, signal, tex
                                    left_behind)
 
 void to_json(json& j, const Decision& decision) {
-  j = {{"phase", decision.phase},     {"round", decision.round},     {"run_id", decision.run_id},
-       {"members", decision.members}, {"note", decision.note},       {"end", decision.end},
-       {"changes", decision.changes}, {"losses", decision.losses},   {"change", decision.change},
-       {"host", decision.host},       {"store", decision.store},     {"changes_in_place", decision.changes_in_place},
-       {"places", decision.places},   {"turned_away", json::array()}};
+  j = {{"phase", decision.phase},     {"round", decision.round},   {"run_id", decision.run_id},
+       {"members", decision.members}, {"note", decision.note},     {"end", decision.end},
+       {"changes", decision.changes}, {"losses", decision.losses}, {"change", decision.change},
+       {"host", decision.host},       {"store", decision.store},   {"changes_in_place", decision.changes_in_place},
+       {"places", decision.places},   {"spares", decision.spares}, {"turned_away", json::array()}};
   for (const auto& [ticket, end] : decision.evicted) {
     j["turned_away"].push_back({{"ticket", ticket}, {"end", end}});
   }
@@ -304,6 +312,7 @@ void from_json(const json& j, Decision& decision) {
   j.at("store").get_to(decision.store);
   j.at("changes_in_place").get_to(decision.changes_in_place);
   j.at("places").get_to(decision.places);
+  j.at("spares").get_to(decision.spares);
   for (const json& entry : j.at("turned_away")) {
     decision.evicted[entry.at("ticket").get<int64_t>()] = entry.at("end").get<GroupEnd>();
   }

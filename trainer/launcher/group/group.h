@@ -93,8 +93,9 @@ inline constexpr const char* kElasticBackend = "c10d";
 inline constexpr int64_t kMostLaunchers = 65'536;
 inline constexpr int64_t kMostWorkersOfANode = 65'536;
 
-// Places of one job, Decision::places.
+// Places of one job, Decision::places, and launchers in Decision::spares.
 inline constexpr int64_t kMostPlaces = 8;
+inline constexpr int64_t kMostSpares = 64;
 
 // Longest --rdzv_id or other name, in bytes.
 inline constexpr int64_t kLongestName = 255;
@@ -124,6 +125,7 @@ struct LastKnown {
   Change change = {};
   int64_t losses = 0;                 // Decision::losses
   std::vector<int64_t> members = {};  // tickets
+  std::vector<int64_t> met = {};      // of these, the ones whose ranks have met the others
   int64_t starts = 0;                 // the largest number of a start (worker_entries.h)
 
   bool operator==(const LastKnown&) const = default;
@@ -187,8 +189,9 @@ struct Decision {
   std::string change = {};
   // Whether members may change now. Only then another launcher takes over if the host is lost (succession.h).
   bool changes_in_place = false;
-  int64_t host = 1;        // ticket of the host
-  std::string store = {};  // "HOST:PORT" of the store if a launcher took over; empty: where launchers met
+  std::vector<int64_t> spares = {};  // tickets of launchers that wait for a place: the first kMostSpares
+  int64_t host = 1;                  // ticket of the host
+  std::string store = {};            // "HOST:PORT" of the store if a launcher took over; empty: where launchers met
   // "HOST:PORT" of the places to which launchers may come because they were told so, or are started again: first where
   // all were to meet, then the stores of launchers that took over.
   std::vector<std::string> places = {};

@@ -9,11 +9,19 @@ LastKnown last_known(const Decision& decision, int64_t starts) {
   LastKnown known = {.change = {.round = decision.round, .changes = decision.changes},
                      .losses = decision.losses,
                      .members = {},
+                     .met = {},
                      .starts = starts};
   for (const Member& member : decision.members) {
     known.members.push_back(member.ticket);
+    if (!member.is_new) {
+      known.met.push_back(member.ticket);
+    }
   }
   return known;
+}
+
+bool has_member(const Decision& decision, int64_t ticket) {
+  return std::ranges::find(decision.members, ticket, &Member::ticket) != decision.members.end();
 }
 
 bool has_decided(const Decision& now, const Succession& succession) {

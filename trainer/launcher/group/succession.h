@@ -11,7 +11,9 @@
 //     ones. So both count (Quorum).
 //   - A launcher that has given up a host never returns to it.
 //   - Those who join tell what they know of the round (LastKnown). If that is newer than what the successor knows, it
-//     waits for the newer members too, and counts on from there.
+//     waits for the newer members too, and counts on from there. A node has met the others if anyone knows it.
+//   - A launcher that waits for a place (Decision::spares) finds the successor in the same way, but never serves. The
+//     successor waits a moment for it.
 #pragma once
 
 #include <chrono>
@@ -36,6 +38,9 @@ struct Succession {
 // What a launcher tells the next host, which may know an older decision. `starts` is the largest number of a start that
 // it knows of.
 LastKnown last_known(const Decision& decision, int64_t starts);
+
+// Whether the launcher with that ticket is a member of the round.
+bool has_member(const Decision& decision, int64_t ticket);
 
 // Whether `now` is a decision of the host that took over, and not yet that of the host before, which it continues.
 bool has_decided(const Decision& now, const Succession& succession);

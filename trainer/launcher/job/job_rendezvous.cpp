@@ -62,6 +62,15 @@ std::string backend_at(const GroupRequest& request) {
   }
 }
 
+// The flags that gave the address where this launcher is to serve the store.
+EndpointFlags flags_of(const GroupRequest& request) {
+  EndpointFlags flags = request.endpoint_flags;
+  if (!request.local_addr.empty()) {
+    flags.address = "--local_addr";
+  }
+  return flags;
+}
+
 // Returns whether `host` may be an address of this machine. That includes 0.0.0.0, where serving then fails with the
 // reason.
 bool may_serve_at(const std::string& host) {
@@ -118,11 +127,7 @@ JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& l
 }
 
 void JobRendezvous::serve(const GroupRequest& request) {
-  EndpointFlags flags = request.endpoint_flags;
-  if (!request.local_addr.empty()) {
-    flags.address = "--local_addr";
-  }
-  socket_ = open_store_socket(own_address(request), request.endpoint.port, flags);
+  socket_ = open_store_socket(own_address(request), request.endpoint.port, flags_of(request));
   store_ = std::make_shared<HostedStore>(own_address(request), *socket_);
 }
 
@@ -138,15 +143,12 @@ void JobRendezvous::serve_unless_disagreed(const GroupRequest& request) {
   }
 }
 
-// Several launchers may run on the endpoint's machine. The first one that listens is the host.
+// Several launchers may run on the endpoint's machine. The first one that listens is the host. If another process does
+// now, that is probably the host. If it is not, and ends, a launcher that finds nobody there tries again.
 void JobRendezvous::serve_if_own(const GroupRequest& request) {
-  if (!may_serve_at(request.endpoint.host)) {
-    return;
-  }
-  try {
-    serve(request);
-  } catch (const PortInUseError&) {
-    socket_.reset();  // Probably by the host: joining it will show.
+  if (may_serve_at(request.endpoint.host)) {
+    endpoint_ = std::make_shared<EndpointStore>(own_address(request), request.endpoint.port, flags_of(request));
+    store_ = endpoint_->serve();
   }
 }
 
@@ -173,6 +175,7 @@ void JobRendezvous::join(const GroupRequest& request, const LaunchOptions& launc
                       .rendezvous = request.options,
                       .monitor_interval = monitor_interval,
                       .hosted = store_,
+                      .endpoint = endpoint_,
                       .run_id = new_run_id(),
                       .seal = {.secret = request.secret, .job = request.rdzv_id},
                       .standby = standby(request, launch)};

@@ -90,7 +90,8 @@ class JobRendezvous {
   void join(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 
   std::optional<network::ListeningSocket> socket_;
-  std::shared_ptr<HostedStore> store_;  // null: another launcher serves it
+  std::shared_ptr<EndpointStore> endpoint_;  // null: whether this launcher serves the store was known at once
+  std::shared_ptr<HostedStore> store_;       // null: another launcher serves it
   std::unique_ptr<Rendezvous> rendezvous_;
 };
 

@@ -30,7 +30,7 @@ StorePtr reach_standby(const std::string& standby, std::chrono::milliseconds pat
 
 }  // namespace
 
-NextHost find_next_host(Succession succession, const Standby& standby, std::chrono::milliseconds patience) {
+NextHost find_next_host(Succession succession, const Standby* standby, std::chrono::milliseconds patience) {
   for (const Member& candidate : succession.decision.members) {
     if (candidate.ticket == succession.ticket) {
       break;
@@ -43,8 +43,9 @@ NextHost find_next_host(Succession succession, const Standby& standby, std::chro
     }
     succession.lost.emplace(candidate.ticket, "it does not answer");
   }
-  auto hosted = std::make_shared<HostedStore>(standby.address, standby.socket);
-  succession.store = network::host_and_port(standby.address, standby.socket.port());
+  TORCH_CHECK_WITH(DistNetworkError, standby != nullptr, "no member of the round answers");
+  auto hosted = std::make_shared<HostedStore>(standby->address, standby->socket);
+  succession.store = network::host_and_port(standby->address, standby->socket.port());
   return {.ticket = succession.ticket,
           .store = hosted->store(),
           .hosted = std::move(hosted),

@@ -19,8 +19,9 @@ struct NextHost {
 };
 
 // Returns the first member that serves a store in place of the lost host. If none before this launcher does, it serves
-// one itself, on `standby`. Each member before it has `patience` to notice the loss; one that has ended is known at
-// once. Throws what HostedStore throws.
-NextHost find_next_host(Succession succession, const Standby& standby, std::chrono::milliseconds patience);
+// one itself, on `standby`. With null, which is for a launcher that is no member, it throws c10::DistNetworkError then.
+// Each member before it has `patience` to notice the loss; one that has ended is known at once. Throws what HostedStore
+// throws.
+NextHost find_next_host(Succession succession, const Standby* standby, std::chrono::milliseconds patience);
 
 }  // namespace narrowcast::launcher

@@ -53,6 +53,8 @@ struct LinkOptions {
   RendezvousOptions rendezvous;
   std::chrono::milliseconds monitor_interval;  // between two rounds of requests
   std::shared_ptr<HostedStore> hosted = {};    // the store, if served here; shared with a thread left behind
+  // Serves the store later, if nobody else does; null: this launcher never does.
+  std::shared_ptr<EndpointStore> endpoint = {};
   std::string run_id;  // name of the job if this launcher serves the store and --rdzv_id is not given
   JobSeal seal = {};   // seal of the launchers' entries
   // Where this launcher serves the store if it takes over; null: it never does. Shared with a thread left behind.

@@ -75,6 +75,7 @@ Directive directive_for(const Decision& decision, const NodeState& state) {
 
 StoreRendezvous::StoreRendezvous(const LinkOptions& options)
     : options_(options),
+      own_store_(options.hosted),
       place_("the store at " + network::host_and_port(options.host, options.port)),
       link_(std::in_place, options),
       began_(Clock::now()) {}
@@ -130,11 +131,16 @@ Directive StoreRendezvous::directive() {
   return directive;
 }
 
-// If the host is lost while members may change, another launcher takes over. Returns false if none may.
+// If the host is lost while members may change, another launcher takes over. Returns false if none may. A launcher that
+// waits for a place finds that one, too.
 bool StoreRendezvous::find_next_host(const LinkState& state) {
-  const bool runs = state.decision && state.decision->phase == Decision::Phase::kRunning &&
-                    state.decision->changes_in_place && state.decision->round == round_ && reported_round_ != round_;
-  if (!runs || state.is_host || signal_ != 0 || options_.standby == nullptr) {
+  const bool change =
+      state.decision && state.decision->phase == Decision::Phase::kRunning && state.decision->changes_in_place;
+  if (!change || state.is_host || signal_ != 0) {
+    return false;
+  }
+  const bool runs = state.decision->round == round_ && reported_round_ != round_ && options_.standby != nullptr;
+  if (!runs && has_member(*state.decision, state.ticket)) {
     return false;
   }
   if (state.is_succeeding && (state.server == 0 || state.server == state.ticket)) {
@@ -172,16 +178,17 @@ void StoreRendezvous::follow(const std::string& store) {
   renew_link();
 }
 
-// The launcher there was lost, too: the endpoint will tell who took over from it.
+// The launcher there was lost, too: the endpoint will tell who took over from it. If this launcher serves the endpoint,
+// it waits there for a job of its own meanwhile: nobody tells if the job that it was led to has ended.
 void StoreRendezvous::follow_no_more() {
   options_.elsewhere.reset();
   place_ = "the store at " + network::host_and_port(options_.host, options_.port);
-  renew_link();
+  renew_link(own_store_ != nullptr || options_.endpoint == nullptr ? own_store_ : options_.endpoint->served());
 }
 
-void StoreRendezvous::renew_link() {
+void StoreRendezvous::renew_link(std::shared_ptr<HostedStore> hosted) {
   link_->abandon();
-  options_.hosted = nullptr;
+  options_.hosted = std::move(hosted);
   link_.emplace(options_);
   if (succeeded_) {
     link_->rank_succeeded(*succeeded_);

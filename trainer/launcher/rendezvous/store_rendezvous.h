@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -31,12 +32,13 @@ class StoreRendezvous : public Rendezvous {
   bool find_next_host(const LinkState& state);
   void follow(const std::string& store);
   void follow_no_more();
-  void renew_link();
+  void renew_link(std::shared_ptr<HostedStore> hosted = nullptr);
   bool host_is_silent(const LinkState& state);
   bool never_spoke() const;
 
   LinkOptions options_;
-  std::string place_;  // the store's address, for users
+  const std::shared_ptr<HostedStore> own_store_;  // where launchers were to meet, if served here from the beginning
+  std::string place_;                             // the store's address, for users
   std::optional<StoreLink> link_;
   std::string followed_;                 // where the endpoint last told that the job runs
   std::optional<RankOfNode> succeeded_;  // the last rank of the round that succeeded

@@ -37,15 +37,30 @@ int error_of_connecting(const FileDescriptor& socket, std::chrono::milliseconds 
   return getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
 }
 
+// If nobody listens at a port of this machine, the kernel may give the same port to the socket that connects: once in
+// some 14,000 attempts. Closed as usual, it would keep the port from everybody for a minute.
+bool is_connected_to_itself(const FileDescriptor& socket) {
+  network::SocketAddress here;
+  network::SocketAddress there;
+  here.length = there.length = sizeof(here.bytes);
+  return getsockname(socket.get(), here.get(), &here.length) == 0 &&
+         getpeername(socket.get(), there.get(), &there.length) == 0 && here.length == there.length &&
+         std::memcmp(&here.bytes, &there.bytes, here.length) == 0;
+}
+
 int connect_once(const network::SocketAddress& address, std::chrono::milliseconds timeout) {
   const FileDescriptor own(socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!own.is_open()) {
     return errno;
   }
-  if (connect(own.get(), address.get(), address.length) == 0) {
-    return 0;
+  int error = connect(own.get(), address.get(), address.length) == 0 ? 0 : errno;
+  error = error == EINPROGRESS ? error_of_connecting(own, timeout) : error;
+  if (error == 0 && is_connected_to_itself(own)) {
+    const linger at_once = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(own.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    return ECONNREFUSED;
   }
-  return errno == EINPROGRESS ? error_of_connecting(own, timeout) : errno;
+  return error;
 }
 
 // Counts the addresses from `entry` to the end of the list.
@@ -120,6 +135,32 @@ void HostedStore::forget_workers() {
       store_->deleteKey(key);
     }
   }
+}
+
+void HostedStore::forget_launchers() {
+  std::vector<std::string> keys = store_->listKeys();
+  std::erase_if(keys, [](const std::string& key) { return !key.starts_with(kLauncherKeys); });
+  std::ranges::stable_partition(keys, [](const std::string& key) { return !key.starts_with(kMovedKeys); });
+  for (const std::string& key : keys) {
+    store_->deleteKey(key);
+  }
+}
+
+std::shared_ptr<HostedStore> EndpointStore::serve() {
+  const std::lock_guard lock(mutex_);
+  if (served_ == nullptr) {
+    try {
+      served_ = std::make_shared<HostedStore>(address_, open_store_socket(address_, port_, flags_));
+    } catch (const PortInUseError&) {
+      return nullptr;
+    }
+  }
+  return served_;
+}
+
+std::shared_ptr<HostedStore> EndpointStore::served() const {
+  const std::lock_guard lock(mutex_);
+  return served_;
 }
 
 }  // namespace narrowcast::launcher

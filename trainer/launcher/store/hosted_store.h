@@ -5,7 +5,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "trainer/base/network/tcp_store.h"
 
@@ -40,6 +43,8 @@ std::string try_to_reach(const std::string& host, int64_t port, std::chrono::mil
 
 // Prefix of all keys of launchers. Workers' keys do not have it.
 inline constexpr const char* kLauncherKeys = "narrowcast-run/";
+// Prefix of those that lead launchers to another store (store_protocol.h).
+inline constexpr const char* kMovedKeys = "narrowcast-run/moved/";
 
 // Serves the store during its lifetime.
 class HostedStore {
@@ -55,11 +60,36 @@ class HostedStore {
   // rounds apart: they would read addresses of processes that are gone.
   void forget_workers();
 
+  // Removes all keys of launchers. The one that leads them to another store is the last: until then nobody joins here.
+  void forget_launchers();
+
   // For requests of this process.
   const network::TcpStorePtr& store() const { return store_; }
 
  private:
   network::TcpStorePtr store_;
+};
+
+// The store where the launchers of a job are to meet. If several launchers run there, the first one that listens serves
+// it. Thread-safe.
+class EndpointStore {
+ public:
+  EndpointStore(std::string address, int64_t port, EndpointFlags flags)
+      : address_(std::move(address)), port_(port), flags_(std::move(flags)) {}
+
+  // Serves the store during the lifetime of this object. Returns null if another process listens there. Throws what
+  // open_store_socket and HostedStore throw.
+  std::shared_ptr<HostedStore> serve();
+
+  // The store, if this process serves it; else null.
+  std::shared_ptr<HostedStore> served() const;
+
+ private:
+  const std::string address_;
+  const int64_t port_;
+  const EndpointFlags flags_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<HostedStore> served_;
 };
 
 }  // namespace narrowcast::launcher

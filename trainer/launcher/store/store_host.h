@@ -52,10 +52,12 @@ class StoreHost {
     Succession succession;
     std::chrono::milliseconds patience;
     std::optional<Clock::time_point> since = {};
+    std::optional<Clock::time_point> complete_since = {};  // all members that may still come have joined
   };
   bool is_gathering(Clock::time_point now);
   bool has_joined(int64_t ticket) const;
   std::set<int64_t> awaited() const;
+  bool has_missing_spares() const;
   void end_gathering();
   std::vector<NodeView> look();
   void look_at_ranks();

@@ -7,6 +7,12 @@
 #include "trainer/launcher/store/worker_entries.h"
 
 namespace narrowcast::launcher {
+namespace {
+
+// Launchers that waited for a place notice the loss when members do. Those of the lost machine do not come.
+constexpr std::chrono::milliseconds kPatienceWithSpares{1000};
+
+}  // namespace
 
 void StoreHost::take_over(const Succession& succession, std::chrono::milliseconds patience) {
   prepared_ = succession.decision;
@@ -17,6 +23,7 @@ void StoreHost::take_over(const Succession& succession, std::chrono::millisecond
       expected_.push_back(member.ticket);
     }
   }
+  expected_.insert(expected_.end(), succession.decision.spares.begin(), succession.decision.spares.end());
 }
 
 bool StoreHost::has_joined(int64_t ticket) const {
@@ -44,14 +51,25 @@ std::set<int64_t> StoreHost::awaited() const {
   return missing;
 }
 
-// Whether members that may still come are missing.
+bool StoreHost::has_missing_spares() const {
+  return !std::ranges::all_of(gathering_->succession.decision.spares,
+                              [this](int64_t ticket) { return has_joined(ticket); });
+}
+
+// Whether members that may still come are missing, or spares that come a moment later: nodes in the place of the lost
+// ones must be in the first change, because some trainings take none in later.
 bool StoreHost::is_gathering(Clock::time_point now) {
   if (!gathering_) {
     return false;
   }
   gathering_->since = gathering_->since.value_or(now);
   look_for_newcomers();
-  if (now - *gathering_->since < gathering_->patience && !awaited().empty()) {
+  const bool is_complete = awaited().empty();
+  gathering_->complete_since =
+      is_complete ? gathering_->complete_since.value_or(now) : std::optional<Clock::time_point>();
+  const bool waits_for_spares =
+      is_complete && has_missing_spares() && now - *gathering_->complete_since < kPatienceWithSpares;
+  if (now - *gathering_->since < gathering_->patience && (!is_complete || waits_for_spares)) {
     return true;
   }
   end_gathering();
@@ -74,6 +92,7 @@ void StoreHost::end_gathering() {
       }
       most.losses = std::max(most.losses, known.losses);
       most.starts = std::max(most.starts, known.starts);
+      most.met.insert(most.met.end(), known.met.begin(), known.met.end());
       tickets = known.members.empty() ? tickets : std::max(tickets, std::ranges::max(known.members));
     }
   }

@@ -98,11 +98,17 @@ bool StoreMember::join(const NodeDescription& node) {
                            " launchers: another process writes to it");
     pass(Failpoint::kTicketDrawn);
   }
-  if (!is_let_in()) {
+  if (!is_let_in() || is_over()) {
     return false;
   }
   introduce(node);
   return true;
+}
+
+bool StoreMember::is_over() {
+  const bool is_readable = !entries_.has_secret() || !entries_.session().empty();
+  const auto now = is_readable ? entries_.get(launcher_key("decision"), kMostBytesOfADecision) : std::nullopt;
+  return now && parse_decision(*now).phase == Decision::Phase::kOver;
 }
 
 // With a secret, not before a valid decision has been read; later reads return that one.
@@ -128,8 +134,8 @@ bool StoreMember::join_again(const NodeDescription& node, const Succession& succ
     return false;
   }
   const Decision now = decision();
-  const auto is_own = [this](const Member& member) { return member.ticket == ticket_; };
-  if (!has_decided(now, succession) || std::ranges::any_of(now.members, is_own)) {
+  const bool waits_for_a_place = !has_member(succession.decision, ticket_);
+  if (!has_decided(now, succession) || waits_for_a_place || has_member(now, ticket_)) {
     introduce(node);
   }
   return true;
@@ -147,6 +153,7 @@ bool StoreMember::learn(const Decision& decision) {
 }
 
 void StoreMember::introduce(const NodeDescription& node) {
+  is_introduced_ = true;
   beat();
   pass(Failpoint::kFirstBeatGiven);
   entries_.set(own_key("report"), "");

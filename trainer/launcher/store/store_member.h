@@ -37,16 +37,20 @@ class StoreMember {
   // Tells this job's launchers at another store that the job runs at `store`, unless it is told there already.
   void announce_move(const std::string& store);
   // Draws a ticket and writes the node's entries; with a secret only after a host with the same secret has answered.
-  // The caller repeats the call until it returns true.
+  // The caller repeats the call until it returns true. A job that is over is not joined: another may begin there.
   bool join(const NodeDescription& node);
+  // Whether the job here is over. With a secret, false before the host has answered.
+  bool is_over();
   // The same for the host, which has the first ticket. It must be called before other launchers find the host.
   void join_as_host(const NodeDescription& node);
-  // The same as join() with the ticket that this launcher had in the store of a host that was lost. If the next host
-  // has decided without this launcher, it writes no entries.
+  // The same as join() with the ticket that this launcher had in the store of a host that was lost. If this launcher
+  // was a member, and the next host has decided without it, it writes no entries.
   bool join_again(const NodeDescription& node, const Succession& succession);
   // Writes the node's entries with that ticket on the host that took over.
   void join_again_as_host(const NodeDescription& node, int64_t ticket);
   int64_t ticket() const { return ticket_; }
+  // Whether the host may have seen this launcher. With another ticket it would be another one.
+  bool has_introduced_itself() const { return is_introduced_; }
   // From now on uses another connection to the same store.
   void reconnect(StorePtr store) { entries_.reconnect(std::move(store)); }
   // Whether the host that wrote these serves the store now.
@@ -78,6 +82,7 @@ class StoreMember {
   int64_t ticket_ = 0;
   int64_t beats_ = 0;
   Change known_;
+  bool is_introduced_ = false;  // or about to be
   bool is_described_ = false;
 };
 

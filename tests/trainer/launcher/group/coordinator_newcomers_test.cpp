@@ -149,7 +149,8 @@ TEST_F(CoordinatorNewcomersTest, MembersAreNewUntilTheyHaveMetTheOthers) {
 // Nodes "a", "b" and, as a newcomer, "c", until the second one takes over from the first.
 class SucceededNewcomersTest : public CoordinatorNewcomersTest {
  protected:
-  void take_over(Progress progress) {
+  // The second one has read this progress of "c". Others know that the nodes with the tickets `met` have met.
+  void take_over(Progress progress, const std::vector<int64_t>& met = {}) {
     begin_in_place(1, 3);
     comes("b", 0);
     for (int i = 0; i < 4; ++i) {
@@ -163,6 +164,7 @@ class SucceededNewcomersTest : public CoordinatorNewcomersTest {
     const Succession succession = {
         .decision = parse_decision(to_text(decision())), .ticket = 2, .store = "b:1", .lost = {{1, "it was killed"}}};
     coordinator.emplace(describe("b", 0), timeouts, succession);
+    coordinator->learn({.change = {.round = decision().round, .changes = decision().changes}, .met = met}, {});
     view(1).absent = "it was killed";
     view(3).progress = Progress::kStart;  // in the new store
     dead = {1};
@@ -197,6 +199,24 @@ TEST_F(SucceededNewcomersTest, HaveMetOnceAndForAll) {
   reports(3, NodeReport::End::kFailed, program::kWrongUse);
   view(3).report->report.failure->is_final = true;
   EXPECT_EQ(after(100).phase, Phase::kStopping);
+}
+
+TEST_F(SucceededNewcomersTest, HaveMetIfAnyoneKnowsIt) {
+  take_over(Progress::kReady, {2, 3});
+  EXPECT_FALSE(decision().members[1].is_new);
+  EXPECT_FALSE(coordinator->is_left_out(3));
+  reports(3, NodeReport::End::kFailed, program::kWrongUse);
+  view(3).report->report.failure->is_final = true;
+  EXPECT_EQ(after(100).phase, Phase::kStopping) << "its ranks have worked with the others";
+}
+
+TEST_F(CoordinatorNewcomersTest, LaunchersThatWaitForAPlaceAreKnown) {
+  begin_alone(1);
+  runs_in_place();
+  const int64_t spare = comes("b", 0);
+  EXPECT_EQ(after(100).spares, std::vector<int64_t>{spare});
+  view(spare).left = true;
+  EXPECT_EQ(after(100).spares, std::vector<int64_t>());
 }
 
 // All ranks would start again.

@@ -85,7 +85,7 @@ TEST(GroupJson, KeepsANode) {
       .nproc = 4,
       .node_rank = 1,
       .role = "reader",
-      .known = {.change = {.round = 2, .changes = 5}, .losses = 3, .members = {4, 1}, .starts = 7},
+      .known = {.change = {.round = 2, .changes = 5}, .losses = 3, .members = {4, 1}, .met = {4}, .starts = 7},
       .settings = {
           .backend = "c10d", .min_nodes = 1, .max_nodes = 3, .max_restarts = 2, .rdzv_id = "job", .in_place = true}};
   const NodeDescription read = parse_node(to_text(node));
@@ -130,6 +130,7 @@ TEST(GroupJson, RefusesWhatNoLauncherWrites) {
   nlohmann::json lacking = nlohmann::json::parse(to_text(Decision{}));
   lacking.erase("round");
   EXPECT_EQ(error_of(lacking.dump()), kBegin + "'round' is missing");
+  EXPECT_EQ(error_of(decision_with("spares", {2, 0})), kBegin + "ticket is 0, not in 1..65536");
   EXPECT_EQ(error_of(decision_with("members", 7)), kBegin + "a value must be array, but is number");
   const nlohmann::json member = {{"ticket", 1}, {"name", "n"},   {"nproc", 1'000'000'000},
                                  {"role", ""},  {"standby", ""}, {"is_new", false}};
@@ -146,6 +147,9 @@ TEST(GroupJson, RefusesWhatNoLauncherWrites) {
             "the launchers' store does not hold a report: failure is missing");
   EXPECT_EQ(testing::error_message<CorruptInputError>([] { parse_node(to_text(NodeDescription{.nproc = 0})); }),
             "the launchers' store does not hold a node: nproc is 0, not in 1..65536");
+  EXPECT_EQ(
+      testing::error_message<CorruptInputError>([] { parse_node(to_text(NodeDescription{.known = {.met = {0}}})); }),
+      "the launchers' store does not hold a node: ticket is 0, not in 1..65536");
 }
 
 TEST(GroupJson, KeepsADecision) {
@@ -160,8 +164,10 @@ TEST(GroupJson, KeepsADecision) {
   decision.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = record(), .stopped_ranks = 7};
   decision.evicted[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
   decision.places = {"a:1", "[::1]:2"};
+  decision.spares = {6, 11};
   const Decision read = parse_decision(to_text(decision));
   EXPECT_EQ(read.places, decision.places);
+  EXPECT_EQ(read.spares, decision.spares);
   EXPECT_EQ(read.phase, Decision::Phase::kRunning);
   EXPECT_EQ(read.members.at(0).ticket, 4);
   EXPECT_EQ(read.members.at(0).nproc, 8);

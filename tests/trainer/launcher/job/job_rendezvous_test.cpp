@@ -242,5 +242,42 @@ TEST(JobRendezvous, LetsTheFirstToListenServeSeveralNodes) {
   }
 }
 
+// An earlier job's launcher still listens, and is about to end: then nobody serves.
+TEST(JobRendezvous, OneOfTwoServesWhenTheListenerThatTheyFoundHasEnded) {
+  const GroupRequest request = two_elastic_nodes();
+  std::optional<network::ListeningSocket> earlier = open_store_socket("127.0.0.1", request.endpoint.port, {});
+  JobRendezvous one = open_job(request);
+  JobRendezvous other = open_job(request);
+  std::this_thread::sleep_for(milliseconds(200));  // They wait for its answer.
+  earlier.reset();
+  for (JobRendezvous* job : {&one, &other}) {
+    wait_for(job->get(), Directive::Kind::kRun);
+    EXPECT_EQ(job->get().directive().round.world_size, 4);
+  }
+}
+
+// Its end is not theirs.
+TEST(JobRendezvous, LaunchersThatComeWhenAJobIsOverBeginAnother) {
+  const GroupRequest request = two_elastic_nodes();
+  std::optional<JobRendezvous> host(std::in_place, request, LaunchOptions{.command = {"/bin/train"}}, milliseconds(5));
+  std::optional<JobRendezvous> member(std::in_place, request, LaunchOptions{.command = {"/bin/train"}},
+                                      milliseconds(5));
+  for (JobRendezvous* job : {&*host, &*member}) {
+    wait_for(job->get(), Directive::Kind::kRun);
+    job->get().report({});
+  }
+  wait_for(host->get(), Directive::Kind::kOver);
+  JobRendezvous one = open_job(request);
+  JobRendezvous other = open_job(request);
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(one.get().directive().kind, Directive::Kind::kWait);
+  member.reset();
+  host.reset();
+  for (JobRendezvous* job : {&one, &other}) {
+    wait_for(job->get(), Directive::Kind::kRun);
+    EXPECT_EQ(job->get().directive().round.world_size, 4);
+  }
+}
+
 }  // namespace
 }  // namespace narrowcast::launcher

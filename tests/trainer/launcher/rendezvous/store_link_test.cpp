@@ -20,6 +20,7 @@
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/rendezvous/reconnect.h"
+#include "trainer/launcher/store/store_host.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -90,6 +91,38 @@ TEST_F(StoreLinkTest, KeepsTheStoreThatItServes) {
   const Clock::time_point deadline = Clock::now() + testing::kPatience;
   while (!watched.expired() && Clock::now() < deadline) std::this_thread::yield();
   EXPECT_TRUE(watched.expired()) << "the thread has ended";
+}
+
+// The host may be lost before it has read that, or before others have read it.
+TEST_F(StoreLinkTest, NotesThatItsRanksHaveMetTheOthers) {
+  LinkOptions wanted = options(1);
+  wanted.node.settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 2, .max_restarts = 1, .in_place = true};
+  const StorePtr served = store->store();
+  const GroupTimeouts timeouts = {.last_call = milliseconds(0), .silence = testing::kPatience};
+  StoreHost host(
+      served, Coordinator(wanted.node, timeouts, "made-up"), [] {}, {}, milliseconds(5));
+  StoreMember own(served);
+  own.join_as_host(wanted.node);
+  Clock::time_point now{};
+  const auto step = [&] {
+    own.beat();
+    host.step(now += milliseconds(1));
+    return host.decision();
+  };
+  while (step().phase != Phase::kRunning) {
+  }
+  const std::string ranks = rendezvous::job_prefix("made-up") + "/";
+  served->set(ranks + rendezvous::kRegroups, std::string(rendezvous::kWhenReady));
+  const StoreLink other(wanted);
+  while (step().members.size() < 2) {
+  }
+  const auto is_new = [](const LinkState& state) {
+    return state.decision && state.decision->members.size() == 2 && state.decision->members[1].is_new;
+  };
+  wait_for(other, is_new);
+  served->set(ranks + rendezvous::met_key(2), std::string("1"));
+  wait_for(other, [&](const LinkState& state) { return !is_new(state); });
+  EXPECT_EQ(last_known(*other.state().decision, 0).met, (std::vector<int64_t>{1, 2}));
 }
 
 TEST_F(StoreLinkTest, TellsRanksWhoHasEnded) {

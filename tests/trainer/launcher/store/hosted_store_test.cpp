@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <filesystem>
+#include <memory>
 #include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -90,6 +91,19 @@ TEST(Reach, SaysWhyThereIsNone) {
   EXPECT_NE(try_once("no such host", port, testing::kPatience), "");
 }
 
+// A socket that connects to its own port would seem to have reached somebody, and keep the port for a minute.
+TEST(Reach, NobodyIsReachedWhereNobodyListens) {
+  // The kernel gives odd ports to sockets that listen, and even ones to those that connect. Few others use ::1.
+  const int64_t port = testing::loopback_socket("::1").port() & ~int64_t{1};
+  constexpr int64_t kAttempts = 30'000;  // about twice all even ports
+  std::set<std::string> reasons;
+  for (int64_t attempt = 0; attempt < kAttempts; ++attempt) {
+    reasons.insert(try_once("::1", port, testing::kPatience));
+  }
+  EXPECT_THAT(reasons, ElementsAre("Connection refused"));
+  EXPECT_EQ(open_store_socket("::1", port, {}).port(), port);
+}
+
 TEST(Reach, TakesTheTimeThatItNeededFromWhatIsLeft) {
   // A listener that accepts no connections: once its queue is full, connections wait.
   const FileDescriptor full(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -143,6 +157,32 @@ TEST(HostedStore, ForgetsWorkersKeysAlone) {
   client->set(kLauncherKeys + std::string("decision"), bytes("kept"));
   store.forget_workers();
   EXPECT_THAT(client->listKeys(), ElementsAre(kLauncherKeys + std::string("decision")));
+}
+
+TEST(HostedStore, ForgetsLaunchersKeysAlone) {
+  const network::ListeningSocket socket = testing::loopback_socket();
+  HostedStore store("127.0.0.1", socket);
+  const auto client = connect(socket);
+  client->set("worker", bytes("kept"));
+  client->set(kLauncherKeys + std::string("decision"), bytes("of a job that is gone"));
+  client->set(kMovedKeys + std::string("job"), bytes("127.0.0.1:7"));
+  client->add(kLauncherKeys + std::string("tickets"), 2);
+  store.forget_launchers();
+  EXPECT_THAT(client->listKeys(), ElementsAre("worker"));
+}
+
+TEST(EndpointStore, IsServedByOneOfTwo) {
+  const int64_t port = testing::free_port();
+  auto one = std::make_unique<EndpointStore>("127.0.0.1", port, EndpointFlags());
+  EndpointStore other("127.0.0.1", port, {});
+  EXPECT_EQ(one->served(), nullptr);
+  const HostedStore* const served = one->serve().get();
+  ASSERT_NE(served, nullptr);
+  EXPECT_EQ(one->serve().get(), served);
+  EXPECT_EQ(one->served().get(), served);
+  EXPECT_EQ(other.serve(), nullptr);
+  one.reset();
+  EXPECT_NE(other.serve(), nullptr);
 }
 
 TEST(HostedStore, SaysThatItsAddressCannotBeReached) {

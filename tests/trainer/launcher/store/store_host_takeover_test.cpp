@@ -34,6 +34,12 @@ Decision round_of(const std::vector<int64_t>& tickets, int64_t changes) {
   return decision;
 }
 
+// The last member is new.
+Decision newcomer_last(Decision decision) {
+  decision.members.back().is_new = true;
+  return decision;
+}
+
 // The launcher with ticket 2 takes over from the one with ticket 1. It knows members 1 to 5.
 class TakeOverTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -51,7 +57,7 @@ class TakeOverTest : public ::testing::TestWithParam<bool> {
     const NodeDescription node = described(succession.ticket);
     host.emplace(
         store, Coordinator(node, {.silence = milliseconds(60'000)}, succession), [] {}, seal);
-    host->take_over(succession, milliseconds(1000));
+    host->take_over(succession, kPatience);
     own.emplace(store, seal);
     own->join_again_as_host(node, succession.ticket);
   }
@@ -101,12 +107,13 @@ class TakeOverTest : public ::testing::TestWithParam<bool> {
     return directive_for(others.at(ticket).decision(), state);
   }
 
+  static constexpr milliseconds kPatience{3000};
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   std::optional<StoreHost> host;
   std::optional<StoreMember> own;
   std::map<int64_t, StoreMember> others;
   const Decision same = round_of({1, 2, 3, 4, 5}, 4);
-  const Decision newer = round_of({1, 2, 3, 4, 5, 6}, 5);  // The lost host had taken in the sixth.
+  const Decision newer = newcomer_last(round_of({1, 2, 3, 4, 5, 6}, 5));  // The lost host had taken in the sixth.
 
  private:
   const GroupSettings settings_;
@@ -145,7 +152,7 @@ TEST_P(TakeOverTest, WhoComesNextGetsATicketOfItsOwn) {
     EXPECT_TRUE(joins(ticket, newer));
   }
   EXPECT_EQ(step(0).store, "");
-  EXPECT_EQ(step(1000).store, "b:1");
+  EXPECT_EQ(step(kPatience.count()).store, "b:1");
   EXPECT_EQ(store->add(std::string(kLauncherKeys) + "tickets", 1), 7);
 }
 
@@ -153,11 +160,11 @@ TEST_P(TakeOverTest, AMemberThatComesLateLearnsThatItIsLost) {
   EXPECT_TRUE(joins(3, same));
   EXPECT_TRUE(joins(4, same));
   step(0);
-  EXPECT_EQ(step(1000).store, "b:1");
+  EXPECT_EQ(step(kPatience.count()).store, "b:1");
   ASSERT_TRUE(joins(5, same));
   EXPECT_EQ(directive(5).kind, Directive::Kind::kOver);
   EXPECT_EQ(directive(5).end->text, "the host removed this launcher from the job: it does not answer");
-  step(1100);
+  step(kPatience.count() + 100);
   EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4}));
 }
 
@@ -173,6 +180,66 @@ TEST_P(TakeOverTest, ANewcomerThatComesLateEnds) {
   EXPECT_EQ(directive(6).end->text, "the launcher that took over as the host goes on without this one");
   step(100);
   EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5})) << "its place is not taken again";
+}
+
+// The last that this host knows is that the fifth node was new, and that the sixth launcher waited for a place.
+class OldNewsTakeOverTest : public TakeOverTest {
+ protected:
+  OldNewsTakeOverTest()
+      : TakeOverTest({.backend = "c10d", .min_nodes = 1, .max_nodes = 5, .max_restarts = 1, .in_place = true},
+                     {.decision = old_news(), .ticket = 2}) {}
+
+  static Decision old_news() {
+    Decision decision = newcomer_last(round_of({1, 2, 3, 4, 5}, 4));
+    decision.spares = {6};
+    return decision;
+  }
+  std::string places() const { return store->get_to_str(rendezvous::job_prefix("job7") + "/" + rendezvous::kPlaces); }
+};
+
+TEST_P(OldNewsTakeOverTest, ANodeHasMetTheOthersIfAnyoneKnowsIt) {
+  EXPECT_TRUE(joins(3, old_news()));
+  EXPECT_TRUE(joins(4, same));
+  EXPECT_TRUE(joins(5, old_news()));
+  EXPECT_TRUE(joins(6, old_news()));
+  EXPECT_EQ(step().store, "b:1");
+  EXPECT_FALSE(host->decision().members[3].is_new);
+  EXPECT_EQ(places(), "5 2:1,3:1,4:1,5:1 6:1");
+}
+
+TEST_P(OldNewsTakeOverTest, ANodeIsNewIfNobodyKnowsBetter) {
+  for (const int64_t ticket : {3, 4, 5, 6}) {
+    EXPECT_TRUE(joins(ticket, old_news()));
+  }
+  EXPECT_EQ(step().store, "b:1");
+  EXPECT_TRUE(host->decision().members[3].is_new);
+  EXPECT_EQ(places(), "5 2:1,3:1,4:1 5:1,6:1");
+}
+
+TEST_P(OldNewsTakeOverTest, ASpareIsInTheFirstChange) {
+  for (const int64_t ticket : {3, 4, 5}) {
+    EXPECT_TRUE(joins(ticket, old_news()));
+  }
+  EXPECT_EQ(step(0).store, "") << "it may come a moment later";
+  EXPECT_TRUE(joins(6, old_news()));
+  EXPECT_EQ(step(1).changes, 5);
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5, 6}));
+  EXPECT_EQ(host->decision().spares, std::vector<int64_t>());
+}
+
+TEST_P(OldNewsTakeOverTest, ASpareIsNotWaitedForForLong) {
+  EXPECT_TRUE(joins(3, old_news()));
+  EXPECT_TRUE(joins(4, old_news()));
+  EXPECT_EQ(step(0).store, "");
+  EXPECT_TRUE(joins(5, old_news()));
+  EXPECT_EQ(step(500).store, "");
+  EXPECT_EQ(step(1499).store, "");
+  EXPECT_EQ(step(1500).store, "b:1");
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5}));
+  EXPECT_EQ(store->add(std::string(kLauncherKeys) + "tickets", 1), 7) << "nobody else gets its ticket";
+  EXPECT_TRUE(joins(6, old_news()));
+  EXPECT_EQ(step(1600).changes, 6);
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5, 6}));
 }
 
 // A launcher that finds the decision may draw a ticket at once.
@@ -219,11 +286,11 @@ TEST_P(StaticTakeOverTest, AKnownNodeThatDoesNotComeIsLost) {
   EXPECT_TRUE(joins(4, replaced));
   EXPECT_TRUE(joins(5, same));
   EXPECT_EQ(step(0).store, "");
-  EXPECT_EQ(step(1000).store, "b:1");
+  EXPECT_EQ(step(kPatience.count()).store, "b:1");
   EXPECT_EQ(members(), (std::vector<int64_t>{1, 2, 3, 4, 5})) << "nobody knows more of the sixth";
   EXPECT_EQ(host->decision().note, "3 of 5 nodes have joined; missing: --node_rank 0, 1");
   ASSERT_TRUE(comes(7));
-  EXPECT_EQ(step(1100).note, "4 of 5 nodes have joined; missing: --node_rank 1");
+  EXPECT_EQ(step(kPatience.count() + 100).note, "4 of 5 nodes have joined; missing: --node_rank 1");
   EXPECT_EQ(host->decision().phase, Phase::kRunning);
 }
 
@@ -234,6 +301,7 @@ TEST_P(StaticTakeOverTest, ANodeThatWasLostBeforeTheHostIsNotWaitedFor) {
   EXPECT_EQ(host->decision().note, "3 of 5 nodes have joined; missing: --node_rank 0, 1");
 }
 
+INSTANTIATE_TEST_SUITE_P(Secret, OldNewsTakeOverTest, ::testing::Bool());
 INSTANTIATE_TEST_SUITE_P(Secret, StaticTakeOverTest, ::testing::Bool());
 INSTANTIATE_TEST_SUITE_P(Secret, TakeOverTest, ::testing::Bool());
 
