@@ -120,7 +120,7 @@ void StoreLink::Conversation::talk() {
       }
     }
     if (host && host->decision().phase == Decision::Phase::kOver) {
-      elsewhere.reset();  // Who comes now begins another job.
+      elsewhere.reset();  // A launcher that comes now begins another job.
     } else if (host && succession_ && !elsewhere && host->decision().store != options_.succession->decision.store) {
       const Decision& decision = host->decision();
       elsewhere.emplace(MovedJob{.places = decision.places, .store = decision.store, .seal = options_.seal});

@@ -25,9 +25,10 @@ struct FoundStore {
   std::shared_ptr<HostedStore> hosted = {};  // the same, if this launcher serves it; else null
 };
 
-// Finds the store. Whoever listens there when the launcher starts may be about to end, e.g. the launcher of an earlier
-// job. If nobody listens then, all launchers that may serve the store try to, and one of them does. Throws
-// c10::DistNetworkError if the time is over, or if somebody listens who does not answer, and what EndpointStore throws.
+// Finds the store. A process that listens there at first may be about to end, e.g. the launcher of an earlier job. If
+// nobody listens then, all launchers that may serve the store try to, and one of them does. Throws
+// c10::DistNetworkError if the time is over, or if a process listens that does not answer, and what EndpointStore
+// throws.
 FoundStore find_store(const StoreSearch& search);
 
 }  // namespace narrowcast::launcher

@@ -178,8 +178,8 @@ void StoreRendezvous::follow(const std::string& store) {
   renew_link();
 }
 
-// The launcher there was lost, too: the endpoint will tell who took over from it. If this launcher serves the endpoint,
-// it waits there for a job of its own meanwhile: nobody tells if the job that it was led to has ended.
+// The launcher there was lost, too: the endpoint will tell who took over from it. If the job there has ended, nobody
+// tells. So a launcher that serves the endpoint begins a job of its own meanwhile.
 void StoreRendezvous::follow_no_more() {
   options_.elsewhere.reset();
   place_ = "the store at " + network::host_and_port(options_.host, options_.port);

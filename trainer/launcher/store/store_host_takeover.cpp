@@ -56,8 +56,8 @@ bool StoreHost::has_missing_spares() const {
                               [this](int64_t ticket) { return has_joined(ticket); });
 }
 
-// Whether members that may still come are missing, or spares that come a moment later: nodes in the place of the lost
-// ones must be in the first change, because some trainings take none in later.
+// Whether members that may still come are missing, or spares that come a moment later. Nodes in the place of lost ones
+// must be in the first change, because some trainings take none in later.
 bool StoreHost::is_gathering(Clock::time_point now) {
   if (!gathering_) {
     return false;
