@@ -572,6 +572,29 @@ def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
     graph.recompile()
 
 
+def _bound(graph: torch.fx.GraphModule, name: str) -> Optional[int]:
+    """The inputs or the targets, if they are rows of an embedding or classes, must be below this number. Compiled code ends
+    the process if they are not."""
+    aten = torch.ops.aten
+    views = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.slice.Tensor, aten.select.int,
+             aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.detach.default, aten.alias.default,
+             aten.clone.default, aten.expand.default, aten.transpose.int, aten.t.default, aten.permute.default}
+    (inputs, targets) = graph.graph.find_nodes(op="placeholder")[-2:]
+    wanted, bounds = inputs if name == "inputs" else targets, []
+    for node in graph.graph.nodes:
+        if node.target is aten.embedding.default:
+            index, bound = node.args[1], node.args[0].meta["val"].size(0)
+        elif node.target is aten.nll_loss_forward.default:
+            index, bound = node.args[1], node.args[0].meta["val"].size(-1)
+        else:
+            continue
+        while index.target in views:
+            index = index.args[0]
+        if index is wanted:
+            bounds.append(int(bound))
+    return min(bounds, default=None)
+
+
 def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dict[str, Any]) -> dict[str, Any]:
     def described(tensor: Tensor, batch: bool = False) -> dict[str, Any]:
         # A size that is not a number is the batch size, or computed from it.
@@ -595,7 +618,8 @@ def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dic
     loss = "module" if step.loss is None else step.loss if isinstance(step.loss, str) else "custom"
     return {"format": FORMAT, "module": step.name, "torch": torch.__version__, "device": "cpu", "machine": platform.machine(),
             "loss": loss, "label_smoothing": float(step.label_smoothing), **options,
-            "inputs": described(step.inputs, batch=True), "targets": described(step.targets, batch=True),
+            **{name: {**described(each, batch=True), "bound": _bound(graphs["train"], name)}
+               for name, each in (("inputs", step.inputs), ("targets", step.targets))},
             "state": state, "tied": step.tied,
             "graphs": {name: {"batch": {"min": 2, "max": step.max_batch}, "random": _draws(graph), "outputs": outputs[name]}
                        for name, graph in graphs.items()}}

@@ -66,7 +66,11 @@ class Reader {
     const std::vector<int64_t> all = sizes(object.at("shape"), -1);
     check(!all.empty() && all[0] == -1 && std::count(all.begin(), all.end(), -1) == 1,
           "has an input whose first size alone should be '", kBatch, "': ", shown(object.at("shape")));
-    return {.sample_shape = {all.begin() + 1, all.end()}, .dtype = dtype(object)};
+    PackagedInput input = {.sample_shape = {all.begin() + 1, all.end()}, .dtype = dtype(object)};
+    if (const auto bound = object.find("bound"); bound != object.end() && !bound->is_null()) {
+      input.bound = bound->get<int64_t>();
+    }
+    return input;
   }
 
   PackagedTensor tensor(const json& object) const {

@@ -30,6 +30,7 @@ struct PackagedTensor {
 struct PackagedInput {
   std::vector<int64_t> sample_shape;  // the shape without the first dimension, the batch
   c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::optional<int64_t> bound = {};  // All numbers are in 0..bound-1.
 };
 
 // One of the two compiled graphs.

@@ -44,6 +44,11 @@ void check_tensor(const std::string& path, const char* kind, const at::Tensor& t
                     at::IntArrayRef(expected.sample_shape), " for each sample, but the data has ", tensor.scalar_type(),
                     " with ", tensor.dim() >= 1 ? tensor.sizes().slice(1) : tensor.sizes(),
                     tensor.is_cpu() ? "" : " on a GPU");
+  if (!expected.bound.has_value() || tensor.numel() == 0) return;
+  const auto [least, most] = tensor.aminmax();
+  TORCH_CHECK_VALUE(least.item<int64_t>() >= 0 && most.item<int64_t>() < *expected.bound, path, ": takes ", kind,
+                    " in 0..", *expected.bound - 1, ", but the data has ", least.item<int64_t>(), " to ",
+                    most.item<int64_t>());
 }
 
 }  // namespace
