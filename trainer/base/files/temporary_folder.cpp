@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include <narrowcast/worker_env.h>
@@ -29,11 +30,17 @@ FileDescriptor try_lock(const std::string& path) {
   return is_locked ? std::move(folder) : FileDescriptor();
 }
 
+constexpr std::string_view kPattern = ".XXXXXX";  // mkdtemp replaces the X.
+
+bool is_made_for(const std::string& prefix, const std::string& name) {
+  return name.size() == prefix.size() + kPattern.size() && name.starts_with(prefix + ".");
+}
+
 // Removes folders of that prefix whose owners have ended.
 void remove_abandoned(const fs::path& parent, const std::string& prefix) {
   std::error_code ignored;
   for (fs::directory_iterator entry(parent, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
-    if (!entry->path().filename().native().starts_with(prefix + ".")) continue;
+    if (!is_made_for(prefix, entry->path().filename().native())) continue;
     if (const FileDescriptor lock = try_lock(entry->path()); lock.is_open()) {
       std::error_code not_removed;
       fs::remove_all(entry->path(), not_removed);
@@ -54,7 +61,8 @@ TemporaryFolder::TemporaryFolder(const std::string& prefix) {
   const fs::path parent = given.empty() ? "/tmp" : given;
   remove_abandoned(parent, prefix);
   while (!lock_.is_open() || !is_there(lock_)) {
-    path_ = parent / (prefix + ".XXXXXX");
+    path_ = parent / prefix;
+    path_ += kPattern;
     TORCH_CHECK_VALUE(::mkdtemp(path_.data()) != nullptr, "TMPDIR: cannot create a folder in ", parent.native(), ": ",
                       reason(errno));
     lock_ = try_lock(path_);
