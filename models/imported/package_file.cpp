@@ -2,21 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
-#include <caffe2/serialize/inline_container.h>
 
-#include <algorithm>
 #include <cstring>
-#include <exception>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "ops/common/error_message.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/open_file.h"
 #include "trainer/base/files/safetensors_header.h"
+#include "trainer/base/files/torch_archive.h"
 
 namespace narrowcast::models {
 namespace {
@@ -28,39 +24,24 @@ constexpr std::string_view kMetadata = "_metadata.json";
 constexpr const char* kManifest = "narrowcast";  // its key in the metadata
 constexpr const char* kExporter = "in Python, narrowcast_export.export(net, example, loss, \"net.pt2\") writes one";
 
-using Archive = caffe2::serialize::PyTorchStreamReader;
-
-std::string record(Archive& archive, const std::string& name) {
-  const auto [bytes, size] = archive.getRecord(name);
-  return {static_cast<const char*>(bytes.get()), size};
-}
-
-// The record below `folder` whose name ends in `suffix`.
-std::optional<std::string> find_record(Archive& archive, std::string_view folder, std::string_view suffix) {
-  const std::vector<std::string> names = archive.getAllRecords();
-  const auto found = std::ranges::find_if(
-      names, [&](const std::string& name) { return name.starts_with(folder) && name.ends_with(suffix); });
-  return found == names.end() ? std::nullopt : std::optional(*found);
-}
-
-std::string manifest_text(Archive& archive, const std::string& path) {
-  const std::optional<std::string> name = find_record(archive, kTrain, kMetadata);
+std::string manifest_text(const files::TorchArchive& archive, const std::string& path) {
+  const std::optional<std::string> name = archive.find(kTrain, kMetadata);
   TORCH_CHECK_VALUE(name.has_value(), path, ": is not a model package",
-                    archive.hasRecord("archive_format") ? ", but another file of torch.export: " : ": ", kExporter);
-  const nlohmann::json metadata = files::parse_json(record(archive, *name), path + ": " + *name);
+                    archive.has("archive_format") ? ", but another file of torch.export: " : ": ", kExporter);
+  const nlohmann::json metadata = files::parse_json(archive.read(*name), path + ": " + printable(*name));
   const auto manifest = metadata.find(kManifest);
   TORCH_CHECK_VALUE(manifest != metadata.end() && manifest->is_string(), path,
                     ": is a package of AOTInductor without a training step: ", kExporter);
   return manifest->get<std::string>();
 }
 
-CompiledFiles compiled_files(Archive& archive, const std::string& path, const char* folder) {
-  const std::optional<std::string> library = find_record(archive, folder, kLibrary);
+CompiledFiles compiled_files(const files::TorchArchive& archive, const std::string& path, const char* folder) {
+  const std::optional<std::string> library = archive.find(folder, kLibrary);
   NARROWCAST_CHECK_INPUT(library.has_value(), path, ": has no library in ", folder);
-  CompiledFiles files = {.library = record(archive, *library), .operators = {}};
+  CompiledFiles files = {.library = archive.read(*library), .operators = {}};
   const std::string operators = library->substr(0, library->size() - kLibrary.size()) + ".json";
-  if (archive.hasRecord(operators)) {
-    files.operators = record(archive, operators);
+  if (archive.has(operators)) {
+    files.operators = archive.read(operators);
   }
   return files;
 }
@@ -108,28 +89,19 @@ void check_weights(const Package& package, const std::string& path) {
 }  // namespace
 
 Package read_package(const std::string& path) {
-  const files::InputFile file(path);  // Its errors say what is wrong with the path.
-  std::optional<Archive> archive;
-  try {
-    archive.emplace(path);
-  } catch (const std::exception&) {
-    TORCH_CHECK_VALUE(false, path, ": is not a model package, or is damaged: ", kExporter);
-  }
+  const files::TorchArchive archive(path, c10::str("is not a model package, or is damaged: ", kExporter));
   Package package;
-  package.manifest = parse_manifest(manifest_text(*archive, path), path);
+  package.manifest = parse_manifest(manifest_text(archive, path), path);
   check_runs_here(package.manifest, path);
   const std::string& weights = package.manifest.weights_record;
-  try {
-    NARROWCAST_CHECK_INPUT(archive->hasRecord(weights), path, ": has no record ", in_quotes(weights));
-    package.weights = read_weights(record(*archive, weights), path + ": " + printable(weights));
-    package.train = compiled_files(*archive, path, kTrain);
-    package.evaluate = compiled_files(*archive, path, kEvaluate);
-  } catch (const CorruptInputError&) {
-    throw;
-  } catch (const std::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, path, ": is damaged: ", printable(first_line(error_message(error))));
-  }
+  NARROWCAST_CHECK_INPUT(archive.has(weights), path, ": has no record ", in_quotes(weights));
+  const std::string bytes = archive.read(weights);
+  NARROWCAST_CHECK_INPUT(std::ssize(bytes) == package.manifest.weights_bytes, path, ": has ", bytes.size(),
+                         " bytes of weights, but its manifest says ", package.manifest.weights_bytes);
+  package.weights = read_weights(bytes, path + ": " + printable(weights));
   check_weights(package, path);
+  package.train = compiled_files(archive, path, kTrain);
+  package.evaluate = compiled_files(archive, path, kEvaluate);
   return package;
 }
 
