@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -43,12 +44,31 @@ class Reader {
     return text;
   }
 
+  // The name of a parameter or buffer: names of modules and the tensor's own between dots.
+  std::string tensor_name(std::string name) const {
+    const bool has_empty_part = ("." + name + ".").find("..") != std::string::npos;
+    check(!has_empty_part, "has a tensor of the invalid name ", in_quotes(name));
+    return name;
+  }
+
+  int64_t integer(const json& object, const char* key) const {
+    const json& value = object.at(key);
+    check(is_integer(value), "has an invalid ", key, ": ", shown(value));
+    return value.get<int64_t>();
+  }
+
+  double label_smoothing(const json& object) const {
+    const double share = object.value("label_smoothing", 0.0);
+    check(0 <= share && share < 1, "has an invalid label_smoothing: ", share);
+    return share;
+  }
+
   std::vector<int64_t> sizes(const json& array, int64_t instead_of_batch) const {
     check(array.is_array() && array.size() <= files::kMostDimensions, "has an invalid shape: ", shown(array));
     std::vector<int64_t> sizes;
     for (const json& size : array) {
       const bool is_open = size.is_null() || size == kBatch;
-      check(is_open ? instead_of_batch < 0 : size.is_number_integer(), "has an invalid size: ", shown(size));
+      check(is_open ? instead_of_batch < 0 : is_integer(size), "has an invalid size: ", shown(size));
       sizes.push_back(is_open ? instead_of_batch : size.get<int64_t>());
       check(is_open || sizes.back() >= 0, "has an invalid size: ", shown(size));
     }
@@ -78,7 +98,7 @@ class Reader {
     const auto role = object.at("role").get<std::string>();
     check(role == "trained" || role == "frozen" || role == "buffer", "has a tensor of the unknown role ",
           printable(role, kLongestValue));
-    PackagedTensor tensor = {.name = name(object, "name"),
+    PackagedTensor tensor = {.name = tensor_name(object.at("name").get<std::string>()),
                              .role = role == "trained"  ? Role::kTrained
                                      : role == "frozen" ? Role::kFrozen
                                                         : Role::kBuffer,
@@ -94,8 +114,8 @@ class Reader {
   }
 
   PackagedGraph graph(const json& object) const {
-    PackagedGraph graph = {.least_batch = object.at("batch").at("min").get<int64_t>(),
-                           .most_batch = object.at("batch").at("max").get<int64_t>()};
+    PackagedGraph graph = {.least_batch = integer(object.at("batch"), "min"),
+                           .most_batch = integer(object.at("batch"), "max")};
     check(1 <= graph.least_batch && graph.least_batch <= graph.most_batch,
           "has an invalid range of batch sizes: ", shown(object.at("batch")));
     const json& outputs = object.at("outputs");
@@ -112,15 +132,24 @@ class Reader {
   }
 
  private:
+  // Whether it is a whole number that an int64_t can hold.
+  static bool is_integer(const json& value) {
+    constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > kMost);
+  }
+
   void add_output(const json& output, PackagedGraph& graph) const {
     const auto role = output.at("role").get<std::string>();
     if (role == "gradient") {
-      check(graph.buffers.empty(), "has a gradient after buffers");
+      check(graph.buffers.empty() && graph.signals.empty(), "has a gradient after buffers or signals");
       graph.gradients.push_back(name(output, "name"));
     } else if (role == "buffer") {
+      check(graph.signals.empty(), "has a buffer after signals");
       graph.buffers.push_back(name(output, "name"));
     } else if (role == "signal") {
-      graph.signals.emplace(name(output, "name"), output.value("kept", false));
+      const std::string parameter = name(output, "name");
+      check(graph.signals.emplace(parameter, output.value("kept", false)).second, "has two signals of ",
+            printable(parameter, kLongestValue));
     } else {
       check(role == "outputs" && !graph.outputs, "has a graph with an output of the role ",
             printable(role, kLongestValue));
@@ -146,7 +175,7 @@ void check_fits(const PackageManifest& manifest, const Reader& reader) {
     reader.check(names.insert(tensor.name).second, "has two tensors ", printable(tensor.name, kLongestValue));
   }
   for (const auto& [alias, name] : manifest.tied) {
-    reader.check(names.contains(name) && !names.contains(alias), "has the invalid tied tensor ",
+    reader.check(names.contains(name) && !names.contains(reader.tensor_name(alias)), "has the invalid tied tensor ",
                  printable(alias, kLongestValue));
   }
   reader.check(manifest.train.gradients == names_of(manifest, PackagedTensor::Role::kTrained),
@@ -155,6 +184,10 @@ void check_fits(const PackageManifest& manifest, const Reader& reader) {
   for (const std::string& name : manifest.train.buffers) {
     reader.check(std::ranges::find(buffers, name) != buffers.end(), "has a training step that changes ",
                  printable(name, kLongestValue), ", which is not a buffer");
+  }
+  for (const auto& [name, is_kept] : manifest.train.signals) {
+    reader.check(names.contains(name), "has a training step that reports the gradient of the unknown tensor ",
+                 printable(name, kLongestValue));
   }
   for (const PackagedTensor& tensor : manifest.state) {
     const bool has_gradient = tensor.role == PackagedTensor::Role::kTrained && !tensor.is_unused;
@@ -207,7 +240,7 @@ PackageManifest parse_manifest(std::string_view text, const std::string& path) {
   const json object = files::parse_json(text, path + ": its manifest");
   const Reader reader(path);
   try {
-    const auto format = object.at("format").get<int64_t>();
+    const int64_t format = reader.integer(object, "format");
     reader.check(format == kFormat, "has the format ", format, ", but this program reads ", kFormat);
     PackageManifest manifest = {.module = reader.name(object, "module"),
                                 .torch = reader.name(object, "torch"),
@@ -215,14 +248,14 @@ PackageManifest parse_manifest(std::string_view text, const std::string& path) {
                                 .machine = reader.name(object, "machine"),
                                 .instruction_set = reader.name(object, "instruction_set"),
                                 .loss = reader.name(object, "loss"),
-                                .label_smoothing = object.value("label_smoothing", 0.0),
+                                .label_smoothing = reader.label_smoothing(object),
                                 .inputs = reader.input(object.at("inputs")),
                                 .targets = reader.input(object.at("targets")),
                                 .tied = object.at("tied").get<std::map<std::string, std::string>>(),
                                 .train = reader.graph(object.at("graphs").at("train")),
                                 .evaluate = reader.graph(object.at("graphs").at("evaluate")),
                                 .weights_record = reader.name(object.at("weights"), "record"),
-                                .weights_bytes = object.at("weights").at("bytes").get<int64_t>()};
+                                .weights_bytes = reader.integer(object.at("weights"), "bytes")};
     if (const json& vocabulary = object.at("vocabulary"); !vocabulary.is_null()) {
       manifest.vocabulary = vocabulary.get<std::vector<std::string>>();
     }
