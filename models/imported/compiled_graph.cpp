@@ -9,6 +9,7 @@
 
 #include <exception>
 #include <fstream>
+#include <mutex>
 #include <optional>
 
 #include "ops/common/error_message.h"
@@ -66,25 +67,46 @@ TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
   library.impl("gradient_ready", c10::DispatchKey::CompositeExplicitAutograd, Receiver::gradient_ready);
 }
 
-// With several threads, some of LibTorch's operators add numbers in an order that varies, except in this mode.
+// Settings of LibTorch.
+struct Determinism {
+  bool is_on = false;
+  bool warns_only = false;
+  bool fills = false;
+};
+
+Determinism determinism() {
+  const at::Context& context = at::globalContext();
+  return {.is_on = context.deterministicAlgorithms(),
+          .warns_only = context.deterministicAlgorithmsWarnOnly(),
+          .fills = context.deterministicFillUninitializedMemory()};
+}
+
+void set(const Determinism& setting) {
+  at::globalContext().setDeterministicAlgorithms(setting.is_on, setting.warns_only);
+  at::globalContext().setDeterministicFillUninitializedMemory(setting.fills);
+}
+
+// With several threads, some of LibTorch's operators add numbers in an order that varies, except in this mode. The mode
+// is the process's: graphs that run at the same time share it, and the last one restores the settings.
 class DeterministicOperators {
  public:
   DeterministicOperators() {
-    context_.setDeterministicAlgorithms(true, /*warn_only=*/!is_on_ || warns_only_);
-    context_.setDeterministicFillUninitializedMemory(false);
+    const std::lock_guard lock(mutex_);
+    if (count_++ > 0) return;
+    before_ = determinism();
+    set({.is_on = true, .warns_only = !before_.is_on || before_.warns_only, .fills = false});
   }
   ~DeterministicOperators() {
-    context_.setDeterministicAlgorithms(is_on_, warns_only_);
-    context_.setDeterministicFillUninitializedMemory(fills_);
+    const std::lock_guard lock(mutex_);
+    if (--count_ == 0) set(before_);
   }
   DeterministicOperators(const DeterministicOperators&) = delete;
   DeterministicOperators& operator=(const DeterministicOperators&) = delete;
 
  private:
-  at::Context& context_ = at::globalContext();
-  const bool is_on_ = context_.deterministicAlgorithms();
-  const bool warns_only_ = context_.deterministicAlgorithmsWarnOnly();
-  const bool fills_ = context_.deterministicFillUninitializedMemory();
+  static inline std::mutex mutex_;
+  static inline int64_t count_ = 0;
+  static inline Determinism before_;
 };
 
 }  // namespace

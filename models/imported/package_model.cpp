@@ -31,9 +31,9 @@ std::optional<Loss> loss_of(const PackageManifest& manifest) {
   return is_own ? std::nullopt : std::optional(parse_loss(manifest.loss));
 }
 
-// Gradients become those of parameters: they must not share memory with one another or with parameters, whose values
-// would then change, and they have the parameters' strides.
-at::Tensor own_gradient(const at::Tensor& output) {
+// The output of a graph without memory that others use: outputs may share memory with one another, and with the graph's
+// inputs, which are parameters and buffers. It is contiguous, as gradients must be.
+at::Tensor own_tensor(const at::Tensor& output) {
   return output.storage().use_count() > 1 ? output.clone(at::MemoryFormat::Contiguous) : output.contiguous();
 }
 
@@ -145,8 +145,13 @@ std::vector<at::Tensor> PackageModel::run(const CompiledGraph& graph, const Batc
 
 void PackageModel::keep_buffers(const std::vector<at::Tensor>& outputs) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < manifest_.train.buffers.size(); ++i) {
-    buffers_.at(manifest_.train.buffers[i]).copy_(outputs[1 + manifest_.train.gradients.size() + i]);
+  const std::vector<std::string>& names = manifest_.train.buffers;
+  std::vector<at::Tensor> values;
+  for (size_t i = 0; i < names.size(); ++i) {
+    values.push_back(own_tensor(outputs[1 + manifest_.train.gradients.size() + i]));  // It may be another buffer.
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    buffers_.at(names[i]).copy_(values[i]);
   }
 }
 
@@ -167,25 +172,30 @@ at::Tensor PackageModel::step_in_backward(const Batch& batch) {
       if (parameter.requires_grad()) hand_over.add(parameter, gradient, manifest_.train.signals.at(name));
     });
     hand_over.finish();
+    const at::Tensor loss = own_tensor(outputs[0]);
     keep_buffers(outputs);
-    return outputs[0];
+    return loss;
   });
 }
 
 at::Tensor PackageModel::step_at_once(const Batch& batch) {
   const std::vector<at::Tensor> outputs = run(train_, batch);
-  keep_buffers(outputs);
-  if (!at::GradMode::is_enabled()) return outputs[0];
+  const at::Tensor loss = own_tensor(outputs[0]);
+  if (!at::GradMode::is_enabled()) {
+    keep_buffers(outputs);
+    return loss;
+  }
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> parameters;
   for (size_t i = 0; i < trained_.size(); ++i) {
     // A parameter that the loss does not depend on gets no gradient, as in eager PyTorch.
     const bool has_gradient = manifest_.train.signals.contains(manifest_.train.gradients[i]);
     if (!has_gradient || !trained_[i].requires_grad()) continue;
-    gradients.push_back(own_gradient(outputs[1 + i]));
+    gradients.push_back(own_tensor(outputs[1 + i]));
     parameters.push_back(trained_[i]);
   }
-  return with_gradients(outputs[0], std::move(gradients), parameters);
+  keep_buffers(outputs);  // After the copies of gradients, which may be buffers.
+  return with_gradients(loss, std::move(gradients), parameters);
 }
 
 std::vector<at::Tensor> PackageModel::run_evaluation(const Batch& batch) const {
