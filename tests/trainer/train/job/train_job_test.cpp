@@ -81,7 +81,7 @@ TEST(MakeInputs, LoadsAModuleOverImages) {
   EXPECT_EQ(inputs.model->named_parameters().size(), 6U);
   EXPECT_TRUE(inputs.model->is_training());
   ASSERT_NE(inputs.script, nullptr);
-  EXPECT_NE(inputs.script_hash.value(), 0U);
+  EXPECT_NE(inputs.file_hash.value(), 0U);
   EXPECT_EQ(inputs.unit, "samples");
   EXPECT_EQ(inputs.units_per_sample, 1);
   EXPECT_EQ(inputs.dataset->training_batch({0}).inputs.sizes(), at::IntArrayRef({1, 8, 8}));
