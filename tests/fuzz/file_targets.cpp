@@ -8,7 +8,10 @@
 #include <vector>
 
 #include <narrowcast/models.h>
+#include "models/imported/package_file.h"
+#include "models/imported/package_manifest.h"
 #include "tests/fuzz/target.h"
+#include "tests/models/imported/small_package.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
@@ -152,6 +155,40 @@ Target folder_owner() {
           }};
 }
 
+Target package_manifest() {
+  return {"package_manifest", [](std::string_view input) { models::parse_manifest(input, "net.pt2"); },
+          [] { return std::vector<std::string>{testing::SmallPackage().manifest_text()}; }};
+}
+
+// The records of a package with these weights. Its libraries are read, but not loaded.
+testing::Records package_records(std::string_view weights) {
+  static const testing::SmallPackage unchanged;
+  testing::SmallPackage package = unchanged;
+  package.manifest["weights"]["bytes"] = weights.size();
+  testing::Records records = package.records("library");
+  records["narrowcast/weights.safetensors"] = weights;
+  return records;
+}
+
+std::string package_weights() { return testing::safetensors_of(testing::SmallPackage().weights); }
+
+Target package() {
+  return {"package", as_file("net.pt2", [](const std::string& path) { models::read_package(path); }), [] {
+            return std::vector<std::string>{written("net.pt2", [](const std::string& path) {
+              testing::write_archive(path, package_records(package_weights()));
+            })};
+          }};
+}
+
+// The checksums of the archive are right.
+Target weights_of_package() {
+  const auto read = [](std::string_view input) {
+    const testing::TemporaryFolder folder;
+    models::read_package(testing::write_archive(folder / "net.pt2", package_records(input)));
+  };
+  return {"package_weights", read, [] { return std::vector<std::string>{package_weights()}; }};
+}
+
 Target metrics() {
   return {"metrics",
           as_file("metrics.jsonl",
@@ -199,8 +236,9 @@ Target flag_file() {
 }  // namespace
 
 std::vector<Target> file_targets() {
-  return {safetensors_header(), safetensors(), model(), initial_state(), manifest(), checkpoint_folder(),
-          folder_owner(),       metrics(),     json(),  error_file(),    flag_file()};
+  return {safetensors_header(), safetensors(),      model(),   initial_state(),      manifest(), checkpoint_folder(),
+          folder_owner(),       package_manifest(), package(), weights_of_package(), metrics(),  json(),
+          error_file(),         flag_file()};
 }
 
 }  // namespace narrowcast::fuzz
