@@ -104,7 +104,7 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
         int64, targets float32 or int64. The batch size of a training may differ, all other sizes may not.
     loss: "cross_entropy" of logits [batch, ..., classes], "mse" or "bce_with_logits", a function of outputs and targets,
         or None if module(inputs, targets) returns the loss.
-    label_smoothing: of "cross_entropy" in the training step, in 0..1.
+    label_smoothing: of "cross_entropy" in the training step, at least 0 and below 1.
     vocabulary: the characters of a text model, in the order of their numbers.
     max_batch: the largest batch size of the package.
     tolerance: the largest difference from eager PyTorch, relative to the norm of the gradients. Rounding errors of deep
@@ -125,6 +125,7 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         step.check_eager()
         graphs = {name: _trace(step, name) for name in ("train", "evaluate")}
+        _check_vocabulary(step, graphs["evaluate"], vocabulary)
         manifest = _manifest(step, graphs, {"instruction_set": level or _native_instruction_set(),
                                             "threads": 1 if one_thread else None,
                                             "vocabulary": None if vocabulary is None else list(vocabulary)})
@@ -141,6 +142,8 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
             manifest["weights"] = {"record": _WEIGHTS, "bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
             manifest["hash"] = _hash(manifest, graphs)
             manifest["checked"] = checked
+            for name, part in parts.items():
+                manifest["graphs"][name]["sha256"] = _digests(part)
             package = pathlib.Path(folder) / path.name
             _write(package, parts, manifest, weights)
             os.replace(package, path)
@@ -156,15 +159,20 @@ class _Step:
         self.loss, self.label_smoothing, self.max_batch = loss, label_smoothing, max_batch
         self.inputs, self.targets = self._checked_example(example)
         self._check_arguments(module)
-        parameters = dict(module.named_parameters())
-        state = {**parameters, **dict(module.named_buffers())}
-        self.roles = {name: "buffer" if name not in parameters else "trained" if parameters[name].requires_grad else "frozen"
-                      for name in state}
+        parameters, everything = {id(each) for each in module.parameters()}, _named(module)
         persistent = module.state_dict(keep_vars=True).keys()
+        # Of each tensor the first name, of those that state_dict() has if there are any.
+        first: dict[int, str] = {}
+        for name, tensor in everything.items():
+            known = first.setdefault(id(tensor), name)
+            if name in persistent and known not in persistent:
+                first[id(tensor)] = name
+        state = {name: everything[name] for name in first.values()}
+        self.roles = {name: "buffer" if id(tensor) not in parameters else "trained" if tensor.requires_grad else "frozen"
+                      for name, tensor in state.items()}
         self.persistent = {name: name in persistent for name in state if self.roles[name] == "buffer"}
-        first = {id(tensor): name for name, tensor in reversed(state.items())}
-        everything = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-        self.tied = {name: first[id(tensor)] for name, tensor in everything if first[id(tensor)] != name}
+        self.tied = {name: first[id(tensor)] for name, tensor in everything.items()
+                     if first[id(tensor)] != name and name in persistent}
         self._check_state(state)
         try:
             self.module = copy.deepcopy(module)
@@ -217,8 +225,8 @@ class _Step:
                               "targets), and give loss=None")
         if self.label_smoothing and self.loss != "cross_entropy":
             raise ExportError("label_smoothing: needs loss=\"cross_entropy\"")
-        if not 0 <= self.label_smoothing <= 1:
-            raise ExportError(f"label_smoothing: must be in 0..1, but is {self.label_smoothing}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ExportError(f"label_smoothing: must be at least 0 and below 1, but is {self.label_smoothing}")
         if self.max_batch < self.inputs.size(0) + 1:
             raise ExportError(f"max_batch: must be above the example's batch of {self.inputs.size(0)}, but is {self.max_batch}")
         arguments, names = (2, "(inputs, targets)") if self.loss is None else (1, "(inputs)")
@@ -370,11 +378,14 @@ class _Step:
         """The results of `train` or `evaluate` with this state, computed as a training in eager PyTorch does."""
         self.is_training = name == "train"
         module = copy.deepcopy(self.module).train(self.is_training)
-        for each, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            tensor.data = state[each].clone()
-        module._apply(lambda tensor: _converted(tensor, torch.float32, dtype))
+        tensors = _named(module)
+        for each, value in state.items():
+            tensors[each].data = value.clone()
+        # A buffer of several modules stays one tensor.
+        converted: dict[int, Tensor] = {}
+        module._apply(lambda tensor: converted.setdefault(id(tensor), _converted(tensor, torch.float32, dtype)))
         inputs, targets = (_converted(tensor, torch.float32, dtype) for tensor in batch)
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        tensors = {each: tensor for each, tensor in _named(module).items() if each in state}
         before = {each: tensor.detach().clone() for each, tensor in tensors.items()}
         default = torch.get_default_dtype()
         torch.manual_seed(0)
@@ -389,14 +400,14 @@ class _Step:
             raise self.fail(f"its step fails in {dtype}, in which the export is checked: {_first_line(error)}") from error
         finally:
             torch.set_default_dtype(default)
-        parameters, buffers = (dict(each) for each in (module.named_parameters(), module.named_buffers()))
-        for each, tensor in {**parameters, **buffers}.items():
+        tensors = {each: tensor for each, tensor in _named(module).items() if each in state}
+        for each, tensor in tensors.items():
             if each not in self.changed and not tensor.equal(before[each]):
                 raise self.fail(f"{self.kind(each)} '{each}' changes in a training step in eager PyTorch, but not in the graph; "
                                 "register it as a buffer, and assign new values to the module's attribute")
-        gradients = [parameters[each].grad for each in self.trained]
-        return [loss.detach(), *(torch.zeros_like(parameters[each]) if gradient is None else gradient
-                                 for each, gradient in zip(self.trained, gradients)), *(buffers[each] for each in self.changed)]
+        gradients = [tensors[each].grad for each in self.trained]
+        return [loss.detach(), *(torch.zeros_like(tensors[each]) if gradient is None else gradient
+                                 for each, gradient in zip(self.trained, gradients)), *(tensors[each] for each in self.changed)]
 
     def _state_of(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """Buffers are copies: the module changes them in place."""
@@ -441,6 +452,11 @@ class _Step:
             for name, copied, given in zip(("inputs", "targets"), copies[-2:], (self.inputs, self.targets)):
                 if not copied.equal(given):
                     raise self.fail(f"its forward changes the {name} in place; clone them first")
+
+
+def _named(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, each under all its names."""
+    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
 
 
 def _first_line(error: BaseException) -> str:
@@ -623,6 +639,18 @@ def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dic
             "state": state, "tied": step.tied,
             "graphs": {name: {"batch": {"min": 2, "max": step.max_batch}, "random": _draws(graph), "outputs": outputs[name]}
                        for name, graph in graphs.items()}}
+
+
+def _check_vocabulary(step: _Step, evaluate: torch.fx.GraphModule, vocabulary: Optional[Sequence[str]]) -> None:
+    if vocabulary is None:
+        return
+    if not all(isinstance(each, str) and len(each) == 1 for each in vocabulary) or len(set(vocabulary)) != len(vocabulary):
+        raise ExportError("vocabulary: must contain single characters, each once; give none for other tokens")
+    if step.loss == "cross_entropy":
+        (output,) = evaluate.graph.find_nodes(op="output")
+        classes = output.args[0][1].meta["val"].shape[-1]
+        if classes != len(vocabulary):
+            raise ExportError(f"vocabulary: has {len(vocabulary)} characters, but the module returns {classes} logits")
 
 
 def _hash(manifest: dict[str, Any], graphs: dict[str, torch.fx.GraphModule]) -> str:
@@ -908,20 +936,30 @@ def _safetensors(tensors: dict[str, Tensor]) -> bytes:
     return b"".join([len(text).to_bytes(8, "little"), text, *data])
 
 
+def _compiled_records(part: pathlib.Path) -> dict[str, bytes]:
+    folder = "data/aotinductor/model/"
+    with zipfile.ZipFile(part) as archive:
+        names = {record.partition("/")[2]: record for record in archive.namelist()}
+        return {name.removeprefix(folder): archive.read(record) for name, record in names.items() if name.startswith(folder)}
+
+
+def _digests(part: pathlib.Path) -> dict[str, Optional[str]]:
+    """SHA-256 of what a program loads: the library, and the list of its calls of operators if there is one."""
+    records = _compiled_records(part)
+    (library,) = (name for name in records if name.endswith(".so"))
+    operators = records.get(library.removesuffix(".so") + ".json")
+    return {"library": hashlib.sha256(records[library]).hexdigest(),
+            "operators": None if operators is None else hashlib.sha256(operators).hexdigest()}
+
+
 def _write(path: pathlib.Path, parts: dict[str, pathlib.Path], manifest: dict[str, Any], weights: bytes) -> None:
     """One archive of both compiled graphs."""
     from torch.export.pt2_archive._package import PT2ArchiveWriter
 
-    compiled = "data/aotinductor/model/"
     with PT2ArchiveWriter(str(path)) as package:
         for name, part in parts.items():
-            with zipfile.ZipFile(part) as archive:
-                for record in archive.namelist():
-                    record_name = record.partition("/")[2]
-                    if not record_name.startswith(compiled):
-                        continue
-                    content = archive.read(record)
-                    if record_name.endswith("_metadata.json"):
-                        content = json.dumps({**json.loads(content), "narrowcast": json.dumps(manifest)}).encode()
-                    package.write_bytes(f"data/aotinductor/{name}/{record_name.removeprefix(compiled)}", content)
+            for record, content in _compiled_records(part).items():
+                if record.endswith("_metadata.json"):
+                    content = json.dumps({**json.loads(content), "narrowcast": json.dumps(manifest)}).encode()
+                package.write_bytes(f"data/aotinductor/{name}/{record}", content)
         package.write_bytes(_WEIGHTS, weights)

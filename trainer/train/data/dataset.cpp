@@ -82,7 +82,7 @@ ReadData read_tokens(const DataRequest& request, const FitModel& fit) {
                     request.vocabulary_size.value_or(1));
   const bool is_made = models::any_model_row(request.model).data == models::DataKind::kGiven;
   TORCH_CHECK_VALUE(!is_made || request.vocabulary_size, "vocabulary: must be given with token files for ",
-                    request.model, ": a TorchScript module does not contain its vocabulary size");
+                    request.model, ": the model's file does not contain its vocabulary size");
   TokenOptions options;
   options.vocabulary_size = request.vocabulary_size ? *request.vocabulary_size : folder.greatest_token() + 1;
   options.context = fit({{"vocabulary_size", options.vocabulary_size}});

@@ -19,6 +19,7 @@
 #include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
+#include "trainer/base/files/names.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/gpt2_layout.h"
@@ -198,16 +199,22 @@ models::StateDict without_aliases(const std::string& path, models::StateDict ten
   return tensors;
 }
 
+// Whether files of this model contain the state_dict() of a class in Python, which both kinds of imported models have.
+bool is_of_imported(const std::string& name) { return name == models::kScript || name == models::kPackage; }
+
 // Stores the metadata of a model file in `initial`, for a training of that model.
 void read_metadata(const Safetensors& content, const models::ModelRow& row, const std::string& option,
                    InitialState& initial) {
   const std::string& path = initial.path;
   check_version(path, content);
   const std::string& name = metadata_value(path, content, "model");
-  const bool fits = name == row.name || (row.is_gpt2 && name == models::CharGpt::kName);
+  const bool fits = name == row.name || (row.is_gpt2 && name == models::CharGpt::kName) ||
+                    (is_of_imported(name) && is_of_imported(row.name));
   TORCH_CHECK_VALUE(fits, option, ": ", path, " holds the model ", printable(name, kLongestReason), ", not ", row.name);
   TORCH_CHECK_VALUE(!content.metadata.contains("quantization"), option, ": ", path,
                     " is quantised: its weights cannot be trained");
+  // TorchScript does not tell which buffers state_dict() lacks: files of modules have them, files of packages do not.
+  initial.has_all_tensors = !is_of_imported(name) || name == row.name;
   initial.vocabulary = read_vocabulary(path, content);
   initial.options = with_options_of(path, [&] { return to_options(name, parse_metadata(path, content, "options")); });
 }
@@ -289,11 +296,11 @@ void save_model(const std::string& path, const SavedModel& saved) {
     metadata.emplace("quantization", saved.quantization);
   }
   models::StateDict tensors = state_of(*saved.model);
-  for (const auto& [alias, first] : saved.model->aliases()) {
-    tensors.emplace(alias, tensors.at(first));
-  }
   for (const std::string& name : saved.model->transient_buffers()) {
     tensors.erase(name);
+  }
+  for (const auto& [alias, first] : saved.model->aliases()) {
+    if (const auto tensor = tensors.find(first); tensor != tensors.end()) tensors.emplace(alias, tensor->second);
   }
   if (is_written_as_gpt2(saved)) {
     tensors = in_gpt2_layout(tensors);
@@ -302,7 +309,7 @@ void save_model(const std::string& path, const SavedModel& saved) {
   write_safetensors(path, {.tensors = std::move(tensors), .metadata = std::move(metadata)});
 }
 
-SavedModel load_model(const std::string& path) {
+SavedModel load_model(const std::string& path, const std::string& advice_for_package) {
   const Safetensors content = read_safetensors(path);
   check_version(path, content);
   SavedModel saved;
@@ -311,7 +318,7 @@ SavedModel load_model(const std::string& path) {
                     ": holds the tensors of a TorchScript module without its code; ", "use the *", kScriptSuffix,
                     " that was written beside it");
   TORCH_CHECK_VALUE(saved.name != models::kPackage, path,
-                    ": holds the tensors of a model package without its code; add --model=NET", kPackageSuffix);
+                    ": holds the tensors of a model package without its code; ", advice_for_package);
   saved.vocabulary = read_vocabulary(path, content);
   saved.model = make_model(path, content, saved.name, parse_metadata(path, content, "options"));
   NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
@@ -331,8 +338,7 @@ InitialState read_initial_state(const std::string& path, const std::string& mode
   Weights weights = read_weights(option, path);
   Safetensors& content = weights.content;
   InitialState initial = {.path = path, .files = std::move(weights.files)};
-  initial.has_metadata = content.metadata.contains("format_version");
-  if (initial.has_metadata) {
+  if (content.metadata.contains("format_version")) {
     read_metadata(content, row, option, initial);
   }
   initial.has_gpt2_layout = row.is_gpt2 && has_gpt2_layout(content.tensors);
@@ -374,11 +380,17 @@ std::vector<std::string> load_initial_state(const InitialState& initial, models:
     if (!tensors.contains(name)) state.erase(name);
   }
   std::vector<std::string> kept;
-  if (!initial.has_metadata) {
+  if (!initial.has_all_tensors) {
     kept = take_missing_buffers(tensors, model, state);
   }
   copy_state(initial.path, widened(tensors, state), state);
   return kept;
+}
+
+std::string describe_kept(const std::vector<std::string>& buffers, const InitialState& initial,
+                          const std::string& option, const std::string& model) {
+  return c10::str(option, ": ", initial.path, " lacks the buffer", buffers.size() > 1 ? "s" : "", " ",
+                  describe_names(buffers), ": the values in ", model, " are kept");
 }
 
 }  // namespace narrowcast::files

@@ -55,10 +55,10 @@ struct SavedModel {
 void save_model(const std::string& path, const SavedModel& saved);
 
 // Reads such a file and makes its model, which draws from LibTorch's default generator, as every new model does. Throws
-// c10::ValueError if the file cannot be read or contains a TorchScript module's tensors, whose code is in another file.
-// Throws CorruptInputError naming the path and the error if it is not such a file, or its names, shapes or dtypes are
-// not the model's.
-SavedModel load_model(const std::string& path);
+// c10::ValueError if the file cannot be read or contains the tensors of a TorchScript module or a package, whose code is
+// in another file; for a package the message ends with the advice. Throws CorruptInputError naming the path and the error
+// if it is not such a file, or its names, shapes or dtypes are not the model's.
+SavedModel load_model(const std::string& path, const std::string& advice_for_package = "use the *.pt2");
 
 // The initial state of a training, instead of random parameters.
 struct InitialState {
@@ -68,13 +68,14 @@ struct InitialState {
   std::vector<std::string> vocabulary = {};  // as in SavedModel
   models::StateDict tensors = {};            // by their names in the file
   bool has_gpt2_layout = false;              // in the layout of gpt2_layout.h, without its extras
-  bool has_metadata = false;                 // narrowcast wrote the file, with all tensors of the model
+  bool has_all_tensors = false;              // narrowcast wrote the file, for a model of the same kind
 };
 
 // Reads weights for a training of the model of that name (models::any_model_row), in floats. The source is a file of
 // save_model, whose metadata contain options and vocabulary, or only tensors, also in several files (read_weights). For
 // GPT-2 they may be Hugging Face's, whose shapes determine all options except the number of heads. They may also be
-// those of char_gpt, which consists of the same modules.
+// those of char_gpt, which consists of the same modules. For a TorchScript module they may be a package's, and the
+// reverse: both have the names of one class.
 //
 // Throws as read_weights does. Throws c10::ValueError naming `option` and the path if the file is quantised
 // or contains another model, and CorruptInputError naming the path and the error in its content.
@@ -90,12 +91,16 @@ models::ModelOptions options_with(const InitialState& initial, const models::Mod
 void check_size(const InitialState& initial, const std::string& model, const models::ModelOptions& options);
 
 // Copies the state into the model's parameters and buffers. F16 and BF16 become float32. GPT-2's positions are cut to
-// the model's number. A file without narrowcast's metadata may lack buffers, which a class registered with
-// persistent=False: they keep the model's values. Returns the names of such buffers.
+// the model's number. A file without narrowcast's metadata, or of a package for a TorchScript module, may lack buffers,
+// which a class registered with persistent=False: they keep the model's values. Returns the names of such buffers.
 //
 // Throws CorruptInputError naming the path and a tensor that is missing, does not belong to the model, has another
 // shape or dtype, or differs from itself under another name; then nothing is changed.
 std::vector<std::string> load_initial_state(const InitialState& initial, models::Model& model);
+
+// A warning of such buffers: OPTION: PATH lacks them, and the values in `model` are kept.
+std::string describe_kept(const std::vector<std::string>& buffers, const InitialState& initial,
+                          const std::string& option, const std::string& model);
 
 // Parameters and buffers by name; a tensor registered under several names has only the first.
 models::StateDict state_of(const torch::nn::Module& module);

@@ -17,6 +17,7 @@
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/files/weight_files.h"
 #include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/plan.h"
 #include "trainer/train/options/plan_entries.h"
@@ -28,7 +29,7 @@ namespace narrowcast::inference {
 namespace {
 
 LoadedModel load_model_file(const EvaluationJob& job) {
-  files::SavedModel saved = files::load_model(job.file);
+  files::SavedModel saved = files::load_model(job.file, "add --model=NET.pt2");
   TORCH_CHECK_VALUE(models::model_row(saved.name).learns(), "evaluate: ", job.file, " holds the model ", saved.name,
                     ", which cannot be evaluated; evaluate supports ", c10::Join(" and ", models::learning_models()));
   LoadedModel loaded = {.model = saved.model, .name = saved.name, .vocabulary = std::move(saved.vocabulary)};
@@ -58,11 +59,16 @@ models::NextToken next_token_of(const std::shared_ptr<models::PackageModel>& mod
 }
 
 LoadedModel load_package_file(const EvaluationJob& job) {
-  const auto model = std::make_shared<models::PackageModel>(models::read_package(job.as_model), job.as_model);
+  models::Package package = models::read_package(job.as_model);
+  const std::string doubt = models::doubt_about(package.manifest, job.as_model);
+  const auto model = std::make_shared<models::PackageModel>(std::move(package), job.as_model);
   LoadedModel loaded = {.model = model, .name = job.as_model, .vocabulary = model->vocabulary()};
+  loaded.code_hash = files::hash_of_files({job.as_model});
+  if (!doubt.empty()) loaded.warnings.push_back("evaluate: " + doubt);
   if (job.file != job.as_model) {
     files::InitialState trained = files::read_initial_state(job.file, job.as_model, "evaluate");
-    files::load_initial_state(trained, *model);
+    const std::vector<std::string> kept = files::load_initial_state(trained, *model);
+    if (!kept.empty()) loaded.warnings.push_back(files::describe_kept(kept, trained, "evaluate", job.as_model));
     if (!trained.vocabulary.empty()) loaded.vocabulary = std::move(trained.vocabulary);
   }
   model->eval();
@@ -177,6 +183,9 @@ nlohmann::json make_plan(const Evaluation& evaluation, int64_t world_size) {
                          {"model", evaluation.loaded.name},
                          {"model_options", evaluation.loaded.model->options()},
                          {"generate", job.generation.options.count}};
+  if (evaluation.loaded.code_hash.has_value()) {
+    plan["model_hash"] = job::hash_text(*evaluation.loaded.code_hash);
+  }
   if (job.loss.has_value()) {
     plan["loss"] = to_string(*job.loss);
   }
@@ -249,6 +258,7 @@ int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context)
   job::set_threads(job.threads, context);
   const Evaluation evaluation = prepare(job);
   const nlohmann::json plan = make_plan(evaluation, context.env.world_size);
+  job::print_warnings(evaluation.loaded.warnings, context);
   if (job.dry_run) {
     if (context.env.rank == 0) {
       context.results << reporting::plan_text(plan) << std::flush;

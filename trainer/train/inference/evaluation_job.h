@@ -54,6 +54,8 @@ struct LoadedModel {
   std::optional<models::NextToken> next = {};   // of a text model that returns logits
   int64_t context = 0;                          // length of the samples, if the data is text
   std::optional<int64_t> vocabulary_size = {};  // of token files, if the file determines it
+  std::optional<uint64_t> code_hash = {};       // of the file of a model package (files::hash_of_files)
+  std::vector<std::string> warnings = {};       // one line each
 };
 
 // Loads the model at job.file according to its suffix. Throws c10::ValueError for another suffix, a file that cannot be

@@ -73,11 +73,11 @@ std::string error_text(double error) {
   return text.str();
 }
 
+constexpr const char* kNoPackages = "compiled code needs float weights; quantise a TorchScript module instead";
+
 void check_paths(const QuantizeOptions& options) {
   const std::string suffix = files::model_suffix("input", options.input);
-  TORCH_CHECK_VALUE(
-      suffix != files::kPackageSuffix, "input: ", options.input,
-      " is a model package, whose compiled code needs float weights; quantise a TorchScript module instead");
+  TORCH_CHECK_VALUE(suffix != files::kPackageSuffix, "input: ", options.input, " is a model package: ", kNoPackages);
   TORCH_CHECK_VALUE(fs::path(options.output).extension() == suffix, "output: ", options.output, " must be named *",
                     suffix, ", like the input");
   std::error_code ignored;
@@ -107,7 +107,7 @@ void check_has_layers(const std::string& input, const QuantizeReport& report) {
 }
 
 QuantizeReport quantize_model_file(const QuantizeOptions& options) {
-  files::SavedModel saved = files::load_model(options.input);
+  files::SavedModel saved = files::load_model(options.input, kNoPackages);
   TORCH_CHECK_VALUE(saved.quantization.empty(), "input: ", options.input,
                     " is quantised already: ", saved.quantization);
   models::WeightOnlyInt8QuantHandler handler(saved.model);

@@ -170,14 +170,6 @@ void check_targets(JobInputs& inputs) {
   }
 }
 
-void warn_of_kept_buffers(const TrainJob& job, const std::vector<std::string>& names, JobInputs& inputs) {
-  if (names.empty()) {
-    return;
-  }
-  inputs.warnings.push_back(absl::StrCat("init_from: ", job.init_from, " lacks the buffer", names.size() > 1 ? "s" : "",
-                                         " ", describe_names(names), ": the values in ", job.model, " are kept"));
-}
-
 // Reads the data into `inputs`, and makes the model that fits them.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
@@ -204,7 +196,8 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   inputs.bigram_entropy = read.bigram_entropy;
   expect_classes(inputs);
   if (initial) {
-    warn_of_kept_buffers(job, files::load_initial_state(*initial, *inputs.model), inputs);
+    const std::vector<std::string> kept = files::load_initial_state(*initial, *inputs.model);
+    if (!kept.empty()) inputs.warnings.push_back(files::describe_kept(kept, *initial, "init_from", job.model));
     inputs.init_hash = files::hash_of_files(initial->files);
     inputs.init_context = longer_context(*initial, *inputs.model);
   }
@@ -242,13 +235,6 @@ std::string nodes_text(const nlohmann::json& plan) {
     return nodes + " (one level)";
   }
   return nodes + (plan.contains("rounding") ? " (" + plan["rounding"].get<std::string>() + ")" : "");
-}
-
-void print_warnings(const JobInputs& inputs, const JobContext& context) {
-  if (context.env.rank != 0) return;
-  for (const std::string& warning : inputs.warnings) {
-    context.progress << "warning: " << printable(warning) << std::endl;
-  }
 }
 
 // Prints which of several ranks share nodes, and the communication cost.
@@ -392,6 +378,13 @@ ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions opti
   return options;
 }
 
+void print_warnings(const std::vector<std::string>& warnings, const JobContext& context) {
+  if (context.env.rank != 0) return;
+  for (const std::string& warning : warnings) {
+    context.progress << "warning: " << printable(warning) << std::endl;
+  }
+}
+
 void set_threads(int64_t threads, const JobContext& context) {
   TORCH_CHECK_VALUE(threads >= 0 && threads <= 4096, "threads: must be in 0..4096, but is ", threads);
   if (threads == 0 && context.session.omp_num_threads_set) {
@@ -411,7 +404,7 @@ int run_job(const TrainJob& wanted, const JobContext& context) {
   const at::Device device = choose_device(job, context.env);
   const ProcessGroupOptions group = group_options_on(device, job.group, context);
   JobInputs inputs = make_inputs_on(job, device);
-  print_warnings(inputs, context);
+  print_warnings(inputs.warnings, context);
   try_imported(job, inputs, context.env);
   const std::optional<int64_t> ranks_per_node =
       job.dry_run ? std::optional(ranks_of_a_node(context.env)) : std::nullopt;

@@ -106,6 +106,9 @@ ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions opti
 // shared by its ranks. Throws c10::ValueError for another value than 0..4096.
 void set_threads(int64_t threads, const JobContext& context);
 
+// Rank 0 prints the warnings, one line each.
+void print_warnings(const std::vector<std::string>& warnings, const JobContext& context);
+
 // Makes all checks that one rank can make alone, reads the inputs, joins the other ranks, compares the plans, and
 // trains or verifies. With WorkerEnv::recovers_in_place, it joins them again when a rank was lost, and goes on.
 // Returns:

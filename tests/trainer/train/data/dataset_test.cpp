@@ -72,7 +72,7 @@ TEST(ReadData, TokenFilesAreReadForABundledModelsVocabularyOnly) {
   EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("net.pt", 0); }),
             "vocabulary: must be at least 1, but is 0");
   EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("net.pt", {}); }),
-            "vocabulary: must be given with token files for net.pt: a TorchScript module does not contain its "
+            "vocabulary: must be given with token files for net.pt: the model's file does not contain its "
             "vocabulary size");
   for (const std::string model : {"char_gpt", "gpt", "net.pt"}) {
     EXPECT_EQ(error_message<CorruptInputError>([&] { sizes_for(model, 3); }),
