@@ -142,8 +142,6 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
             manifest["weights"] = {"record": _WEIGHTS, "bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
             manifest["hash"] = _hash(manifest, graphs)
             manifest["checked"] = checked
-            for name, part in parts.items():
-                manifest["graphs"][name]["sha256"] = _digests(part)
             package = pathlib.Path(folder) / path.name
             _write(package, parts, manifest, weights)
             os.replace(package, path)
@@ -941,15 +939,6 @@ def _compiled_records(part: pathlib.Path) -> dict[str, bytes]:
     with zipfile.ZipFile(part) as archive:
         names = {record.partition("/")[2]: record for record in archive.namelist()}
         return {name.removeprefix(folder): archive.read(record) for name, record in names.items() if name.startswith(folder)}
-
-
-def _digests(part: pathlib.Path) -> dict[str, Optional[str]]:
-    """SHA-256 of what a program loads: the library, and the list of its calls of operators if there is one."""
-    records = _compiled_records(part)
-    (library,) = (name for name in records if name.endswith(".so"))
-    operators = records.get(library.removesuffix(".so") + ".json")
-    return {"library": hashlib.sha256(records[library]).hexdigest(),
-            "operators": None if operators is None else hashlib.sha256(operators).hexdigest()}
 
 
 def _write(path: pathlib.Path, parts: dict[str, pathlib.Path], manifest: dict[str, Any], weights: bytes) -> None:

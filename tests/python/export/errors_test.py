@@ -54,7 +54,10 @@ class Refused(Folder):
         self.assert_refused(r"^path: the folder /nowhere does not exist$", Net(), path="/nowhere/net.pt2")
         self.assert_refused(r"^loss: must be cross_entropy, mse, bce_with_logits, a function or None, but is 'nll'$", Net(), loss="nll")
         self.assert_refused(r"^label_smoothing: needs loss=\"cross_entropy\"$", Net(), loss="mse", label_smoothing=0.1)
-        self.assert_refused(r"^label_smoothing: must be in 0\.\.1, but is 2$", Net(), label_smoothing=2)
+        self.assert_refused(r"^label_smoothing: must be at least 0 and below 1, but is 1$", Net(), label_smoothing=1)
+        self.assert_refused("^vocabulary: must contain single characters, each once", Net(), vocabulary=["a", "b", "cd"])
+        self.assert_refused("^vocabulary: must contain single characters, each once", Net(), vocabulary=["a", "b", "a"])
+        self.assert_refused("^vocabulary: has 2 characters, but the module returns 3 logits$", Net(), vocabulary=["a", "b"])
         self.assert_refused(r"^instruction_set: must be AVX512 or AVX2, but is 'SSE'$", Net(), instruction_set="SSE")
         self.assert_refused(r"^max_batch: must be above the example's batch of 8, but is 8$", Net(), max_batch=8)
         self.assert_refused(r"^loss: has parameters, which would not be trained; call it in the module's forward",

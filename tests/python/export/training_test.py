@@ -24,18 +24,30 @@ TRAIN = "narrowcast-train --data=mnist --model=net.pt2 --batch_size=64 "
 INT8 = "--hook=int8 --node_size=1 "
 
 
+class Scaled(nn.Module):
+    def __init__(self, factor, persistent=False):
+        super().__init__()
+        self.register_buffer("factor", factor, persistent=persistent)
+
+    def forward(self, x):
+        return x * self.factor
+
+
 class Net(nn.Module):
-    """Batch norm with buffers, dropout, tied weights, and a buffer that state_dict() lacks."""
+    """Batch norm with buffers, dropout, tied weights, and buffers of two modules. state_dict() has the second name of one of
+    these, and none of the other."""
 
     def __init__(self):
         super().__init__()
         self.first, self.norm = nn.Linear(784, 48), nn.BatchNorm1d(48)
         self.middle, self.again, self.last = nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 10)
         self.again.weight = self.middle.weight
-        self.register_buffer("factor", torch.full((), 1 / 255), persistent=False)
+        root, two = torch.full((), 255**-0.5), torch.full((48,), 2.0)
+        self.scale, self.rescale = Scaled(root), Scaled(root)
+        self.twice, self.again_twice = Scaled(two), Scaled(two, persistent=True)
 
     def forward(self, images):
-        x = self.norm(self.first(images.flatten(1).float() * self.factor)).relu()
+        x = self.norm(self.twice(self.again_twice(self.first(self.rescale(self.scale(images.flatten(1).float())))))).relu()
         return self.last(nn.functional.dropout(self.again(self.middle(x).relu()).relu(), 0.1, self.training))
 
 
@@ -52,7 +64,7 @@ class Trainings(unittest.TestCase):
         net = Net()
         torch.jit.script(net).save(cls.folder / "net.pt")
         example = torch.randint(0, 256, (32, 28, 28)).to(torch.uint8), torch.randint(0, 10, (32,))
-        narrowcast_export.export(net, example, "cross_entropy", cls.folder / "net.pt2")
+        cls.manifest = narrowcast_export.export(net, example, "cross_entropy", cls.folder / "net.pt2")
         cls.environment = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "TMPDIR": str(cls.folder / "tmp"),
                            "CUDA_VISIBLE_DEVICES": "-1"}
 
@@ -79,6 +91,9 @@ class Trainings(unittest.TestCase):
         self.assertGreater(float(accuracies[-1]), 0.9)
         self.assertIn("replicas         identical on all ranks", printed)
         self.assertEqual({each.name for each in (self.folder / "int8").iterdir()}, {"metrics.jsonl", "model.safetensors"})
+        self.assertEqual(self.manifest["tied"], {"again.weight": "middle.weight"})
+        self.assertEqual({entry["name"]: entry["persistent"] for entry in self.manifest["state"] if "factor" in entry["name"]},
+                         {"scale.factor": False, "again_twice.factor": True})
         net = Net()
         net.load_state_dict(safetensors.torch.load_file(self.folder / "int8/model.safetensors"))
         self.assertTrue(net.again.weight is net.middle.weight)
@@ -130,15 +145,40 @@ class Trainings(unittest.TestCase):
         self.assertEqual(digests["whole_int8"], digests["sharded"])
 
     def test_ranks_with_different_packages(self):
+        self.run_command(f"{TRAIN}--steps=1 --output_dir=same --overwrite")
         for rank in range(2):
             shutil.copytree(self.folder / "mnist", self.folder / f"rank{rank}/mnist", dirs_exist_ok=True)
+            shutil.copy(self.folder / "same/model.safetensors", self.folder / f"rank{rank}")
             content = bytearray((self.folder / "net.pt2").read_bytes())
             if rank == 1:  # In generated C++ source, which is not used.
                 place = content.index(b"#include")
                 content[place + 1] ^= 1
             (self.folder / f"rank{rank}/net.pt2").write_bytes(content)
-        printed = self.run_command(f"{ON_TWO_RANKS}sh -c 'cd rank$RANK && {TRAIN}--steps=1'", code=2)
-        self.assertIn("model_hash", printed)
+        evaluate = "narrowcast-train --data=mnist --evaluate="
+        for command in (f"{TRAIN}--steps=1", f"{evaluate}net.pt2", f"{evaluate}model.safetensors --model=net.pt2"):
+            with self.subTest(command=command):
+                printed = self.run_command(f"{ON_TWO_RANKS}sh -c 'cd rank$RANK && {command}'", code=2)
+                self.assertIn("model_hash", printed)
+
+    def test_weights_of_the_torchscript_module(self):
+        """Both kinds of files contain one class's state_dict(). The module's has all buffers."""
+        script = TRAIN.replace("net.pt2", "net.pt --loss=cross_entropy")
+        self.run_command(f"{TRAIN}--steps=1 --output_dir=of_package --overwrite")
+        printed = self.run_command(f"{script}--steps=1 --init_from=of_package/model.safetensors --output_dir=of_script --overwrite")
+        self.assertIn("lacks the buffer", printed)
+        weights = safetensors.torch.load_file(self.folder / "of_script/model.safetensors")
+        del weights["rescale.factor"]  # The package does not know this second name.
+        with safetensors.safe_open(self.folder / "of_script/model.safetensors", "pt") as opened:
+            safetensors.torch.save_file(weights, self.folder / "of_script/less.safetensors", opened.metadata())
+        self.run_command(f"{TRAIN}--steps=1 --init_from=of_script/less.safetensors")
+
+    def test_weights_without_a_buffer(self):
+        weights = {name: value.clone() for name, value in Net().state_dict().items() if name != "norm.running_mean"}
+        safetensors.torch.save_file(weights, self.folder / "less.safetensors")
+        for command in (f"{TRAIN}--steps=1 --init_from=less.safetensors",
+                        "narrowcast-train --evaluate=less.safetensors --model=net.pt2 --data=mnist"):
+            self.assertIn("less.safetensors lacks the buffer norm.running_mean: the values in net.pt2 are kept",
+                          self.run_command(command))
 
     def test_the_example_in_cpp(self):
         printed = self.run_command(f"{ON_TWO_RANKS}{os.environ['NARROWCAST_PACKAGE_EXAMPLE']} net.pt2")
@@ -166,7 +206,7 @@ class Trainings(unittest.TestCase):
                 (train.replace("net.pt2", "script.pt2"), 2, "script.pt2: is not a model package: in Python, narrowcast_export"),
                 (train.replace("net.pt2", "package.pt --loss=mse"), 4, "it is a model package, which must be named *.pt2"),
                 ("TMPDIR=/nowhere " + train, 2, "TMPDIR: cannot create a folder in /nowhere: No such file or directory"),
-                ("narrowcast-quantize net.pt2 q.pt2", 2, "input: net.pt2 is a model package"),
+                ("narrowcast-quantize net.pt2 q.pt2", 2, "input: net.pt2 is a model package: compiled code needs float weights"),
                 ("narrowcast-train --evaluate=net.pt2 --loss=mse --data=mnist", 2, "--loss: has no effect with --evaluate of net.pt2")):
             with self.subTest(command=command):
                 self.assertIn(message, self.run_command(command, code))
@@ -175,6 +215,8 @@ class Trainings(unittest.TestCase):
         self.run_command(f"{TRAIN}--steps=1 --output_dir=one --overwrite")
         printed = self.run_command("narrowcast-train --evaluate=one/model.safetensors --data=mnist", 2)
         self.assertIn("without its code; add --model=NET.pt2", printed)
+        printed = self.run_command("narrowcast-quantize one/model.safetensors q.safetensors", 2)
+        self.assertIn("without its code; compiled code needs float weights; quantise a TorchScript module instead", printed)
         self.assertIn("accuracy", self.run_command("narrowcast-train --evaluate=net.pt2 --data=mnist"))
 
 

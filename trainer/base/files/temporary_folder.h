@@ -8,11 +8,12 @@
 namespace narrowcast::files {
 
 // Removes the folder when it is destroyed. If the process is killed before, the next TemporaryFolder of the same prefix
-// does: the folder's owner holds a lock (flock) on it, which the kernel releases.
+// on this host does: the folder's owner holds a lock (flock) on a file in it, which the kernel releases.
 class TemporaryFolder {
  public:
-  // Makes the folder PREFIX.XXXXXX, which only this user may enter, in the folder that TMPDIR names, else in /tmp.
-  // Throws c10::ValueError naming that folder and the reason if it cannot.
+  // Makes the folder PREFIX.HOST.XXXXXX, which only this user may enter, in the folder that TMPDIR names, else in /tmp.
+  // HOST is the host's name: hosts that share TMPDIR may not see each other's locks. Throws c10::ValueError naming
+  // TMPDIR's folder and the reason if it cannot be made or locked.
   explicit TemporaryFolder(const std::string& prefix);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;

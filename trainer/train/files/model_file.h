@@ -55,9 +55,9 @@ struct SavedModel {
 void save_model(const std::string& path, const SavedModel& saved);
 
 // Reads such a file and makes its model, which draws from LibTorch's default generator, as every new model does. Throws
-// c10::ValueError if the file cannot be read or contains the tensors of a TorchScript module or a package, whose code is
-// in another file; for a package the message ends with the advice. Throws CorruptInputError naming the path and the error
-// if it is not such a file, or its names, shapes or dtypes are not the model's.
+// c10::ValueError if the file cannot be read or contains the tensors of a TorchScript module or a package, whose code
+// is in another file; for a package the message ends with the advice. Throws CorruptInputError naming the path and the
+// error if it is not such a file, or its names, shapes or dtypes are not the model's.
 SavedModel load_model(const std::string& path, const std::string& advice_for_package = "use the *.pt2");
 
 // The initial state of a training, instead of random parameters.
