@@ -19,7 +19,6 @@
 #include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/names.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/gpt2_layout.h"
@@ -202,6 +201,17 @@ models::StateDict without_aliases(const std::string& path, models::StateDict ten
 // Whether files of this model contain the state_dict() of a class in Python, which both kinds of imported models have.
 bool is_of_imported(const std::string& name) { return name == models::kScript || name == models::kPackage; }
 
+// Removes tensors that the file also has under a name of the model: a TorchScript module's file has a buffer under all
+// its names, but a package does not know those that state_dict() lacks.
+void drop_unknown_names(const models::StateDict& model, models::StateDict& tensors) {
+  std::erase_if(tensors, [&](const auto& item) {
+    return !model.contains(item.first) && std::ranges::any_of(model, [&](const auto& known) {
+      const auto found = tensors.find(known.first);
+      return found != tensors.end() && have_equal_bits(found->second, item.second);
+    });
+  });
+}
+
 // Stores the metadata of a model file in `initial`, for a training of that model.
 void read_metadata(const Safetensors& content, const models::ModelRow& row, const std::string& option,
                    InitialState& initial) {
@@ -213,8 +223,7 @@ void read_metadata(const Safetensors& content, const models::ModelRow& row, cons
   TORCH_CHECK_VALUE(fits, option, ": ", path, " holds the model ", printable(name, kLongestReason), ", not ", row.name);
   TORCH_CHECK_VALUE(!content.metadata.contains("quantization"), option, ": ", path,
                     " is quantised: its weights cannot be trained");
-  // TorchScript does not tell which buffers state_dict() lacks: files of modules have them, files of packages do not.
-  initial.has_all_tensors = !is_of_imported(name) || name == row.name;
+  initial.is_of_other_kind = is_of_imported(name) && name != row.name;
   initial.vocabulary = read_vocabulary(path, content);
   initial.options = with_options_of(path, [&] { return to_options(name, parse_metadata(path, content, "options")); });
 }
@@ -317,8 +326,8 @@ SavedModel load_model(const std::string& path, const std::string& advice_for_pac
   TORCH_CHECK_VALUE(saved.name != models::kScript, path,
                     ": holds the tensors of a TorchScript module without its code; ", "use the *", kScriptSuffix,
                     " that was written beside it");
-  TORCH_CHECK_VALUE(saved.name != models::kPackage, path,
-                    ": holds the tensors of a model package without its code; ", advice_for_package);
+  TORCH_CHECK_VALUE(saved.name != models::kPackage, path, ": holds the tensors of a model package without its code; ",
+                    advice_for_package);
   saved.vocabulary = read_vocabulary(path, content);
   saved.model = make_model(path, content, saved.name, parse_metadata(path, content, "options"));
   NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
@@ -338,7 +347,8 @@ InitialState read_initial_state(const std::string& path, const std::string& mode
   Weights weights = read_weights(option, path);
   Safetensors& content = weights.content;
   InitialState initial = {.path = path, .files = std::move(weights.files)};
-  if (content.metadata.contains("format_version")) {
+  initial.has_metadata = content.metadata.contains("format_version");
+  if (initial.has_metadata) {
     read_metadata(content, row, option, initial);
   }
   initial.has_gpt2_layout = row.is_gpt2 && has_gpt2_layout(content.tensors);
@@ -373,24 +383,18 @@ void check_size(const InitialState& initial, const std::string& model, const mod
 std::vector<std::string> load_initial_state(const InitialState& initial, models::Model& model) {
   const models::StateDict own = state_of(model);
   models::StateDict state = initial.has_gpt2_layout ? in_gpt2_layout(own) : own;
-  const models::StateDict tensors = initial.has_gpt2_layout
-                                        ? with_positions_of(initial.tensors, state)
-                                        : without_aliases(initial.path, initial.tensors, model.aliases());
+  models::StateDict tensors = initial.has_gpt2_layout ? with_positions_of(initial.tensors, state)
+                                                      : without_aliases(initial.path, initial.tensors, model.aliases());
+  if (initial.is_of_other_kind) drop_unknown_names(own, tensors);
   for (const std::string& name : model.transient_buffers()) {
     if (!tensors.contains(name)) state.erase(name);
   }
   std::vector<std::string> kept;
-  if (!initial.has_all_tensors) {
+  if (!initial.has_metadata || initial.is_of_other_kind) {
     kept = take_missing_buffers(tensors, model, state);
   }
   copy_state(initial.path, widened(tensors, state), state);
   return kept;
-}
-
-std::string describe_kept(const std::vector<std::string>& buffers, const InitialState& initial,
-                          const std::string& option, const std::string& model) {
-  return c10::str(option, ": ", initial.path, " lacks the buffer", buffers.size() > 1 ? "s" : "", " ",
-                  describe_names(buffers), ": the values in ", model, " are kept");
 }
 
 }  // namespace narrowcast::files

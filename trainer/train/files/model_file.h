@@ -68,7 +68,8 @@ struct InitialState {
   std::vector<std::string> vocabulary = {};  // as in SavedModel
   models::StateDict tensors = {};            // by their names in the file
   bool has_gpt2_layout = false;              // in the layout of gpt2_layout.h, without its extras
-  bool has_all_tensors = false;              // narrowcast wrote the file, for a model of the same kind
+  bool has_metadata = false;                 // narrowcast wrote the file, with all tensors of the model
+  bool is_of_other_kind = false;             // a package's file for a TorchScript module, or the reverse
 };
 
 // Reads weights for a training of the model of that name (models::any_model_row), in floats. The source is a file of
@@ -97,10 +98,6 @@ void check_size(const InitialState& initial, const std::string& model, const mod
 // Throws CorruptInputError naming the path and a tensor that is missing, does not belong to the model, has another
 // shape or dtype, or differs from itself under another name; then nothing is changed.
 std::vector<std::string> load_initial_state(const InitialState& initial, models::Model& model);
-
-// A warning of such buffers: OPTION: PATH lacks them, and the values in `model` are kept.
-std::string describe_kept(const std::vector<std::string>& buffers, const InitialState& initial,
-                          const std::string& option, const std::string& model);
 
 // Parameters and buffers by name; a tensor registered under several names has only the first.
 models::StateDict state_of(const torch::nn::Module& module);

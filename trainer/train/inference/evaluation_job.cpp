@@ -68,7 +68,7 @@ LoadedModel load_package_file(const EvaluationJob& job) {
   if (job.file != job.as_model) {
     files::InitialState trained = files::read_initial_state(job.file, job.as_model, "evaluate");
     const std::vector<std::string> kept = files::load_initial_state(trained, *model);
-    if (!kept.empty()) loaded.warnings.push_back(files::describe_kept(kept, trained, "evaluate", job.as_model));
+    if (!kept.empty()) loaded.warnings.push_back(job::kept_buffers_text("evaluate", trained.path, kept, job.as_model));
     if (!trained.vocabulary.empty()) loaded.vocabulary = std::move(trained.vocabulary);
   }
   model->eval();

@@ -197,7 +197,7 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   expect_classes(inputs);
   if (initial) {
     const std::vector<std::string> kept = files::load_initial_state(*initial, *inputs.model);
-    if (!kept.empty()) inputs.warnings.push_back(files::describe_kept(kept, *initial, "init_from", job.model));
+    if (!kept.empty()) inputs.warnings.push_back(kept_buffers_text("init_from", initial->path, kept, job.model));
     inputs.init_hash = files::hash_of_files(initial->files);
     inputs.init_context = longer_context(*initial, *inputs.model);
   }
@@ -376,6 +376,12 @@ ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions opti
     options.gpu = device.index();
   }
   return options;
+}
+
+std::string kept_buffers_text(const std::string& option, const std::string& path,
+                              const std::vector<std::string>& buffers, const std::string& model) {
+  return absl::StrCat(option, ": ", path, " lacks the buffer", buffers.size() > 1 ? "s" : "", " ",
+                      describe_names(buffers), ": the values in ", model, " are kept");
 }
 
 void print_warnings(const std::vector<std::string>& warnings, const JobContext& context) {

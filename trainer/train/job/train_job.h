@@ -106,6 +106,10 @@ ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions opti
 // shared by its ranks. Throws c10::ValueError for another value than 0..4096.
 void set_threads(int64_t threads, const JobContext& context);
 
+// A warning of `buffers` that the file at `path` lacks: files::load_initial_state has kept those of `model`.
+std::string kept_buffers_text(const std::string& option, const std::string& path,
+                              const std::vector<std::string>& buffers, const std::string& model);
+
 // Rank 0 prints the warnings, one line each.
 void print_warnings(const std::vector<std::string>& warnings, const JobContext& context);
 
