@@ -88,7 +88,7 @@ class Reader {
           "has an input whose first size alone should be '", kBatch, "': ", shown(object.at("shape")));
     PackagedInput input = {.sample_shape = {all.begin() + 1, all.end()}, .dtype = dtype(object)};
     if (const auto bound = object.find("bound"); bound != object.end() && !bound->is_null()) {
-      input.bound = bound->get<int64_t>();
+      input.bound = integer(object, "bound");
     }
     return input;
   }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -101,6 +102,11 @@ Child owner() {
   });
 }
 
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
 class TemporaryFolderTest : public ::testing::Test {
  protected:
   const testing::TemporaryFolder parent_;
@@ -144,7 +150,9 @@ TEST_F(TemporaryFolderTest, IsRemovedByTheNextOneIfItsOwnerWasKilled) {
 
 TEST_F(TemporaryFolderTest, OnlyAbandonedFoldersOfItsPrefixAreRemoved) {
   const std::string prefix(kPrefix);
-  const std::string abandoned = parent_.write(prefix + ".AbCd12/file", "content");
+  const std::string own = prefix + "." + host_name();
+  const std::string abandoned = parent_.write(own + ".AbCd12/file", "content");
+  parent_.write(own + ".AbCd12/lock", "");
   const std::string kept[] = {parent_.write(prefix + "-other.AbCd12/file", "content"),
                               parent_.write(prefix + "AbCd12/file", "content"),
                               parent_.write(prefix + "/file", "content"),
