@@ -1,5 +1,5 @@
-// What models from PyTorch have in common, TorchScript modules and compiled packages: they do not tell which data they
-// take, so their batches are checked here.
+// The base class of models from PyTorch: TorchScript modules and compiled packages. Such a model may not fit the data.
+// Its batches are therefore checked.
 #pragma once
 
 #include <torch/nn/module.h>

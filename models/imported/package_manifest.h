@@ -41,10 +41,10 @@ struct PackagedGraph {
   // buffers. The evaluation has none.
   std::vector<std::string> gradients = {};
   std::vector<std::string> buffers = {};
-  // Of the parameters whose gradients the graph reports while it runs (gradient_listener.h), by name: whether the
-  // reported tensor stays as it is until the graph ends, since it is also an output.
+  // The parameters whose gradients the graph reports while it runs (compiled_graph.h), by name. The value is true if
+  // the reported tensor stays as it is until the graph ends, since it is also an output.
   std::map<std::string, bool> signals = {};
-  // Of the evaluation's outputs, if it returns any: -1 stands for a size that follows from the batch.
+  // The shape of the evaluation's outputs, if it returns any. -1 stands for a size that follows from the batch.
   std::optional<std::vector<int64_t>> outputs = {};
 };
 

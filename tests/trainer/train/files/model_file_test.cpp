@@ -253,11 +253,13 @@ TEST_F(ModelFile, WrongUseIsNamed) {
   EXPECT_EQ(folder_.entries(), 0);
 }
 
-TEST(ModelSuffix, IsOneOfTwo) {
+TEST(ModelSuffix, IsOneOfThree) {
   EXPECT_EQ(model_suffix("input", "a.pt/m.safetensors"), kModelSuffix);
   EXPECT_EQ(model_suffix("input", "m.pt"), kScriptSuffix);
+  EXPECT_EQ(model_suffix("input", "m.pt2"), kPackageSuffix);
   EXPECT_EQ(error_message<c10::ValueError>([] { model_suffix("input", "m.bin"); }),
-            "input: m.bin must be named *.safetensors (a model file) or *.pt (a TorchScript module)");
+            "input: m.bin must be named *.safetensors (a model file), *.pt (a TorchScript module) or *.pt2 (a model "
+            "package)");
 }
 
 }  // namespace

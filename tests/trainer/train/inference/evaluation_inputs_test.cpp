@@ -96,7 +96,8 @@ TEST(ReadEvaluationData, TextIsInTheModelsTokens) {
   const LoadedModel loaded = {.model = nullptr,
                               .name = "char_gpt",
                               .vocabulary = vocabulary,
-                              .next = models::NextToken{.context = 8, .logits = {}}};
+                              .next = models::NextToken{.context = 8, .logits = {}},
+                              .context = 8};
   const data::ReadData read = read_data(job, loaded);
   EXPECT_EQ(read.vocabulary, vocabulary);
   const at::Tensor first = read.dataset->training_batch({0}).inputs[0];
@@ -111,7 +112,8 @@ TEST(ReadEvaluationData, ACharacterThatTheModelDoesNotKnowIsNamed) {
   const LoadedModel loaded = {.model = nullptr,
                               .name = "char_gpt",
                               .vocabulary = {"\n", " "},
-                              .next = models::NextToken{.context = 8, .logits = {}}};
+                              .next = models::NextToken{.context = 8, .logits = {}},
+                              .context = 8};
   EXPECT_THAT(error_message<c10::ValueError>([&] { read_data(job, loaded); }),
               HasSubstr("verse.txt: the character '0' is not in the model's vocabulary of 2 characters"));
 }
