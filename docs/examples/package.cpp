@@ -4,7 +4,7 @@
 
 #include <iostream>
 
-#include <narrowcast/load_package.h>
+#include <narrowcast/models.h>
 #include <narrowcast/narrowcast.h>
 
 namespace {
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   const auto env = narrowcast::WorkerEnv::from_environment();
   const narrowcast::ProcessGroupScope scope(env);
   const auto model = narrowcast::models::load_package(argv[1]);  // The same weights on all ranks.
-  model->compute_loss_in_backward(true);                         // Gradients are sent while others are computed.
+  model->compute_loss_in_backward();                             // Gradients are sent while others are computed.
   narrowcast::DistributedDataParallel ddp(model, scope.group(),
                                           narrowcast::DdpOptions().hook("int8").wire(
                                               {.node_size = 1}));  // Each rank counts as a node; else nothing is sent.

@@ -96,15 +96,15 @@ GradientHandOver::GradientHandOver(float factor, const std::vector<at::Tensor>& 
   }
 }
 
-at::Tensor GradientHandOver::own(const at::Tensor& gradient, bool is_kept) {
+at::Tensor GradientHandOver::own(const at::Tensor& gradient, Memory memory) {
   if (factor_ != 1) return gradient * factor_;
   const bool is_alone = memories_.insert(memory_of(gradient)).second;
-  return is_kept && is_alone ? gradient.detach() : gradient.clone();
+  return memory == Memory::kKept && is_alone ? gradient.detach() : gradient.clone();
 }
 
-void GradientHandOver::add(const at::Tensor& parameter, const at::Tensor& gradient, bool is_kept) {
+void GradientHandOver::add(const at::Tensor& parameter, const at::Tensor& gradient, Memory memory) {
   parameters_.push_back(parameter);
-  gradients_.push_back(own(gradient, is_kept));
+  gradients_.push_back(own(gradient, memory));
   bytes_ += gradient.nbytes();
   if (bytes_ >= kBytesTogether) finish();
 }

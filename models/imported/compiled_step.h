@@ -22,17 +22,19 @@ at::Tensor deferred_loss(RunStep run);
 // begins. Small gradients wait for others, since each call of autograd costs some microseconds.
 class GradientHandOver {
  public:
+  // What happens to a gradient's memory later in the step.
+  enum class Memory { kKept, kReused };
+
   // A gradient may share memory with one of `others`, such as the parameters.
   GradientHandOver(float factor, const std::vector<at::Tensor>& others);
 
-  // `is_kept`: nobody writes to the gradient's memory later. Then the parameter keeps the gradient itself, unless it
-  // shares memory with another tensor. Else it gets a copy.
-  void add(const at::Tensor& parameter, const at::Tensor& gradient, bool is_kept);
+  // The parameter keeps the gradient itself if its memory is kept and shared with no other tensor. Else it gets a copy.
+  void add(const at::Tensor& parameter, const at::Tensor& gradient, Memory memory);
   // Gives the parameters the gradients that still wait.
   void finish();
 
  private:
-  at::Tensor own(const at::Tensor& gradient, bool is_kept);
+  at::Tensor own(const at::Tensor& gradient, Memory memory);
 
   const float factor_;
   std::set<const void*> memories_;  // of other tensors, and of gradients that were handed over

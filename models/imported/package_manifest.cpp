@@ -33,8 +33,8 @@ class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
 
-  template <class... Parts>
-  void check(bool condition, const Parts&... parts) const {
+  template <class Condition, class... Parts>
+  void check(const Condition& condition, const Parts&... parts) const {
     NARROWCAST_CHECK_INPUT(condition, path_, ": its manifest ", parts...);
   }
 
@@ -226,13 +226,16 @@ std::string machine() {
   return ::uname(&names) == 0 ? names.machine : "";
 }
 
-bool has_instruction_set([[maybe_unused]] const std::string& name) {
-#ifdef __x86_64__  // The function exists on this machine only.
-  if (name == "AVX2") return __builtin_cpu_supports("x86-64-v3") != 0;
-  if (name == "AVX512") return __builtin_cpu_supports("x86-64-v4") != 0;
-#endif
+#ifdef __x86_64__  // The builtin function exists on this kind of processor only.
+bool has_instruction_set(const std::string& name) {
+  return (name == "AVX2" && __builtin_cpu_supports("x86-64-v3")) ||
+         (name == "AVX512" && __builtin_cpu_supports("x86-64-v4"));
+}
+#else
+bool has_instruction_set(const std::string& name) {
   return name == at::get_cpu_capability() || (name == "asimd" && machine() == "aarch64");
 }
+#endif
 
 }  // namespace
 
@@ -283,7 +286,7 @@ void check_runs_here(const PackageManifest& manifest, const std::string& path) {
                     "; export it with that version");
 }
 
-std::string doubt_about(const PackageManifest& manifest, const std::string& path) {
+std::string version_warning(const PackageManifest& manifest, const std::string& path) {
   if (numbers_of(manifest.torch) == numbers_of(TORCH_VERSION)) return "";
   return c10::str(path, " is compiled with torch ", printable(manifest.torch, kLongestValue),
                   ", which is older than this LibTorch, " TORCH_VERSION,

@@ -75,6 +75,6 @@ PackageManifest parse_manifest(std::string_view text, const std::string& path);
 void check_runs_here(const PackageManifest& manifest, const std::string& path);
 
 // A reason to distrust a package that check_runs_here accepts: an older torch compiled it. Empty without one.
-std::string doubt_about(const PackageManifest& manifest, const std::string& path);
+std::string version_warning(const PackageManifest& manifest, const std::string& path);
 
 }  // namespace narrowcast::models

@@ -169,7 +169,9 @@ at::Tensor PackageModel::step_in_backward(const Batch& batch) {
     const std::vector<at::Tensor> outputs = run(train_, batch, [&](int64_t number, const at::Tensor& gradient) {
       const at::Tensor& parameter = trained_.at(static_cast<size_t>(number));
       const std::string& name = manifest_.train.gradients[static_cast<size_t>(number)];
-      if (parameter.requires_grad()) hand_over.add(parameter, gradient, manifest_.train.signals.at(name));
+      const auto memory =
+          manifest_.train.signals.at(name) ? GradientHandOver::Memory::kKept : GradientHandOver::Memory::kReused;
+      if (parameter.requires_grad()) hand_over.add(parameter, gradient, memory);
     });
     hand_over.finish();
     const at::Tensor loss = own_tensor(outputs[0]);

@@ -38,7 +38,7 @@ class PackageModel : public ImportedModel {
   std::optional<int64_t> context() const override;
   std::optional<int64_t> classes() const override;
 
-  void compute_loss_in_backward(bool enabled) override { is_deferred_ = enabled; }
+  void compute_loss_in_backward() override { is_deferred_ = true; }
 
   std::map<std::string, std::string> aliases() const override { return manifest_.tied; }
   std::vector<std::string> transient_buffers() const override;

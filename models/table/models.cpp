@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "models/imported/package_model.h"
 #include "models/table/model_table.h"
 
 namespace narrowcast::models {
@@ -43,6 +44,10 @@ std::shared_ptr<Model> create_model(const std::string& name, const ModelOptions&
 
 int64_t count_parameters(const std::string& name, const ModelOptions& options) {
   return model_row(name).count_parameters(options);
+}
+
+std::shared_ptr<Model> load_package(const std::string& path) {
+  return std::make_shared<PackageModel>(read_package(path), path);
 }
 
 }  // namespace narrowcast::models

@@ -53,13 +53,13 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
   // the model cannot generate text.
   virtual std::optional<NextToken> next_token() { return std::nullopt; }
 
-  // Whether the backward pass also computes the loss, from the next forward pass on. Until then the loss is NaN, and
+  // Lets backward passes also compute the loss, from the next forward pass on. Until then the loss is NaN, and
   // nothing but a multiplication by a constant may use it. It makes sense for a model that computes loss and gradients
   // together: gradients are then complete one after another, so that their exchange overlaps with computing, instead of
   // all when the backward pass begins. Parameters and buffers must not change until backward() returns, for example in
   // a hook of a gradient. The autograd graph does not contain the parameters: find_unused_parameters and static_graph
   // of DistributedDataParallel do not work with it. Other models ignore it.
-  virtual void compute_loss_in_backward([[maybe_unused]] bool enabled) {}
+  virtual void compute_loss_in_backward() {}
 
   // Additional names of a parameter or buffer, each with the name under which the module has it.
   virtual std::map<std::string, std::string> aliases() const { return {}; }

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include <narrowcast/load_package.h>
+#include <narrowcast/models.h>
 #include "models/imported/package_model.h"
 #include "tests/models/imported/small_package.h"
 #include "tests/support/temporary_folder.h"

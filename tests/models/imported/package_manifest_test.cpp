@@ -280,7 +280,7 @@ TEST(PackageManifest, PackagesOfANewerTorchAreRefusedAndOlderOnesAreDoubted) {
   for (const std::string& same : {here, here + "+cu130", here + ".post1"}) {
     manifest.torch = same;
     EXPECT_NO_THROW(check_runs_here(manifest, "net.pt2")) << same;
-    EXPECT_EQ(doubt_about(manifest, "net.pt2"), "") << same;
+    EXPECT_EQ(version_warning(manifest, "net.pt2"), "") << same;
   }
   for (const char* const newer : {"2.100.0", "3.0.0+cpu", "2.100"}) {
     manifest.torch = newer;
@@ -291,9 +291,9 @@ TEST(PackageManifest, PackagesOfANewerTorchAreRefusedAndOlderOnesAreDoubted) {
   for (const char* const older : {"2.9.1+cpu", "2.10.0", "1.13.1"}) {
     manifest.torch = older;
     EXPECT_NO_THROW(check_runs_here(manifest, "net.pt2")) << older;
-    EXPECT_EQ(doubt_about(manifest, "net.pt2"), std::string("net.pt2 is compiled with torch ") + older +
-                                                    ", which is older than this LibTorch, " + here +
-                                                    "; export it with that version if results differ");
+    EXPECT_EQ(version_warning(manifest, "net.pt2"), std::string("net.pt2 is compiled with torch ") + older +
+                                                        ", which is older than this LibTorch, " + here +
+                                                        "; export it with that version if results differ");
   }
 }
 

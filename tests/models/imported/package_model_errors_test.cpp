@@ -8,7 +8,7 @@
 #include <ostream>
 #include <string>
 
-#include <narrowcast/load_package.h>
+#include <narrowcast/models.h>
 #include "models/imported/package_model.h"
 #include "tests/models/imported/small_package.h"
 #include "tests/support/error_message.h"

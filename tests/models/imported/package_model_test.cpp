@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include <narrowcast/load_package.h>
+#include <narrowcast/models.h>
 #include "tests/models/imported/package_gradients.h"
 #include "tests/models/imported/small_package.h"
 #include "tests/support/temporary_folder.h"

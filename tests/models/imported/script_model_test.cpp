@@ -42,14 +42,6 @@ torch::jit::Module module_of(const std::string& forward, const at::Tensor& w = a
   return module;
 }
 
-TEST(Loss, HasItsNames) {
-  for (const char* const name : {"cross_entropy", "mse", "bce_with_logits"}) {
-    EXPECT_EQ(to_string(parse_loss(name)), name);
-  }
-  EXPECT_EQ(error_message<c10::ValueError>([] { parse_loss("hinge"); }),
-            "loss: must be cross_entropy, mse or bce_with_logits, but is 'hinge'");
-}
-
 TEST(ScriptModel, HasTheModulesNamesAndTensors) {
   const torch::jit::Module net = digit_net();
   const ScriptModel model(net, {.name = "m.pt", .loss = Loss::kCrossEntropy});

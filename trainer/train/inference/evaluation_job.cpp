@@ -60,7 +60,7 @@ models::NextToken next_token_of(const std::shared_ptr<models::PackageModel>& mod
 
 LoadedModel load_package_file(const EvaluationJob& job) {
   models::Package package = models::read_package(job.as_model);
-  const std::string doubt = models::doubt_about(package.manifest, job.as_model);
+  const std::string doubt = models::version_warning(package.manifest, job.as_model);
   const auto model = std::make_shared<models::PackageModel>(std::move(package), job.as_model);
   LoadedModel loaded = {.model = model, .name = job.as_model, .vocabulary = model->vocabulary()};
   loaded.code_hash = files::hash_of_files({job.as_model});

@@ -11,9 +11,6 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/models.h>
-#include "models/imported/fixed_modes.h"
-#include "models/imported/package_model.h"
-#include "models/imported/script_model.h"
 #include "models/table/model_table.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/names.h"
@@ -24,8 +21,8 @@
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/ddp/rendezvous/life_signs.h"
 #include "trainer/train/data/checked_targets.h"
+#include "trainer/train/files/imported_file.h"
 #include "trainer/train/files/model_file.h"
-#include "trainer/train/files/script_file.h"
 #include "trainer/train/files/weight_files.h"
 #include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/optimizer_shards.h"
@@ -68,34 +65,13 @@ std::shared_ptr<models::Model> make_model(const TrainJob& job, const std::option
   return models::create_model(job.model, options);
 }
 
-void load_script(const TrainJob& job, JobInputs& inputs) {
-  inputs.script = std::make_shared<const files::SavedScript>(files::load_script(job.model));
-  models::ScriptOptions options = {.name = job.model,
-                                   .vocabulary = files::script_vocabulary(job.model, *inputs.script)};
-  if (!job.loss.empty()) {
-    options.loss = models::parse_loss(job.loss);
-  }
-  inputs.imported = std::make_shared<models::ScriptModel>(inputs.script->module, options);
-  if (const std::string fixed = models::describe_fixed_modes(inputs.script->module); !fixed.empty()) {
-    inputs.warnings.push_back(absl::StrCat("model: ", job.model, " ignores train() and eval(), as traced modules do: ",
-                                           fixed, "; torch.jit.script(net) creates a module that does not"));
-  }
-}
-
-void load_package(const TrainJob& job, JobInputs& inputs) {
-  models::Package package = models::read_package(job.model);
-  if (std::string doubt = models::doubt_about(package.manifest, job.model); !doubt.empty()) {
-    inputs.warnings.push_back(absl::StrCat("model: ", doubt));
-  }
-  inputs.imported = std::make_shared<models::PackageModel>(std::move(package), job.model);
-}
-
-// Puts the model of a file into `inputs`, in training mode. The mode in which it was saved does not matter.
 void load_imported(const TrainJob& job, JobInputs& inputs) {
-  inputs.file_hash = files::hash_of_files({job.model});
-  models::is_script(job.model) ? load_script(job, inputs) : load_package(job, inputs);
+  files::ImportedFile file = files::load_imported(job.model, job.loss);
+  inputs.imported = std::move(file.model);
   inputs.model = inputs.imported;
-  inputs.model->train();
+  inputs.script = std::move(file.script);
+  inputs.file_hash = file.hash;
+  inputs.warnings = std::move(file.warnings);
 }
 
 // The length of a text's samples. A TorchScript module does not contain it.

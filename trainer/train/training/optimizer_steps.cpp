@@ -61,7 +61,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
     outer_.emplace(*optimizer_, setup.group, *setup.outer);
   }
   // Unused parameters are found in the autograd graph, and a static graph is learnt from it.
-  setup.model->compute_loss_in_backward(!setup.ddp.find_unused_parameters() && !setup.ddp.static_graph());
+  if (!setup.ddp.find_unused_parameters() && !setup.ddp.static_graph()) setup.model->compute_loss_in_backward();
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }

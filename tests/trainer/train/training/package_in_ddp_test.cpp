@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <narrowcast/ddp.h>
-#include <narrowcast/load_package.h>
+#include <narrowcast/models.h>
 #include "tests/models/imported/small_package.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -89,7 +89,7 @@ class PackageInDdp : public ::testing::Test {
       const std::shared_ptr<Model> model = models::load_package(path_);
       if (!options.find_unused_parameters() && !options.static_graph()) {
         model->named_parameters()["spare"].requires_grad_(false);
-        model->compute_loss_in_backward(true);
+        model->compute_loss_in_backward();
       }
       DistributedDataParallel ddp(model, group, options);
       for (uint64_t step = 0; step < kPackageSteps; ++step) {
