@@ -78,6 +78,7 @@ class StoreLink::Conversation {
   void introduce_host(StoreMember& member);
   bool find_host(StoreMember& member);
   bool has_moved(StoreMember& member);
+  bool is_led_on();
   StorePtr reconnected(const c10d::Store& broken, StoreMember& member);
 
   const LinkOptions options_;

@@ -71,6 +71,9 @@ StorePtr StoreLink::Conversation::find_store_there() {
   if (hosted_ != nullptr) {
     return hosted_->store();
   }
+  if (is_led_on()) {
+    return nullptr;
+  }
   const milliseconds to_answer = options_.rendezvous.read_timeout;
   FoundStore found = find_store({.place = place_,
                                  .to_listen = options_.elsewhere ? kToReachAHost : to_answer,
@@ -128,6 +131,21 @@ bool StoreLink::Conversation::has_moved(StoreMember& member) {
   const std::lock_guard lock(mutex_);
   state_.moved = std::move(moved);
   return !state_.moved.empty();
+}
+
+// Returns whether the store here, which led this launcher elsewhere, leads to yet another place now, and tells that.
+bool StoreLink::Conversation::is_led_on() {
+  if (!options_.elsewhere || options_.left_behind == nullptr) {
+    return false;
+  }
+  std::string moved = StoreMember(options_.left_behind->store(), options_.seal).moved_to();
+  const std::optional<network::HostAndPort> next = network::parse_host_and_port(moved);
+  if (!next || (next->host == place_.host && next->port == place_.port)) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  state_.moved = std::move(moved);
+  return true;
 }
 
 // Waits until a host has accepted the member. Returns false after stop().

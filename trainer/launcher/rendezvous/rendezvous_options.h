@@ -61,6 +61,11 @@ struct RendezvousOptions {
   std::chrono::milliseconds to_gather(std::chrono::milliseconds own_pause, std::chrono::milliseconds pause) const {
     return heartbeat_timeout + 2 * std::max(own_pause, pause) + std::chrono::seconds(2);
   }
+  // How long a launcher that serves the endpoint waits until another one leads it on, if it was led to a host that is
+  // lost. The others may notice the loss by missing heartbeats, the next host gathers them, and looks at the endpoint.
+  std::chrono::milliseconds to_be_led_on(std::chrono::milliseconds pause) const {
+    return heartbeat_timeout + 2 * pause + to_gather(pause, pause) + std::chrono::seconds(1);
+  }
 };
 
 // Parses "key=value,key=value" for --rdzv_backend=`backend`. Times are seconds. Throws c10::ValueError for an unknown

@@ -49,6 +49,9 @@ struct LinkOptions {
   std::string host;  // address where the launchers meet, and of the store unless it is elsewhere
   int64_t port = 0;
   std::optional<Endpoint> elsewhere = {};  // of the store of a launcher that took over from the one there
+  // The store where the launchers meet, if it led this launcher elsewhere and is served here: it may lead on. Else
+  // null.
+  std::shared_ptr<HostedStore> left_behind = {};
   NodeDescription node;
   RendezvousOptions rendezvous;
   std::chrono::milliseconds monitor_interval;  // between two rounds of requests

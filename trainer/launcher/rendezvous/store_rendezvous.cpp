@@ -85,13 +85,14 @@ Directive StoreRendezvous::directive() {
   if (over_) {
     return *over_;
   }
+  clock_.now();  // It must be called often.
   const LinkState state = link_->state();
   if (lost_.empty() && !state.moved.empty()) {
     follow(state.moved);
     return before_joining();
   }
   if (lost_.empty() && options_.elsewhere && state.ticket == 0 && !state.broken.empty()) {
-    follow_no_more();
+    try_to_follow();
     return before_joining();
   }
   if (lost_.empty()) {
@@ -172,18 +173,36 @@ void StoreRendezvous::follow(const std::string& store) {
   }
   options_.elsewhere = Endpoint{.host = place->host, .port = *place->port};
   place_ = "the store at " + store;
+  options_.left_behind = store_here();
   if (std::exchange(followed_, store) != store) {
     began_ = Clock::now();
+    astray_since_.reset();
   }
   renew_link();
 }
 
 // The launcher there was lost, too: the endpoint will tell who took over from it. If the job there has ended, nobody
-// tells. So a launcher that serves the endpoint begins a job of its own meanwhile.
+// tells. A launcher that serves the endpoint begins a job of its own then. Before, it waits as long as the next host
+// may need until it leads this launcher on: otherwise both jobs would run.
+void StoreRendezvous::try_to_follow() {
+  const Clock::time_point now = clock_.now();
+  astray_since_ = astray_since_.value_or(now);
+  if (store_here() == nullptr || now - *astray_since_ > options_.rendezvous.to_be_led_on(options_.monitor_interval)) {
+    return follow_no_more();
+  }
+  renew_link();
+}
+
+// The store where the launchers were to meet, if this one serves it; else null.
+std::shared_ptr<HostedStore> StoreRendezvous::store_here() const {
+  return own_store_ != nullptr || options_.endpoint == nullptr ? own_store_ : options_.endpoint->served();
+}
+
 void StoreRendezvous::follow_no_more() {
   options_.elsewhere.reset();
+  astray_since_.reset();
   place_ = "the store at " + network::host_and_port(options_.host, options_.port);
-  renew_link(own_store_ != nullptr || options_.endpoint == nullptr ? own_store_ : options_.endpoint->served());
+  renew_link(store_here());
 }
 
 void StoreRendezvous::renew_link(std::shared_ptr<HostedStore> hosted) {
@@ -226,7 +245,8 @@ bool StoreRendezvous::host_is_silent(const LinkState& state) {
 // would have failed before.
 bool StoreRendezvous::never_spoke() const {
   const RendezvousOptions& limits = options_.rendezvous;
-  return options_.hosted == nullptr && Clock::now() - began_ > 2 * limits.read_timeout + limits.heartbeat_timeout;
+  return options_.hosted == nullptr && !astray_since_ &&
+         Clock::now() - began_ > 2 * limits.read_timeout + limits.heartbeat_timeout;
 }
 
 void StoreRendezvous::rank_succeeded(const RankOfNode& rank) {

@@ -31,7 +31,9 @@ class StoreRendezvous : public Rendezvous {
   Directive before_joining() const;
   bool find_next_host(const LinkState& state);
   void follow(const std::string& store);
+  void try_to_follow();
   void follow_no_more();
+  std::shared_ptr<HostedStore> store_here() const;
   void renew_link(std::shared_ptr<HostedStore> hosted = nullptr);
   bool host_is_silent(const LinkState& state);
   bool never_spoke() const;
@@ -40,12 +42,13 @@ class StoreRendezvous : public Rendezvous {
   const std::shared_ptr<HostedStore> own_store_;  // where launchers were to meet, if served here from the beginning
   std::string place_;                             // the store's address, for users
   std::optional<StoreLink> link_;
-  std::string followed_;                 // where the endpoint last told that the job runs
-  std::optional<RankOfNode> succeeded_;  // the last rank of the round that succeeded
-  std::set<RankOfNode> starting_;        // whose announced starts are not in a store yet
-  int64_t starts_ = 0;                   // the largest number of a start that this launcher has announced
-  std::map<int64_t, std::string> gone_;  // hosts of the round that were given up, and why
-  int64_t round_ = -1;                   // the last round that was run
+  std::string followed_;                           // where the endpoint last told that the job runs
+  std::optional<Clock::time_point> astray_since_;  // the store there has not been reached
+  std::optional<RankOfNode> succeeded_;            // the last rank of the round that succeeded
+  std::set<RankOfNode> starting_;                  // whose announced starts are not in a store yet
+  int64_t starts_ = 0;                             // the largest number of a start that this launcher has announced
+  std::map<int64_t, std::string> gone_;            // hosts of the round that were given up, and why
+  int64_t round_ = -1;                             // the last round that was run
   int64_t reported_round_ = -2;
   Clock::time_point renewed_;  // when the link was made anew
   int64_t answers_ = 0;        // LinkState::answers at the last call

@@ -138,11 +138,34 @@ TEST_F(SuccessionTest, ALauncherThatWasLedToALostHostAsksAgain) {
   EXPECT_EQ(until(3, has_changed(2)).round.master_port, standbys.at(1)->socket.port());
 }
 
+// It would begin a second job while the next host still gathers the members of the first one.
+TEST_P(SealedSuccessionTest, ALauncherAtTheEndpointWaitsUntilItIsLedOn) {
+  begin();
+  lose(0);
+  until(2, has_changed(1));
+  socket = testing::loopback_socket();
+  store = std::make_shared<HostedStore>("127.0.0.1", *socket);
+  const LinkOptions again = node(0, /*is_first_start=*/false);
+  launchers[0] = std::make_unique<StoreRendezvous>(again);
+  StoreMember endpoint(store->store(), again.seal);
+  while (!endpoint.has_host()) {
+    std::this_thread::yield();
+  }
+  const std::string lost = network::host_and_port("127.0.0.1", 1);  // Nobody listens there.
+  endpoint.announce_move(lost);
+  until(0, [](const Directive& now) { return now.note == "waiting for the store at 127.0.0.1:1"; });
+  until(0, [end = Clock::now() + milliseconds(2500)](const Directive&) { return Clock::now() > end; });
+  EXPECT_EQ(endpoint.moved_to(), lost);
+  endpoint.announce_move(network::host_and_port("127.0.0.1", standbys.at(1)->socket.port()));
+  EXPECT_EQ(until(0, has_changed(2)).round.master_port, standbys.at(1)->socket.port());
+}
+
 // The launcher of an earlier job, which has led them away, has ended.
 TEST_P(SealedSuccessionTest, ALauncherAtTheEndpointServesAgainIfTheJobThatItWasLedToIsGone) {
   nodes = 2;
   LinkOptions first = node(0);
   first.rendezvous.last_call_timeout = testing::kPatience;
+  first.rendezvous.heartbeat_timeout = milliseconds(100);
   launchers[0] = std::make_unique<StoreRendezvous>(first);
   StoreMember stranger(store->store(), first.seal);
   while (!stranger.has_host()) {

@@ -101,6 +101,7 @@ TEST(RendezvousOptions, BoundTheTimeUntilTheNextHostHasDecided) {
   options.heartbeat_timeout = milliseconds(4000);
   EXPECT_EQ(options.to_reconnect(), milliseconds(2000));
   EXPECT_EQ(options.to_gather(milliseconds(0), milliseconds(0)), milliseconds(6000));
+  EXPECT_EQ(options.to_be_led_on(milliseconds(100)), milliseconds(4200 + 6200 + 1000));
 }
 
 TEST(RendezvousOptions, HaveDefaults) {
