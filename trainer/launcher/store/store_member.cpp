@@ -108,7 +108,8 @@ bool StoreMember::join(const NodeDescription& node) {
 bool StoreMember::is_over() {
   const bool is_readable = !entries_.has_secret() || !entries_.session().empty();
   const auto now = is_readable ? entries_.get(launcher_key("decision"), kMostBytesOfADecision) : std::nullopt;
-  return now && parse_decision(*now).phase == Decision::Phase::kOver;
+  const Decision decision = now ? parse_decision(*now) : Decision();
+  return decision.phase == Decision::Phase::kOver && !decision.members.empty();
 }
 
 // With a secret, not before a valid decision has been read; later reads return that one.

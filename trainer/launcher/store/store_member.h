@@ -37,9 +37,10 @@ class StoreMember {
   // Tells this job's launchers at another store that the job runs at `store`, unless it is told there already.
   void announce_move(const std::string& store);
   // Draws a ticket and writes the node's entries; with a secret only after a host with the same secret has answered.
-  // The caller repeats the call until it returns true. A job that is over is not joined: another may begin there.
+  // The caller repeats the call until it returns true. A job that has run and is over is not joined: another may begin
+  // there. One that ended before its first round is: all its launchers print why.
   bool join(const NodeDescription& node);
-  // Whether the job here is over. With a secret, false before the host has answered.
+  // Whether the job here has run and is over. With a secret, false before the host has answered.
   bool is_over();
   // The same for the host, which has the first ticket. It must be called before other launchers find the host.
   void join_as_host(const NodeDescription& node);

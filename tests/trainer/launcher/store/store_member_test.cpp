@@ -13,6 +13,7 @@
 #include <narrowcast/errors.h>
 #include "tests/support/job_secret.h"
 #include "tests/support/loopback_socket.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/launcher/store/hosted_store.h"
 #include "trainer/launcher/store/store_host.h"
 #include "trainer/launcher/store/store_member.h"
@@ -118,6 +119,35 @@ TEST_P(SealedProtocolTest, BringsLaunchersTogetherAndToTheEnd) {
   EXPECT_EQ(run->step(100).phase, Phase::kOver);
   EXPECT_EQ(run->other.decision().phase, Phase::kOver);
   EXPECT_EQ(run->host.rejected() + run->other.rejected() + run->own.rejected(), 0);
+}
+
+// E.g. because two of them disagree: a third that comes later prints why, too.
+TEST_P(SealedProtocolTest, AJobThatEndedBeforeItsFirstRoundIsJoined) {
+  ASSERT_TRUE(run->own.join(node_on("a", 0)));
+  run->other.join(node_on("b", 0));
+  run->step(0);
+  ASSERT_TRUE(run->other.join(node_on("b", 0)));
+  ASSERT_EQ(run->step(1).phase, Phase::kOver);
+  StoreMember late(store, {.secret = known_secret(), .job = "job"});
+  late.join(node_on("c", 1));
+  run->step(2);
+  EXPECT_TRUE(late.join(node_on("c", 1)));
+  EXPECT_EQ(late.decision().end->code, program::kWrongUse);
+  run->step(3);
+  run->other.leave();
+  run->step(4);
+  EXPECT_FALSE(run->host.everyone_left());
+}
+
+TEST_P(SealedProtocolTest, AJobThatHasRunAndIsOverIsNotJoined) {
+  run->begin();
+  run->succeed();
+  ASSERT_EQ(run->step(100).phase, Phase::kOver);
+  StoreMember late(store, {.secret = known_secret(), .job = "job"});
+  EXPECT_FALSE(late.join(node_on("c", 1)));
+  run->step(101);
+  EXPECT_FALSE(late.join(node_on("c", 1)));
+  EXPECT_TRUE(late.is_over());
 }
 
 TEST_P(SealedProtocolTest, AStrangerIsNoMember) {
