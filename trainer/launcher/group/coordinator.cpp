@@ -38,6 +38,7 @@ Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeou
       joined_.insert(member.ticket);
     }
   }
+  awaited_spares_.insert(decision_.spares.begin(), decision_.spares.end());
   for (const auto& [ticket, end] : decision_.evicted) {
     turned_away_.insert(ticket);
     listed_.push_back(ticket);
@@ -57,6 +58,7 @@ void Coordinator::add_place(const std::string& place) {
 
 const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeView>& nodes) {
   now_ = now;
+  began_ = began_.value_or(now);
   forming_since_ = forming_since_.value_or(now);
   for (const NodeView& newcomer : roster_.look(now, nodes)) {
     admit(newcomer);
@@ -97,13 +99,21 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
   return decision_;
 }
 
+// Of a host that took over, the spares that may still come are listed too: if it is lost before, they keep their
+// tickets.
 void Coordinator::note_spares() {
-  decision_.spares.clear();
+  if (now_ - *began_ > timeouts_.silence) {
+    awaited_spares_.clear();
+  }
+  std::erase_if(awaited_spares_, [this](int64_t ticket) { return roster_.nodes().contains(ticket); });
+  std::set<int64_t> spares = awaited_spares_;
   for (const auto& [ticket, node] : roster_.nodes()) {
-    if (present(node) && !is_member(ticket) && std::ssize(decision_.spares) < kMostSpares) {
-      decision_.spares.push_back(ticket);
+    if (present(node) && !is_member(ticket)) {
+      spares.insert(ticket);
     }
   }
+  const auto last = std::next(spares.begin(), std::min(std::ssize(spares), kMostSpares));
+  decision_.spares.assign(spares.begin(), last);
 }
 
 // A launcher with other settings is an error: for the whole job before its first round, later for that launcher alone.

@@ -176,6 +176,7 @@ class Coordinator {
   Roster roster_;
   Clock::time_point now_;
   Clock::time_point round_began_;
+  std::optional<Clock::time_point> began_;  // first step()
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   RestartRule restarts_;
@@ -188,6 +189,7 @@ class Coordinator {
   std::set<int64_t> gone_;                  // members of the round that are gone
   std::map<int64_t, std::string> misfits_;  // members that joined, and whose ranks do not work with the others: why
   std::string newcomer_;                    // the node for which the round is stopped
+  std::set<int64_t> awaited_spares_;        // of the lost host, which have not come here yet
   std::set<int64_t> turned_away_;           // tickets of all launchers that were turned away
   std::deque<int64_t> listed_;              // the latest of them that the decision lists, oldest first: non-members
   std::deque<int64_t> listed_members_;      // and members

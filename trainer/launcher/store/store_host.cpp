@@ -51,10 +51,9 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
   for (const auto& [ticket, end] : decision.evicted) {
     tickets_ = std::max(tickets_, ticket);
   }
-  for (const int64_t ticket : decision.spares) {
-    tickets_ = std::max(tickets_, ticket);
-  }
-  reserve_tickets(entries_.store(), tickets_);  // Launchers that find the decision draw theirs.
+  // Launchers that find the decision draw theirs. Of those up to the last spare's, any may have been drawn already.
+  const auto& spares = decision.spares;
+  reserve_tickets(entries_.store(), spares.empty() ? tickets_ : std::max(tickets_, std::ranges::max(spares)));
   give_sign();
   publish(decision);
 }

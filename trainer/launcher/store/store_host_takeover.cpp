@@ -23,7 +23,11 @@ void StoreHost::take_over(const Succession& succession, std::chrono::millisecond
       expected_.push_back(member.ticket);
     }
   }
-  expected_.insert(expected_.end(), succession.decision.spares.begin(), succession.decision.spares.end());
+  for (const int64_t ticket : succession.decision.spares) {
+    if (ticket <= tickets_) {  // look_for_newcomers() adds the others.
+      expected_.push_back(ticket);
+    }
+  }
 }
 
 bool StoreHost::has_joined(int64_t ticket) const {

@@ -91,13 +91,17 @@ bool StoreMember::knows_session() {
   return !entries_.session().empty();
 }
 
-bool StoreMember::join(const NodeDescription& node) {
+void StoreMember::draw_ticket() {
   if (ticket_ == 0) {
     ticket_ = entries_.store().add(launcher_key("tickets"), 1);
     NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store counts ", ticket_,
                            " launchers: another process writes to it");
     pass(Failpoint::kTicketDrawn);
   }
+}
+
+bool StoreMember::join(const NodeDescription& node) {
+  draw_ticket();
   if (!is_let_in() || is_over()) {
     return false;
   }
@@ -126,16 +130,29 @@ void StoreMember::join_as_host(const NodeDescription& node) {
 }
 
 bool StoreMember::join_again(const NodeDescription& node, const Succession& succession) {
-  ticket_ = succession.ticket;
+  ticket_ = draws_again_ ? ticket_ : succession.ticket;
   if (!has_host()) {
     return false;
   }
-  reserve_tickets(entries_.store(), ticket_);
+  if (draws_again_) {
+    draw_ticket();
+  } else {
+    reserve_tickets(entries_.store(), ticket_);
+  }
+  const bool waits_for_a_place = !has_member(succession.decision, succession.ticket);
   if (!is_let_in()) {
+    draws_again_ = draws_again_ || (waits_for_a_place && ticket_ == 0);
     return false;
   }
   const Decision now = decision();
-  const bool waits_for_a_place = !has_member(succession.decision, ticket_);
+  if (now.run_id != succession.decision.run_id) {
+    return false;
+  }
+  if (waits_for_a_place && !draws_again_ && std::ranges::find(now.spares, ticket_) == now.spares.end()) {
+    draws_again_ = true;
+    ticket_ = 0;
+    return false;
+  }
   if (!has_decided(now, succession) || waits_for_a_place || has_member(now, ticket_)) {
     introduce(node);
   }

@@ -45,7 +45,9 @@ class StoreMember {
   // The same for the host, which has the first ticket. It must be called before other launchers find the host.
   void join_as_host(const NodeDescription& node);
   // The same as join() with the ticket that this launcher had in the store of a host that was lost. If this launcher
-  // was a member, and the next host has decided without it, it writes no entries.
+  // was a member, and the next host has decided without it, it writes no entries. If it waited for a place, and the
+  // next host does not know of it, another launcher may have drawn its ticket there, so it draws a new one. Returns
+  // false if another job runs there.
   bool join_again(const NodeDescription& node, const Succession& succession);
   // Writes the node's entries with that ticket on the host that took over.
   void join_again_as_host(const NodeDescription& node, int64_t ticket);
@@ -75,6 +77,7 @@ class StoreMember {
 
   bool is_let_in();
   bool knows_session();
+  void draw_ticket();
   void introduce(const NodeDescription& node);
 
   SealedEntries entries_;
@@ -83,6 +86,7 @@ class StoreMember {
   int64_t ticket_ = 0;
   int64_t beats_ = 0;
   Change known_;
+  bool draws_again_ = false;    // the host that took over does not know this launcher's ticket
   bool is_introduced_ = false;  // or about to be
   bool is_described_ = false;
 };

@@ -99,6 +99,12 @@ class TakeOverTest : public ::testing::TestWithParam<bool> {
     host->step(Clock::time_point(milliseconds(time)));
     return host->decision();
   }
+  void beat() {
+    own->beat();
+    for (auto& [ticket, other] : others) {
+      other.beat();
+    }
+  }
   std::vector<int64_t> members() { return last_known(host->decision(), 0).members; }
   Directive directive(int64_t ticket) {
     NodeState state;
@@ -242,6 +248,59 @@ TEST_P(OldNewsTakeOverTest, ASpareIsNotWaitedForForLong) {
   EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5, 6}));
 }
 
+TEST_P(OldNewsTakeOverTest, ASpareThatHasNotComeIsStillKnown) {
+  for (const int64_t ticket : {3, 4, 5}) {
+    EXPECT_TRUE(joins(ticket, old_news()));
+  }
+  step(0);
+  EXPECT_EQ(step(1000).store, "b:1");
+  EXPECT_EQ(host->decision().spares, std::vector<int64_t>{6});
+  beat();
+  step(61'001);
+  EXPECT_EQ(host->decision().spares, std::vector<int64_t>()) << "it would have come";
+}
+
+// Another launcher may have drawn its ticket here.
+TEST_P(OldNewsTakeOverTest, ASpareThatTheHostDoesNotKnowDrawsAnotherTicket) {
+  for (const int64_t ticket : {3, 4, 5, 6, 7}) {
+    EXPECT_TRUE(joins(ticket, old_news()));
+  }
+  EXPECT_EQ(others.at(6).ticket(), 6);
+  EXPECT_EQ(others.at(7).ticket(), 8);
+  step(0);
+  EXPECT_EQ(host->decision().spares, std::vector<int64_t>{8}) << "there are places for five";
+}
+
+// The last that this host knows is that the seventh launcher waited for a place.
+class GapTakeOverTest : public TakeOverTest {
+ protected:
+  GapTakeOverTest()
+      : TakeOverTest({.backend = "c10d", .min_nodes = 1, .max_nodes = 9, .max_restarts = 1, .in_place = true},
+                     {.decision = spare_last(), .ticket = 2}) {}
+
+  static Decision spare_last() {
+    Decision decision = round_of({1, 2, 3, 4, 5}, 4);
+    decision.spares = {7};
+    return decision;
+  }
+};
+
+TEST_P(GapTakeOverTest, AMemberWithATicketBelowASparesIsSeen) {
+  for (const int64_t ticket : {3, 4, 5, 6, 7}) {
+    EXPECT_TRUE(joins(ticket, ticket == 7 ? spare_last() : newer));
+  }
+  EXPECT_EQ(step().store, "b:1");
+  EXPECT_EQ(members(), (std::vector<int64_t>{2, 3, 4, 5, 6, 7}));
+  ASSERT_TRUE(comes(8));
+}
+
+TEST_P(TakeOverTest, NobodyJoinsAnotherJob) {
+  Decision other = same;
+  other.run_id = "job8";
+  EXPECT_FALSE(joins(3, other));
+  EXPECT_TRUE(joins(4, same));
+}
+
 // A launcher that finds the decision may draw a ticket at once.
 TEST(TakeOver, NobodyDrawsATicketThatAnotherHas) {
   const Succession succession = {.decision = round_of({1, 2, 3, 4, 5}, 4), .ticket = 2, .store = "b:1"};
@@ -301,6 +360,7 @@ TEST_P(StaticTakeOverTest, ANodeThatWasLostBeforeTheHostIsNotWaitedFor) {
   EXPECT_EQ(host->decision().note, "3 of 5 nodes have joined; missing: --node_rank 0, 1");
 }
 
+INSTANTIATE_TEST_SUITE_P(Secret, GapTakeOverTest, ::testing::Bool());
 INSTANTIATE_TEST_SUITE_P(Secret, OldNewsTakeOverTest, ::testing::Bool());
 INSTANTIATE_TEST_SUITE_P(Secret, StaticTakeOverTest, ::testing::Bool());
 INSTANTIATE_TEST_SUITE_P(Secret, TakeOverTest, ::testing::Bool());
