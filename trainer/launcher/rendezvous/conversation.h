@@ -79,6 +79,7 @@ class StoreLink::Conversation {
   bool find_host(StoreMember& member);
   bool has_moved(StoreMember& member);
   bool is_led_on();
+  bool is_stopping() const;
   StorePtr reconnected(const c10d::Store& broken, StoreMember& member);
 
   const LinkOptions options_;

@@ -67,6 +67,11 @@ StorePtr StoreLink::Conversation::try_to_join(std::optional<StoreMember>& member
   return store;
 }
 
+bool StoreLink::Conversation::is_stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
 StorePtr StoreLink::Conversation::find_store_there() {
   if (hosted_ != nullptr) {
     return hosted_->store();
@@ -79,6 +84,7 @@ StorePtr StoreLink::Conversation::find_store_there() {
                                  .to_listen = options_.elsewhere ? kToReachAHost : to_answer,
                                  .to_answer = to_answer,
                                  .pauses = [this] { return pause(); },
+                                 .ends = [this] { return is_stopping(); },
                                  .own = options_.elsewhere ? nullptr : options_.endpoint});
   hosted_ = std::move(found.hosted);
   return found.store;

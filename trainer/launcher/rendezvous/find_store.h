@@ -16,6 +16,7 @@ struct StoreSearch {
   std::chrono::milliseconds to_listen{0};  // how long to wait until somebody listens there
   std::chrono::milliseconds to_answer{0};  // and then, until it answers as a store
   std::function<bool()> pauses;            // waits before the next attempt; false: the search ends
+  std::function<bool()> ends;              // returns at once whether the search ends
   // This launcher serves the store if nobody else does. Null: it never does.
   std::shared_ptr<EndpointStore> own = {};
 };

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "ops/common/error_message.h"
 #include "ops/common/file_descriptor.h"
@@ -106,24 +105,38 @@ network::ListeningSocket open_store_socket(const std::string& address, int64_t p
   refuse(flags.port, port, error);
 }
 
+bool nobody_listens(const std::vector<int>& errors) {
+  const auto is_refusal = [](int error) { return error == ECONNREFUSED; };
+  return std::ranges::any_of(errors, is_refusal) && std::ranges::all_of(errors, [&](int error) {
+           return is_refusal(error) || error == ENETUNREACH || error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
+         });
+}
+
 std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds& left) {
+  return reach_each(host, port, left).reason;
+}
+
+Reached reach_each(const std::string& host, int64_t port, std::chrono::milliseconds& left) {
   int error = 0;
   const network::AddressList found = network::find_addresses(host, error);
   if (found == nullptr) {
-    return gai_strerror(error);
+    return {.reason = gai_strerror(error)};
   }
   const auto deadline = Clock::now() + left;
-  int reason = 0;
+  std::vector<int> errors;
   for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
     const int result = connect_once(network::SocketAddress(*entry, port), left / addresses_from(entry));
     left =
         std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
     if (result == 0) {
-      return "";
+      return {};
     }
-    reason = reason == ECONNREFUSED ? reason : result;  // It tells most: the machine is there.
+    errors.push_back(result);
   }
-  return std::strerror(reason);
+  // A refusal tells most: the machine is there.
+  const auto refusal = std::ranges::find(errors, ECONNREFUSED);
+  return {.reason = std::strerror(refusal != errors.end() ? *refusal : errors.back()),
+          .is_free = nobody_listens(errors)};
 }
 
 HostedStore::HostedStore(const std::string& address, const network::ListeningSocket& socket)

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "trainer/base/network/tcp_store.h"
 
@@ -40,6 +41,19 @@ struct Standby {
 // The name lookup is not limited: it takes as long as the machine's resolver. Returns the reason of a failure, e.g.
 // "Connection refused", which tells more than those of other addresses. Returns an empty text on success.
 std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds& left);
+
+// Result of connecting once to each address of a host.
+struct Reached {
+  std::string reason = {};  // as of try_to_reach()
+  bool is_free = false;     // nobody_listens()
+};
+
+// The same with more details.
+Reached reach_each(const std::string& host, int64_t port, std::chrono::milliseconds& left);
+
+// Whether surely nobody listens if the connections to all addresses of a host failed with these errnos. At least one is
+// a refusal, and this machine has no way to the other addresses. A listener that is slow would let an attempt time out.
+bool nobody_listens(const std::vector<int>& errors);
 
 // Prefix of all keys of launchers. Workers' keys do not have it.
 inline constexpr const char* kLauncherKeys = "narrowcast-run/";

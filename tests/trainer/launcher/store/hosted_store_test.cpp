@@ -123,6 +123,23 @@ TEST(Reach, TakesTheTimeThatItNeededFromWhatIsLeft) {
   milliseconds left(50);
   EXPECT_EQ(try_to_reach("127.0.0.1", ntohs(address.sin_port), left), "Connection timed out");
   EXPECT_EQ(left, milliseconds(0));
+  left = milliseconds(50);
+  EXPECT_FALSE(reach_each("127.0.0.1", ntohs(address.sin_port), left).is_free) << "it may only be slow";
+}
+
+// A host may have several addresses. A refusal by one of them tells nothing about a slow listener at another.
+TEST(Reach, TellsWhetherSurelyNobodyListens) {
+  EXPECT_TRUE(nobody_listens({ECONNREFUSED}));
+  EXPECT_TRUE(nobody_listens({ECONNREFUSED, ECONNREFUSED}));
+  EXPECT_TRUE(nobody_listens({ENETUNREACH, ECONNREFUSED})) << "e.g. a machine without IPv6";
+  EXPECT_FALSE(nobody_listens({ECONNREFUSED, ETIMEDOUT}));
+  EXPECT_FALSE(nobody_listens({ETIMEDOUT, ECONNREFUSED}));
+  EXPECT_FALSE(nobody_listens({EHOSTUNREACH}));
+  EXPECT_FALSE(nobody_listens({}));
+  milliseconds left = testing::kPatience;
+  EXPECT_TRUE(reach_each("127.0.0.1", testing::free_port(), left).is_free);
+  const network::ListeningSocket socket = testing::loopback_socket();
+  EXPECT_FALSE(reach_each("127.0.0.1", socket.port(), left).is_free);
 }
 
 c10::intrusive_ptr<c10d::TCPStore> connect(const network::ListeningSocket& socket) {

@@ -10,6 +10,7 @@
 
 #include "trainer/base/network/places.h"
 #include "trainer/base/network/tcp_store.h"
+#include "trainer/launcher/posix/last_lines.h"
 #include "trainer/launcher/store/store_member.h"
 
 namespace narrowcast::launcher {
