@@ -100,19 +100,6 @@ TEST(CompiledStep, RunsOnce) {
               HasSubstr("the backward pass of a compiled training step can run only once"));
 }
 
-TEST(CompiledStep, FailuresOfTheCompiledCodeAreErrors) {
-  SmallPackage package;
-  package.train = "fail";
-  const auto model = deferred_model(package);
-  const at::Tensor loss = model->forward(small_batch(10));
-  ::testing::internal::CaptureStderr();
-  const std::string message = error_message<c10::ValueError>([&] { loss.backward(); });
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("Error: this graph fails"));
-  EXPECT_THAT(message,
-              HasSubstr("net.pt2: its training step failed; AOTInductor's message is on this rank's stderr: "));
-  EXPECT_EQ(copy_of(*model).at("steps").item<int64_t>(), 5);
-}
-
 // For example of a lost peer.
 TEST(CompiledStep, ErrorsOfHooksPassThrough) {
   const auto model = deferred_model();

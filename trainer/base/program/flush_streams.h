@@ -1,4 +1,4 @@
-// What is left to do before the main function of a program ends the process.
+// Flushes the standard streams, the last work of a program before its main function ends the process.
 #pragma once
 
 namespace narrowcast::program {

@@ -99,7 +99,7 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
   return decision_;
 }
 
-// Of a host that took over, the spares that may still come are listed too: if it is lost before, they keep their
+// A host that took over also lists the spares that may still come. If it is lost before they do, they keep their
 // tickets.
 void Coordinator::note_spares() {
   if (now_ - *began_ > timeouts_.silence) {

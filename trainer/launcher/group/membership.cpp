@@ -50,7 +50,7 @@ class StaticMembership : public Membership {
 
   bool enough(const Applicants& applicants) const override { return std::ssize(ranks_of(applicants)) == nodes_; }
 
-  // Of two nodes with the same rank, the former member has it, else the one that came first.
+  // If two nodes have the same rank, the former member keeps it, else the one that came first.
   std::vector<Member> form(const Applicants& applicants) const override {
     if (!enough(applicants)) {
       return {};

@@ -20,8 +20,8 @@ struct MovedJob {
 };
 
 // During its lifetime, looks each second whether a launcher serves another store at one of the places, and tells it
-// there. Whoever starts the launchers again, starts them with the same endpoint, or with the printed address of a
-// store: without this, they would begin a second training. Launchers of a job with another --rdzv_id are not led away.
+// there. Launchers that are started again have the same endpoint, or the printed address of a store. Without this, they
+// would begin a second training. Launchers of a job with another --rdzv_id are not led away.
 class EndpointWatch {
  public:
   explicit EndpointWatch(MovedJob job);

@@ -357,6 +357,14 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   add_payload(plan, job, gradients, {.exchange = layout, .gradients = of_gradients, .link = link.between_nodes});
 }
 
+std::string nodes_text(const nlohmann::json& plan) {
+  const std::string nodes = plan["nodes"].get<std::string>();
+  if (plan["exchange_levels"] == 1) {
+    return nodes + " (one level)";
+  }
+  return nodes + (plan.contains("rounding") ? " (" + plan["rounding"].get<std::string>() + ")" : "");
+}
+
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }
 
 }  // namespace narrowcast::job

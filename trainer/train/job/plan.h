@@ -26,6 +26,9 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
 // between ranks whose nodes have different sizes.
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group);
 
+// "NODES x RANKS (ROUNDING)" of a plan to which add_nodes has added nodes, for people.
+std::string nodes_text(const nlohmann::json& plan);
+
 // The value of "data_hash" in a plan: 16 hexadecimal digits.
 std::string hash_text(uint64_t hash);
 

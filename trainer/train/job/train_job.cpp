@@ -204,20 +204,9 @@ void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& cont
   context.results << reporting::plan_text(plan) << std::flush;
 }
 
-// Nodes x ranks, and the consequence for averaging.
-std::string nodes_text(const nlohmann::json& plan) {
-  const std::string nodes = plan["nodes"].get<std::string>();
-  if (plan["exchange_levels"] == 1) {
-    return nodes + " (one level)";
-  }
-  return nodes + (plan.contains("rounding") ? " (" + plan["rounding"].get<std::string>() + ")" : "");
-}
-
 // Prints which of several ranks share nodes, and the communication cost.
 void print_nodes(const nlohmann::json& plan, const JobContext& context) {
-  if (context.env.rank != 0) {
-    return;
-  }
+  if (context.env.rank != 0) return;
   if (plan.contains("why_one_level")) {
     context.progress << "warning: one level, because the ranks of a node cannot share memory: "
                      << printable(plan["why_one_level"].get<std::string>()) << std::endl;

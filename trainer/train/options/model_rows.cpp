@@ -27,7 +27,7 @@ std::string if_not_given(int64_t value) { return absl::StrCat(" (default ", valu
 std::string model_help() {
   return absl::StrCat(
       "Model: ", absl::StrJoin(models::learning_models(), ", "), ", ", absl::StrJoin(models::fixed_models(), ", "),
-      " (to verify gradients only), a TorchScript module (*.pt) or a model package (*.pt2), whose code is run.");
+      " (to verify gradients only), a TorchScript module (*.pt) or a package (*.pt2), whose code is run.");
 }
 
 // A size of the model. All sizes together are one entry of the plan, "model_options".
@@ -131,27 +131,25 @@ std::vector<Option> data_rows(Arguments& arguments) {
 
 std::vector<Option> trained_model_rows(Arguments& arguments) {
   models::GenerateOptions& generation = arguments.generation;
-  return {
-      {.flag = "evaluate",
-       .variable = variable(arguments.evaluate),
-       .help =
-           "Print a trained model's loss on held-out --data instead of training. File: *.safetensors (of a package, "
-           "with --model=NET.pt2), a TorchScript module or a model package."},
-      {.flag = "generate",
-       .variable = variable(generation.count),
-       .help = "With --evaluate: number of characters that a text model generates.",
-       .range = at_least(0)},
-      {.flag = "prompt",
-       .variable = variable(arguments.prompt),
-       .help = "With --generate: text to continue. Default: the beginning of a line."},
-      {.flag = "temperature",
-       .variable = variable(generation.temperature),
-       .help = "With --generate: divisor of the logits; 0 always chooses the likeliest character.",
-       .range = at_least(0)},
-      {.flag = "top_k",
-       .variable = variable(generation.top_k),
-       .help = "With --generate: choose only among this number of likeliest characters; 0: among all.",
-       .range = at_least(0)}};
+  return {{.flag = "evaluate",
+           .variable = variable(arguments.evaluate),
+           .help = "Print a trained model's held-out loss instead of training. File: *.safetensors (of a package, "
+                   "with --model=NET.pt2), a TorchScript module or a model package."},
+          {.flag = "generate",
+           .variable = variable(generation.count),
+           .help = "With --evaluate: number of characters that a text model generates.",
+           .range = at_least(0)},
+          {.flag = "prompt",
+           .variable = variable(arguments.prompt),
+           .help = "With --generate: text to continue. Default: the beginning of a line."},
+          {.flag = "temperature",
+           .variable = variable(generation.temperature),
+           .help = "With --generate: divisor of the logits; 0 always chooses the likeliest character.",
+           .range = at_least(0)},
+          {.flag = "top_k",
+           .variable = variable(generation.top_k),
+           .help = "With --generate: choose only among this number of likeliest characters; 0: among all.",
+           .range = at_least(0)}};
 }
 
 }  // namespace narrowcast::options

@@ -19,7 +19,6 @@
 #include "tests/support/job_secret.h"
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/network/tcp_store.h"
-#include "trainer/launcher/rendezvous/reconnect.h"
 #include "trainer/launcher/store/store_host.h"
 
 namespace narrowcast::launcher {
@@ -233,21 +232,6 @@ TEST_P(BrokenConnectionTest, IsNotMadeAnewToAnotherHost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WithASecret, BrokenConnectionTest, ::testing::Bool());
-
-TEST_F(StoreLinkTest, AConnectionThatBreaksTwiceIsMadeAThirdTime) {
-  const auto always = [](milliseconds /*time*/) { return true; };
-  int64_t looks = 0;
-  const auto breaks_once = [&](const StorePtr& /*store*/) {
-    TORCH_CHECK_WITH(DistNetworkError, ++looks > 1, "it broke");
-    return true;
-  };
-  EXPECT_NE(reconnect(*store->store(), testing::kPatience, always, breaks_once), nullptr);
-  EXPECT_EQ(looks, 2);
-  const auto is_stranger = [](const StorePtr& /*store*/) { return false; };
-  EXPECT_EQ(reconnect(*store->store(), testing::kPatience, always, is_stranger), nullptr);
-  const auto breaks = [](const StorePtr& /*store*/) -> bool { TORCH_CHECK_WITH(DistNetworkError, false, "it broke"); };
-  EXPECT_EQ(reconnect(*store->store(), milliseconds(200), always, breaks), nullptr) << "not for ever";
-}
 
 TEST_F(StoreLinkTest, AHostThatHasEndedIsNotWaitedFor) {
   std::optional<StoreLink> host(options(0));
