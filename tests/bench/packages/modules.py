@@ -46,7 +46,7 @@ class Logits(nn.Module):
         self.model = model
 
     def forward(self, tokens):
-        return self.model(tokens, use_cache=False).logits if hasattr(self.model.config, "use_cache") else self.model(tokens).logits
+        return self.model(tokens).logits
 
 
 class Language(nn.Module):
@@ -87,7 +87,7 @@ def vision_transformer(size):
 def gpt2(size):
     import transformers
 
-    config = transformers.GPT2Config(vocab_size=65, n_positions=64, n_embd=128, n_layer=4, n_head=4, attn_pdrop=0.0)
+    config = transformers.GPT2Config(vocab_size=65, n_positions=64, n_embd=128, n_layer=4, n_head=4, attn_pdrop=0.0, use_cache=False)
     return tokens(Logits(transformers.GPT2LMHeadModel(config)), size, 64)
 
 
