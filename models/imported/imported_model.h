@@ -41,7 +41,7 @@ class ImportedModel : public Model {
   // The characters of a text model, in the order of their numbers; empty if the file does not contain them.
   const std::vector<std::string>& vocabulary() const { return vocabulary_; }
 
-  // Tokens of a sequence, if the model takes only this number of them.
+  // The number of tokens in each sequence, if the model takes only sequences of one length.
   virtual std::optional<int64_t> context() const { return std::nullopt; }
 
   // The number of classes for which it returns logits, if the file contains it. For a text model this is the size of

@@ -94,7 +94,8 @@ std::vector<std::string> PackageModel::transient_buffers() const {
 
 std::optional<int64_t> PackageModel::context() const {
   const std::vector<int64_t>& shape = manifest_.inputs.sample_shape;
-  return shape.size() == 1 ? std::optional(shape[0]) : std::nullopt;
+  const bool is_text = shape.size() == 1 && manifest_.inputs.dtype == at::kLong;
+  return is_text ? std::optional(shape[0]) : std::nullopt;
 }
 
 std::optional<int64_t> PackageModel::classes() const {

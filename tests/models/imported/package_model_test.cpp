@@ -57,7 +57,9 @@ TEST(PackageModel, ATextModelHasAVocabularyAndAContext) {
   package.manifest["vocabulary"] = {"a", "b", "\u00e4"};
   const auto model = model_of(package);
   EXPECT_THAT(model->vocabulary(), ElementsAre("a", "b", "\u00e4"));
-  EXPECT_EQ(model->context(), 4);
+  EXPECT_EQ(model->context(), std::nullopt) << "its inputs are floats, not tokens";
+  package.manifest["inputs"]["dtype"] = "I64";
+  EXPECT_EQ(model_of(package)->context(), 4);
 }
 
 TEST(PackageModel, NothingIsLeftInTheTemporaryFolder) {
