@@ -184,10 +184,11 @@ class CommHookClass final : public ShardsAverager {
   // The same for Python's DistributedDataParallel, which takes only a future of a Python object. `result` is that
   // object: the bucket's buffer. Nothing of Python runs when the exchange ends. The thread that ends it, of the engine
   // or of Gloo, may also be the last to release what the exchange uses, while a thread with the GIL waits for its end.
-  // So it gets an alias of the buffer, which belongs to no object of Python, and a guarded object.
+  // So it gets the buffer's data as a tensor that no object of Python belongs to, and a guarded object. An alias would
+  // not do: it is a view, and releases the buffer itself with its autograd metadata.
   c10::IValue run_for_reducer(const at::Tensor& buffer, const c10::IValue& result, const BucketPlace& place,
                               std::vector<at::Tensor> parameters) {
-    c10d::GradBucket bucket = remembered(make_bucket(buffer.alias(), place, std::move(parameters)));
+    c10d::GradBucket bucket = remembered(make_bucket(buffer.tensor_data(), place, std::move(parameters)));
     // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
     const auto give_object = [result = guarded_object(result), watch = weak_watch()](Future& done) {
       throw_error_of(done, watch);

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import unittest
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -260,6 +261,24 @@ class OnEachRank(RankTestCase):
         self.assertEqual(value, 1.5)
         self.assertIs(future.wait(), buffer)
 
+    def released_buffer(self):
+        """What an exchange in flight keeps belongs to no object of Python. Releasing one takes the GIL, while a thread that has it
+        may wait for the thread that ends the exchange: torch.distributed's Reducer destroys the group with the GIL."""
+        store, kept = dist.distributed_c10d._get_default_store(), {}
+        for name in ("allreduce", "bf16_compress", "fp32"):
+            hook = narrowcast.CommHook(name, **{"levels": "one"} if name == "fp32" else {}).open("cpu")
+            buffer = torch.ones(1000)
+            reference = weakref.ref(buffer)
+            if dist.get_rank() != 0:
+                store.wait([f"rank 0 has looked for the buffer of {name}"])
+            future = hook._made.run_for_reducer(buffer, None, 0, True, [])
+            del buffer
+            if dist.get_rank() == 0:
+                kept[name] = reference() is not None
+                store.set(f"rank 0 has looked for the buffer of {name}", "")
+            future.wait()
+        self.assertFalse(any(kept.values()), kept)
+
     def a_rank_dies(self):
         """Rank 1 dies in the second step's second bucket. The others' backward passes raise the error, with the rank, and do not
         wait for the group's time-out."""
@@ -332,7 +351,7 @@ class OnEachRank(RankTestCase):
 class CommHooks(unittest.TestCase):
     def test_two_ranks(self):
         checks = ("means", "means_of_other_types", "own_way", "properties", "wrong_options", "device", "wrong_models",
-                  "exempt_parameters", "stochastic_rounding", "collected", "held_interpreter",
+                  "exempt_parameters", "stochastic_rounding", "collected", "held_interpreter", "released_buffer",
                   "exception_in_a_pass")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
