@@ -39,6 +39,9 @@ socklen_t length_of(const sockaddr* address) {
   return v6 ? sizeof(sockaddr_in6) : address->sa_family == AF_INET ? sizeof(sockaddr_in) : 0;
 }
 
+// Such an address means something only together with an interface.
+bool is_link_local(const std::string& address) { return address.starts_with("fe80:"); }
+
 // Connecting a datagram socket sends nothing, but makes the kernel choose the route.
 std::string source_address(const SocketAddress& target) {
   const FileDescriptor descriptor(socket(target.get()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -123,13 +126,23 @@ std::vector<std::string> addresses_of_interface(const std::string& interface) {
   TORCH_CHECK_VALUE(if_nametoindex(interface.c_str()) != 0, "interface '", interface, "' does not exist");
   std::vector<std::string> addresses;
   for_each_own_address([&](const std::string& name, const std::string& address) {
-    if (name == interface && !address.starts_with("fe80:")) {
+    if (name == interface && !is_link_local(address)) {
       addresses.push_back(address);
     }
   });
   TORCH_CHECK_VALUE(!addresses.empty(), "interface '", interface, "' is down or has no internet address");
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const std::string& address) { return address.find(':') == std::string::npos; });
+  return addresses;
+}
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> addresses;
+  for_each_own_address([&](const std::string& /*interface*/, const std::string& address) {
+    if (!is_loopback_address(address) && !is_link_local(address)) {
+      addresses.push_back(address);
+    }
+  });
   return addresses;
 }
 

@@ -73,6 +73,9 @@ std::optional<HostAndPort> parse_host_and_port(const std::string& text);
 // "HOST:PORT", or "[HOST]:PORT" for an IPv6 address.
 std::string host_and_port(const std::string& host, int64_t port);
 
+// The addresses, as numbers, by which other machines may reach this one: all but loopback and link-local ones.
+std::vector<std::string> own_addresses();
+
 // Whether the loopback is the only network interface: then only this machine, or its network namespace, is in reach.
 bool has_only_loopback();
 

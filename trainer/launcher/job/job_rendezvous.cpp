@@ -1,7 +1,9 @@
 #include "trainer/launcher/job/job_rendezvous.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "trainer/base/network/addresses.h"
@@ -110,6 +112,18 @@ bool may_serve(const GroupRequest& request, const LaunchOptions& launch) {
   return surely_serves(request) || (request.nodes.several() && launch.in_place);
 }
 
+std::string warning_of_loopback(const std::string& flag, const std::string& host,
+                                const std::vector<std::string>& addresses_of_host,
+                                const std::vector<std::string>& own_addresses) {
+  if (network::names_loopback(host) || addresses_of_host.empty() || own_addresses.empty() ||
+      !std::ranges::all_of(addresses_of_host, network::is_loopback_address)) {
+    return "";
+  }
+  return c10::str(flag, "=", host, ": is ", addresses_of_host.front(),
+                  " on this machine, which other machines cannot reach; if there are any, give the address ",
+                  c10::Join(" or ", own_addresses), " to all launchers");
+}
+
 JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& launch,
                              std::chrono::milliseconds monitor_interval) {
   if (!request.nodes.several()) {
@@ -118,6 +132,9 @@ JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& l
     rendezvous_ = std::make_unique<LocalRendezvous>(round, entries_of(store_, round.run_id));
     return;
   }
+  const std::string& host = own_address(request);
+  warning_ =
+      warning_of_loopback(flags_of(request).address, host, network::addresses_of_host(host), network::own_addresses());
   if (surely_serves(request)) {
     serve_unless_disagreed(request);
   } else if (request.backend == kElasticBackend && !request.options.is_host) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "trainer/base/network/addresses.h"
 #include "trainer/base/program/job_secret.h"
@@ -72,6 +73,13 @@ class LocalRendezvous : public Rendezvous {
   bool over_ = false;
 };
 
+// What to tell users who gave `host` by `flag` as the address of the store, if it is the name of a machine that this
+// machine resolves to loopback addresses alone. Some systems' /etc/hosts does so with the machine's own name. Launchers
+// on other machines then wait in vain. Else empty, also if this machine has no other address.
+std::string warning_of_loopback(const std::string& flag, const std::string& host,
+                                const std::vector<std::string>& addresses_of_host,
+                                const std::vector<std::string>& own_addresses);
+
 // A LocalRendezvous for one node, or a StoreRendezvous for several nodes.
 class JobRendezvous {
  public:
@@ -81,6 +89,9 @@ class JobRendezvous {
 
   // The rendezvous, which this object owns.
   Rendezvous& get() { return *rendezvous_; }
+
+  // warning_of_loopback of a job on several nodes. Empty: none.
+  const std::string& warning() const { return warning_; }
 
  private:
   void serve(const GroupRequest& request);
@@ -93,6 +104,7 @@ class JobRendezvous {
   std::shared_ptr<EndpointStore> endpoint_;  // null: whether this launcher serves the store was known at once
   std::shared_ptr<HostedStore> store_;       // null: another launcher serves it
   std::unique_ptr<Rendezvous> rendezvous_;
+  std::string warning_;
 };
 
 }  // namespace narrowcast::launcher

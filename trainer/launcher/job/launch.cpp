@@ -206,6 +206,9 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
     return print_end({.cause = GroupEnd::Cause::kInterrupted, .signal = signal}, tell);
   }
 
+  if (!rendezvous->warning().empty()) {
+    tell(rendezvous->warning());
+  }
   announce(options, environment, tell);
   Agent agent(runner, rendezvous->get(),
               {.launch = options,

@@ -125,6 +125,14 @@ TEST(AddressesTest, TheRouteToThisMachineIsItsLoopback) {
   EXPECT_EQ(address_towards("no-such-host.invalid"), "");
 }
 
+TEST(OwnAddresses, AreOfThisMachineButNotLoopback) {
+  for (const std::string& address : own_addresses()) {
+    EXPECT_TRUE(is_own_address(address)) << address;
+    EXPECT_FALSE(is_loopback_address(address)) << address;
+  }
+  EXPECT_EQ(own_addresses().empty(), has_only_loopback());
+}
+
 }  // namespace
 
 }  // namespace narrowcast::network

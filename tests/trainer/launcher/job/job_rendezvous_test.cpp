@@ -22,6 +22,28 @@ NodeReport failure() {
   return {.end = NodeReport::End::kFailed, .failure = record};
 }
 
+// By the flag --rdzv_endpoint, on a machine with an address in a network.
+std::string warning_of(const std::string& host, const std::vector<std::string>& addresses_of_host,
+                       const std::vector<std::string>& own_addresses = {"192.0.2.7", "2001:db8::7"}) {
+  return warning_of_loopback("--rdzv_endpoint", host, addresses_of_host, own_addresses);
+}
+
+TEST(WarningOfLoopback, NamesAddressesThatOtherMachinesReach) {
+  EXPECT_EQ(warning_of("trainer0", {"127.0.1.1"}),
+            "--rdzv_endpoint=trainer0: is 127.0.1.1 on this machine, which other machines cannot reach; if there are "
+            "any, give the address 192.0.2.7 or 2001:db8::7 to all launchers");
+  EXPECT_NE(warning_of("trainer0", {"::1", "127.0.0.1"}), "");
+}
+
+TEST(WarningOfLoopback, IsOnlyForNamesThatNobodyElseReaches) {
+  EXPECT_EQ(warning_of("trainer0", {"127.0.1.1", "192.0.2.7"}), "");
+  EXPECT_EQ(warning_of("trainer0", {"192.0.2.7"}), "");
+  EXPECT_EQ(warning_of("trainer0", {}), "");  // The name cannot be resolved, which is an error of its own.
+  EXPECT_EQ(warning_of("trainer0", {"127.0.1.1"}, {}), "");
+  EXPECT_EQ(warning_of("localhost", {"::1", "127.0.0.1"}), "");  // The user says that all are on this machine.
+  EXPECT_EQ(warning_of("127.0.0.1", {"127.0.0.1"}), "");
+}
+
 class LocalRendezvousTest : public ::testing::Test {
  protected:
   int rounds_prepared = 0;
