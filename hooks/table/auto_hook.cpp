@@ -245,7 +245,7 @@ void AutoHook::begin_step() {
     with_backend_errors(options_.process_group->getRank(), kAgreeing, [&] { done.work->wait(); });
     take_agreed(done.factor.item<double>());
   }
-  if (++steps_ == window_) {
+  if (!averages_shards_ && ++steps_ == window_) {
     steps_ = 0;
     agree_on(watch_->take_least());
   }
@@ -291,10 +291,12 @@ HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
   return state;
 }
 
-// All candidates have the same nodes. Predictions are of whole averages, so the link is not watched from now on.
+// All candidates have the same nodes. Predictions are of whole averages, so the link is not watched meanwhile.
 std::vector<int64_t> AutoHook::average_shards(std::optional<ShardRounding> rounding) {
   for (const auto& hook : hooks_) hook->average_shards(rounding);
-  window_ = std::numeric_limits<int64_t>::max();
+  averages_shards_ = rounding.has_value();
+  watch_->take_least();
+  steps_ = 0;
   return nodes_->layout.node_of_rank();
 }
 

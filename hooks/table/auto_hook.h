@@ -95,12 +95,13 @@ class AutoHook final : public TableHook {
   const bool on_gpu_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
   collectives::Link link_;
-  int64_t window_;
+  const int64_t window_;
   std::vector<AutoCandidate> candidates_;
   std::vector<std::unique_ptr<CommHook>> hooks_;  // By candidate.
   std::shared_ptr<ExchangeWatch> watch_;
   std::optional<Agreement> agreement_;  // In progress since the step before.
   PredictedExchanges step_;             // The step so far.
+  bool averages_shards_ = false;
   bool is_resumed_ = false;
   int64_t last_bucket_ = -1;
   int64_t steps_ = 0;  // Steps of the current window.

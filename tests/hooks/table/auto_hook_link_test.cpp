@@ -7,6 +7,7 @@
 #include <barrier>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -95,6 +96,21 @@ TEST(AutoHookOnALink, DecidesAgainWhenTheLinkHasChanged) {
     std::vector<at::Tensor> sum{mean.clone()};
     group->allreduce(sum)->wait();
     EXPECT_TRUE(at::allclose(sum[0], mean * 3, 1e-6, 0));
+  });
+}
+
+TEST(AutoHookOnALink, WatchesTheLinkOnlyWhileItAveragesAllElements) {
+  run_ranks(3, [](int64_t, const Group& group) {
+    const ExchangeClock clock;
+    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = on_fast_link, .now = clock, .window = kWindow});
+    hook.average_shards(ShardRounding());
+    take_steps(hook, clock, 4 * kWindow, 50, "allreduce");
+    EXPECT_EQ(hook.changes(), 0) << "half an average may take less than predicted";
+    hook.average_shards(std::nullopt);
+    take_steps(hook, clock, 4 * kWindow, 1, "allreduce");
+    EXPECT_EQ(hook.changes(), 0) << "what was seen before does not count";
+    take_steps(hook, clock, 4 * kWindow, 50, "allreduce");
+    EXPECT_GE(hook.changes(), 1);
   });
 }
 

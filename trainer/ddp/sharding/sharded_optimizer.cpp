@@ -142,6 +142,8 @@ void ShardedOptimizer::finish_step() { parts_->finish_step(); }
 
 void ShardedOptimizer::zero_grad() { parts_->zero_grad(); }
 
+void ShardedOptimizer::take_parameters() { parts_->take_parameters(); }
+
 double ShardedOptimizer::gradient_norm() { return parts_->gradient_norm(); }
 
 double ShardedOptimizer::clip_gradient_norm(double max_norm) {

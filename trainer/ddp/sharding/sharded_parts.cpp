@@ -117,6 +117,23 @@ void ShardedParts::take_masters() {
   }
 }
 
+void ShardedParts::take_parameters() {
+  finish_step();
+  if (!versions_.empty()) {
+    take_masters();
+    versions_.clear();
+  }
+}
+
+// The next difference would undo what somebody else has done to a parameter.
+void ShardedParts::check_parameters() const {
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    TORCH_CHECK_VALUE(parameters_[i]._version() == versions_[i], "parameter ", i, " ", parameters_[i].sizes(),
+                      " was changed since the last step, which its master does not know: call take_parameters() on all "
+                      "ranks after such a change");
+  }
+}
+
 // Replaces the parameters in the optimizer's groups by this rank's pieces of them.
 void ShardedParts::replace_parameters() {
   for (auto& group : inner_.param_groups()) {
@@ -208,7 +225,10 @@ void ShardedParts::start_step() {
   has_shared_gradients_ = false;
   std::exception_ptr failure = std::exchange(failure_, nullptr);
   try {
-    if (!failure) step_pieces();
+    if (!failure) {
+      check_parameters();
+      step_pieces();
+    }
   } catch (...) {
     failure = std::current_exception();
   }
@@ -217,8 +237,10 @@ void ShardedParts::start_step() {
   } else {
     start_exchange(failure);
   }
+  versions_.clear();
   for (const at::Tensor& parameter : parameters_) {
     parameter.unsafeGetTensorImpl()->bump_version();  // As an operator that changes it.
+    if (has_masters()) versions_.push_back(static_cast<uint32_t>(parameter._version()));
   }
 }
 

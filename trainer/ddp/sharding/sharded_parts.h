@@ -57,6 +57,7 @@ class ShardedParts {
   void wait_for(const std::vector<at::Tensor>& parameters);
   void finish_step();
   void zero_grad();
+  void take_parameters();
   double gradient_norm();
   std::vector<at::Tensor> own_gradients();
   hooks::HookState state(const std::vector<hooks::NamedParameter>& named);
@@ -121,6 +122,7 @@ class ShardedParts {
   void find_first_places();
   void make_tensors();
   void take_masters();
+  void check_parameters() const;
   void replace_parameters();
   void move_to(std::vector<Shard> shards);
 
@@ -150,7 +152,8 @@ class ShardedParts {
   const ShardPlace place_;
   std::unique_ptr<SharedParameters> shared_;  // Null if each rank has its own copy of the parameters.
   const bool follows_buckets_;
-  bool has_state_ = false;  // Since the first step, or since a state was loaded.
+  std::vector<uint32_t> versions_;  // With masters, those of the parameters after the last step; else empty.
+  bool has_state_ = false;          // Since the first step, or since a state was loaded.
   int64_t payload_bytes_sent_ = 0;
   std::vector<std::vector<at::Tensor>> buckets_;  // shards_ follow these.
   std::vector<Shard> shards_;

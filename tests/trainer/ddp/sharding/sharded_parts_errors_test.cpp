@@ -101,6 +101,40 @@ TEST(OverAllRanksErrors, AStepThatFailsOnOneRankFailsOnAll) {
   }
 }
 
+// A training that clamps its parameters after the first step. Masters would undo that.
+TEST(OverAllRanksErrors, ParametersThatSomebodyElseChangesAreNotedAndTaken) {
+  run_ranks(3, [&](int64_t rank, const Group& group) {
+    NetTraining parts(group, ddp_options_of({"int8", {3, 1}}));
+    ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer());
+    const auto clamp = [&] {
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : parts.parameters()) parameter.clamp_(-0.05, 0.05);
+    };
+    clamp();  // Before the first step nobody has to be told.
+    sharded.take_parameters();
+    parts.backward(1);
+    sharded.step();
+    clamp();
+    sharded.take_parameters();
+    EXPECT_EQ(sharded.largest_difference(), 0);
+    sharded.zero_grad();
+    parts.backward(2);
+    sharded.step();
+    // AdamW's steps are at most .02.
+    for (const at::Tensor& parameter : parts.parameters()) EXPECT_LT(parameter.abs().max().item<float>(), 0.05 + 0.03);
+    if (rank == 1) clamp();
+    sharded.zero_grad();
+    parts.backward(3);
+    if (rank == 1) {
+      EXPECT_THAT(error_message<c10::ValueError>([&] { sharded.step(); }),
+                  HasSubstr("parameter 0 [150, 150] was changed since the last step"));
+    } else {
+      EXPECT_THAT(error_message<c10::DistBackendError>([&] { sharded.step(); }),
+                  HasSubstr("rank 1 could not take part"));
+    }
+  });
+}
+
 // The failure comes when the parameters are needed.
 TEST(OverAllRanksErrors, AnOverlappedStepThatFailsOnOneRankFailsOnAll) {
   run_ranks(3, [&](int64_t rank, const Group& group) {

@@ -163,6 +163,12 @@ class ShardedOptimizer {
   // Makes the gradients of all parameters undefined.
   void zero_grad();
 
+  // Masters get the values of the parameters. All ranks call it after they have changed parameters in place between two
+  // steps, e.g. loaded other weights or clamped them, in the same way. The next step would undo that change, so it
+  // throws c10::ValueError on a rank that has not called this, and c10::DistBackendError on the others. Not a
+  // collective. Does nothing without masters, and before the first step.
+  void take_parameters();
+
   // A collective: the optimizer's state of whole parameters, on rank 0 of the group; empty on all others. The names are
   // those of LibTorch's state, after a parameter's first name in `parameters`:
   //   NAME.step: int64, a scalar; not of SGD
