@@ -53,15 +53,28 @@ int64_t nodes_of_copies(const AgreedJob& agreed) {
   return sharding::find_nodes_of_copies(agreed.group, node_size).nodes();
 }
 
-// The bytes of a rank's shard of all parameters, in one message for each other node. With second copies, one more
-// message has the averages of its gradients.
-int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout, WireFormat format) {
+// Of rank 0's shard over all ranks.
+int64_t elements_over_all(const AgreedJob& agreed, const node::NodeLayout& layout) {
   int64_t numel = 0;
   for (const at::Tensor& parameter : training::trained_parameters(*agreed.inputs.model)) {
     numel += parameter.numel();
   }
+  return collectives::sent_parts(layout, 0, numel).mean.numel;
+}
+
+// The bytes of a rank's shard of all parameters, in one message for each other node. With second copies, one more
+// message has the averages of its gradients.
+int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout, WireFormat format) {
   const int64_t messages = layout.nodes() - 1 + (agreed.job.training.shard_copies - 1);
-  return messages * encoded_size(collectives::sent_parts(layout, 0, numel).mean.numel, format);
+  return messages * encoded_size(elements_over_all(agreed, layout), format);
+}
+
+// The tensors of `elements` parameters that the optimizer keeps: moments and, if parameters are sent as differences,
+// masters.
+int64_t optimizer_bytes(const AgreedJob& agreed, int64_t elements, bool has_masters) {
+  const training::OptimizerOptions& optimizer = agreed.job.training.optimizer;
+  const int64_t moments = optimizer.kind == training::OptimizerKind::kAdamW ? 2 : optimizer.momentum > 0 ? 1 : 0;
+  return (moments + (has_masters ? 1 : 0)) * elements * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace
@@ -170,8 +183,13 @@ void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed) {
   if (plan.contains("shard_copies")) {
     plan["shard_copies"] = agreed.job.training.shard_copies;
   }
-  if (shards == OptimizerShards::kNode) {
-    plan["optimizer_shards"] = nodes_of(agreed)->layout.ranks_of(0).size();
+  const std::vector<at::Tensor> parameters = training::trained_parameters(*agreed.inputs.model);
+  if (shards == OptimizerShards::kOff) {
+    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, 1, {}).front()), false);
+  } else if (shards == OptimizerShards::kNode) {
+    const int64_t ranks = std::ssize(nodes_of(agreed)->layout.ranks_of(0));
+    plan["optimizer_shards"] = ranks;
+    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, ranks, {}).front()), false);
   } else if (shards == OptimizerShards::kAll) {
     const bool has_one_level = agreed.job.ddp.wire().levels == Levels::kOne;
     const node::NodeLayout layout =
@@ -180,6 +198,8 @@ void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed) {
     plan["optimizer_shards"] = agreed.group->getSize();
     plan["parameter_format"] = to_string(format);
     plan["parameter_bytes_per_step_and_rank"] = parameter_bytes(agreed, layout, format);
+    plan["optimizer_bytes"] = agreed.job.training.shard_copies *
+                              optimizer_bytes(agreed, elements_over_all(agreed, layout), format != WireFormat::kFp32);
   }
 }
 

@@ -28,14 +28,15 @@ TrainJob with_possible_shards(const AgreedJob& begun);
 void check_optimizer_shards_on(const TrainJob& job, at::Device device);
 
 // A collective: how the job shards its optimizer; never kAuto. If ranks recover in place, "auto" shards only with
-// several nodes. On one node a lost rank's shard would be lost, and with it the steps since the newest checkpoint.
+// several nodes, or if the job shares parameters, which needs shards. On one node a lost rank's shard would be lost,
+// and with it the steps since the newest checkpoint.
 // Throws c10::ValueError, on all ranks, if the job asks for shards within nodes, or shared parameters, where no two
 // ranks share a node.
 training::OptimizerShards optimizer_shards_of(const AgreedJob& agreed);
 
-// A collective: adds to the plan of a training how many ranks share the optimizer, if they do: those of rank 0's node,
-// or all. Over all ranks, also the bytes of parameters that rank 0 sends per step, with those for second copies. Their
-// number may be less than the job's flag says (with_possible_shards).
+// A collective: adds to the plan of a training the bytes of rank 0's optimizer and, if ranks share it, how many do:
+// those of rank 0's node, or all. Over all ranks, also the bytes of parameters that rank 0 sends per step, with those
+// for second copies. Their number may be less than the job's flag says (with_possible_shards).
 void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed);
 
 // Prints that number on the job's progress, if the plan has it.

@@ -64,6 +64,7 @@ constexpr ComputedEntry kComputedEntries[] = {
     {.name = "exchange_levels", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
     {.name = "node_memory_bytes", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
     {.name = "optimizer_shards", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
+    {.name = "optimizer_bytes", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
     {.name = "parameter_bytes_per_step_and_rank", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
     {.name = "group_of_rank",
      .group = Group::kPlace,

@@ -114,13 +114,17 @@ INSTANTIATE_TEST_SUITE_P(
                       OverAllCase{"int8", {3, 1}, Way::kBucketViews}, OverAllCase{"int8", {3, 1}, Way::kStaticGraph},
                       OverAllCase{"int8", {3, 1}, Way::kUnusedParameters},
                       OverAllCase{"int8", {3, 1}, Way::kAccumulation}, OverAllCase{"allreduce", {3}},
-                      OverAllCase{"none", {2}}, OverAllCase{"bf16_compress", {4}}),
+                      OverAllCase{"none", {2}}, OverAllCase{"bf16_compress", {4}}, OverAllCase{"int6", {6, 2}},
+                      OverAllCase{"fp8", {7, 3}}, OverAllCase{"power_sgd", {3, 1}}),
     [](const auto& info) { return name_of(info.param); });
 
-// Candidates of auto average shards, if they can. Its choice follows from measurements.
-TEST(OverAllRanksAuto, ReplicasStayEqual) {
+// Candidates of auto average shards, if they can. Its choice follows from measurements. Variable formats choose widths
+// by the values of a message, and so have other bits than without shards.
+class OverAllRanksWithOtherBits : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(OverAllRanksWithOtherBits, ReplicasStayEqual) {
   run_ranks(3, [&](int64_t /*rank*/, const Group& group) {
-    NetTraining parts(group, ddp_options_of({"auto", {3, 1}}));
+    NetTraining parts(group, ddp_options_of({GetParam(), {3, 1}}));
     ShardedOptimizer sharded(*parts.adamw, parts.ddp.reducer());
     for (int64_t step = 1; step <= kSteps; ++step) {
       compute_gradients(parts, step, {});
@@ -132,6 +136,9 @@ TEST(OverAllRanksAuto, ReplicasStayEqual) {
 
 // 45,753 elements are 45 grains of 1024: 11 for ranks 0 to 2, and for rank 3 the rest. In each of two hops a rank sends
 // its shard to three others, or their shards to them.
+INSTANTIATE_TEST_SUITE_P(Hooks, OverAllRanksWithOtherBits, ::testing::Values("auto", "var6", "var5", "var3"),
+                         [](const auto& info) { return info.param; });
+
 TEST(OverAllRanksBytes, ParametersTakeThePlaceOfTheSecondHop) {
   run_ranks(4, [&](int64_t rank, const Group& group) {
     DdpOptions options = ddp_options_of({"int8", {4, 1}}).bucket_cap_mb(100);

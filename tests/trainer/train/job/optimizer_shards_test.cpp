@@ -85,6 +85,12 @@ TEST(OptimizerShardsOfAJob, SharedParametersAreRefusedWhereTheyCannotBe) {
   EXPECT_THAT(refusal(verifying, 2), HasSubstr("share_parameters: is of trainings"));
 }
 
+constexpr int64_t kParameters = 3290;
+
+std::shared_ptr<models::Mlp> small_model() {
+  return std::make_shared<models::Mlp>(models::MlpOptions{.inputs = 30, .hidden = 40});
+}
+
 // A job runs on this device, and its ranks form nodes of this size.
 struct Place {
   std::optional<int64_t> node_size = std::nullopt;
@@ -96,6 +102,7 @@ bool shards(TrainJob job, const ProcessGroupPtr& group, const Place& place = {})
   job.ddp.hook("int8").wire({.node_size = place.node_size});
   JobInputs inputs;
   inputs.device = place.device;
+  inputs.model = small_model();
   const nlohmann::json plan;
   std::ostringstream output;
   const JobContext context = {
@@ -107,6 +114,9 @@ bool shards(TrainJob job, const ProcessGroupPtr& group, const Place& place = {})
   const OptimizerShards found = optimizer_shards_of(agreed);
   const bool are_shards = found != OptimizerShards::kOff;
   EXPECT_EQ(shown.contains("optimizer_shards"), are_shards);
+  const int64_t ranks = are_shards ? shown["optimizer_shards"].get<int64_t>() : 1;
+  constexpr int64_t kAdamW = 8;  // Bytes of its two moments per parameter; shards are cut at multiples of 64 elements.
+  EXPECT_NEAR(shown["optimizer_bytes"].get<int64_t>(), kAdamW * kParameters / ranks, kAdamW * 64);
   if (are_shards) {
     EXPECT_EQ(found, OptimizerShards::kNode);
     EXPECT_EQ(shown["optimizer_shards"], place.node_size.value_or(group->getSize()));
@@ -267,8 +277,8 @@ TEST(OptimizerShardsOfAJob, WithinNodesEachNodeIsACopy) {
   });
 }
 
-// There are 3290 parameters, and two nodes of two ranks. Rank 0 has two grains of 1024 elements within its node, and
-// sends one of them to the other node. For second copies it sends the other node one more.
+// There are kParameters parameters, and two nodes of two ranks. Rank 0 has two grains of 1024 elements within its node,
+// and sends one of them to the other node. For second copies it sends the other node one more.
 TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
   testing::run_ranks(4, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
     for (const std::optional<WireFormat> format : {std::optional<WireFormat>(), std::optional(WireFormat::kFp32)}) {
@@ -276,7 +286,7 @@ TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
       job.ddp.wire({.node_size = 2});
       job.training.parameter_format = format;
       JobInputs inputs;
-      inputs.model = std::make_shared<models::Mlp>(models::MlpOptions{.inputs = 30, .hidden = 40});
+      inputs.model = small_model();
       const nlohmann::json plan;
       std::ostringstream output;
       const JobContext context = {
@@ -285,6 +295,7 @@ TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {
       job.training.shard_copies = 2;
       add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
       EXPECT_EQ(shown["parameter_bytes_per_step_and_rank"], format ? 2 * 4096 : 2 * 1040);
+      EXPECT_EQ(shown["optimizer_bytes"], (format ? 2 : 3) * 2 * 4096) << "two moments and masters, twice";
       job.training.shard_copies = 1;
       add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
       EXPECT_EQ(shown["shard_copies"], 1);
