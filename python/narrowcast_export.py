@@ -482,7 +482,40 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
             raise step.fail(f"it calls the operator {node.target}, which LibTorch does not contain; use operators of PyTorch")
     if name == "train":
         _drop_unchanged_buffers(step, graph)
+        _stack_selected(graph)
     return graph
+
+
+def _stack_selected(graph: torch.fx.GraphModule) -> None:
+    """Where a tensor is taken apart by select, as queries, keys and values are, its gradient is a sum of tensors that are zero
+    but for one index each. AOTInductor computes all of them for each element. Instead the gradients are stacked."""
+    aten = torch.ops.aten
+
+    def leaves(node: Any) -> Iterator[torch.fx.Node]:
+        for each in node.args[:2] if node.target is aten.add.Tensor and not node.kwargs else ():
+            if isinstance(each, torch.fx.Node) and len(each.users) == 1:
+                yield from leaves(each)
+            else:
+                yield node
+        if node.target is not aten.add.Tensor or node.kwargs:
+            yield node
+
+    for node in reversed(graph.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
+        parts = list(leaves(node))
+        if any(part.target is not aten.select_backward.default for part in parts):
+            continue
+        shape, dim = node.meta["val"].shape, parts[0].args[2] % node.meta["val"].dim()
+        indices = [part.args[3] for part in parts]
+        if (any(part.args[2] % len(shape) != dim or part.meta["val"].shape != shape for part in parts)
+                or not isinstance(shape[dim], int) or sorted(index % shape[dim] for index in indices) != list(range(shape[dim]))):
+            continue
+        gradients = {index % shape[dim]: part.args[0] for index, part in zip(indices, parts)}
+        with graph.graph.inserting_before(node):
+            stacked = graph.graph.call_function(aten.stack.default, ([gradients[index] for index in range(shape[dim])], dim))
+        stacked.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(stacked)
+        graph.graph.eliminate_dead_code()
+    graph.recompile()
 
 
 def _other_sizes(condition: Any, largest: int) -> list[int]:
@@ -532,11 +565,13 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
 
 @contextlib.contextmanager
 def _plain_operators() -> Iterator[None]:
-    """Recurrent layers and encoders of transformers are traced as the operators that they consist of."""
+    """Encoders of transformers are traced as the operators that they consist of. As in torch.export, torch.compiler.is_compiling()
+    is true: libraries then skip warnings and shortcuts that depend on values."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.backends.mkldnn.flags(enabled=False):
+        with mock.patch.object(torch.compiler, "_is_compiling_flag", True), \
+                mock.patch.object(torch.compiler, "_is_exporting_flag", True):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -750,6 +785,109 @@ def _deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
+@contextlib.contextmanager
+def _simpler_indices() -> Iterator[None]:
+    """AOTInductor removes divisions from the indices of views only where sizes are numbers. What is left makes loops scalar. Here
+    it removes them also where a size is the batch: (x + 32 * y + 128 * z) // 128 % batch is z if x < 32, y < 4 and z < batch."""
+    from torch._inductor import sizevars
+
+    original = sizevars.SizeVarAllocator._simplify_with_ranges
+
+    def simplify(self: Any, expression: Any, ranges: dict[Any, Any]) -> Any:
+        before = original(self, expression, ranges)
+        after = _without_divisions(before, ranges)
+        return after if after == before else simplify(self, after, ranges)
+
+    with mock.patch.object(sizevars.SizeVarAllocator, "_simplify_with_ranges", simplify):
+        yield
+
+
+def _without_divisions(expression: Any, ranges: dict[Any, Any]) -> Any:
+    """An index, in which each variable is at least 0 and below its range, with fewer divisions. Sizes are at least 1."""
+    import sympy
+    from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+    # Divisions that remain are variables, too.
+    ranges, divisions = dict(ranges), {}
+
+    def variable(division: Any, below: Any) -> Any:
+        if division.is_number or division.is_Symbol:
+            return division
+        for symbol, known in divisions.items():
+            if known == division:
+                return symbol
+        symbol = sympy.Dummy(integer=True, nonnegative=True)
+        divisions[symbol] = division
+        if below is not None:
+            ranges[symbol] = below
+        return symbol
+
+    def coefficients(terms: Any) -> list[Any]:
+        """Of a polynomial, of anything else -1."""
+        terms = sympy.expand(terms)
+        return list(terms.as_coefficients_dict().values()) if terms.is_polynomial() else [sympy.S.NegativeOne]
+
+    def largest(terms: Any) -> Any:
+        """The largest value of a sum of products that are not negative. None: unknown."""
+        if any(each < 0 for each in coefficients(terms)) or any(each in divisions and each not in ranges for each in terms.free_symbols):
+            return None
+        return terms.subs({symbol: ranges[symbol] - 1 for symbol in terms.free_symbols if symbol in ranges}, simultaneous=True)
+
+    def is_below(terms: Any, limit: Any) -> bool:
+        found = largest(terms)
+        if found is None:
+            return False
+        difference = limit - 1 - found
+        shifted = difference.subs({symbol: symbol + 1 for symbol in difference.free_symbols}, simultaneous=True)
+        return all(each >= 0 for each in coefficients(shifted))
+
+    def split(terms: Any, by: Any) -> tuple[Any, Any]:
+        """The quotient of the terms that are multiples, and the sum of all others."""
+        quotient, rest = sympy.S.Zero, sympy.S.Zero
+        for term in sympy.Add.make_args(sympy.expand(terms)):
+            part = sympy.cancel(term / by)
+            if all(each.is_Integer and each >= 0 for each in coefficients(part)):
+                quotient += part
+            else:
+                rest += term
+        return quotient, rest
+
+    def floor_div(base: Any, divisor: Any) -> Any:
+        if largest(base) is None or any(each <= 0 for each in coefficients(divisor)):
+            return variable(FloorDiv(base, divisor), None)
+        quotient, rest = split(base, divisor)
+        if is_below(rest, divisor):
+            return quotient
+        found = largest(rest)
+        is_known = found.is_Integer and divisor.is_Integer
+        return quotient + variable(FloorDiv(rest, divisor), found // divisor + 1 if is_known else None)
+
+    def modular_indexing(base: Any, divisor: Any, modulus: Any) -> Any:
+        whole = floor_div(base, divisor)
+        if any(each < 0 for each in coefficients(whole)) or any(each <= 0 for each in coefficients(modulus)):
+            return variable(ModularIndexing(base, divisor, modulus), None)
+        _, rest = split(whole, modulus)
+        return rest if is_below(rest, modulus) else variable(ModularIndexing(base, divisor, modulus), modulus)
+
+    if not expression.has(FloorDiv, ModularIndexing):
+        return expression
+
+    def visit(node: Any) -> Any:
+        if not node.args or not node.has(FloorDiv, ModularIndexing):
+            return node
+        arguments = [visit(each) for each in node.args]
+        if isinstance(node, FloorDiv):
+            return floor_div(*arguments)
+        if isinstance(node, ModularIndexing):
+            return modular_indexing(*arguments)
+        return node.func(*arguments)
+
+    result = visit(expression)
+    while result.free_symbols & divisions.keys():
+        result = result.xreplace(divisions)
+    return result
+
+
 def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.Path, level: Optional[str],
              one_thread: bool) -> None:
     _log.info("%s: compiles %s, %d operators", step.name, name, len(graph.graph.nodes))
@@ -762,6 +900,8 @@ def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.
         # Gradients stay where the backward pass computes them, instead of at the end.
         "reorder_for_locality": False,
         "reorder_for_peak_memory": False,
+        # Else it would convert the weights of convolutions to channels_last, and their gradients back, in each step.
+        "layout_optimization": False,
         # The number of threads is that of the training, instead of the export's.
         "cpp.dynamic_threads": not one_thread,
         # With dynamic_threads and 1, AOTInductor forgets `omp single`: all threads would repeat sums.
@@ -770,7 +910,7 @@ def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.
     try:
         program = torch.export.export(graph, (*step.state.values(), step.inputs, step.targets),
                                       dynamic_shapes=tuple([None] * len(step.state) + [{0: batch}] * 2))
-        with _compiling_for(level), _deterministic():
+        with _compiling_for(level), _deterministic(), _simpler_indices():
             torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
     except Exception as error:
         raise step.fail(_reason(f"its graph {name} cannot be compiled", error)) from error

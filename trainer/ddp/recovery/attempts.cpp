@@ -34,7 +34,7 @@ void work_until_nothing_is_lost(const WorkerEnv& env, const Work& work) {
       const int64_t step = work.step();
       const Clock::time_point lost_at = Clock::now();
       const bool was_just_before = last_loss.has_value() && lost_at - *last_loss < kLongAgo;
-      fruitless = step == last_step && was_just_before ? fruitless + 1 : 0;
+      fruitless = step == last_step && was_just_before ? fruitless + 1 : 1;
       if (!attempt.has_joined || is_time_out(error) || fruitless == kMostFruitless ||
           (work.gives_up && work.gives_up())) {
         throw;

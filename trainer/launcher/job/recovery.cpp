@@ -83,8 +83,7 @@ std::vector<int64_t> InPlaceRecovery::hanging(const std::set<int64_t>& running) 
   for (const int64_t rank : running) {
     const auto report = silent.find(options_.place(rank));
     if (report != silent.end() && report->second >= starts_[rank] && ended_.insert(rank).second) {
-      options_.tell("rank " + std::to_string(options_.present(rank)) +
-                    " is silent for other ranks: it gets SIGQUIT, and SIGKILL after 1 s");
+      options_.tell("rank " + std::to_string(options_.present(rank)) + " is silent for other ranks: it is killed");
       found.push_back(rank);
     }
   }

@@ -214,11 +214,16 @@ class Supervisor {
     }
   }
 
-  // A rank that hangs may react to SIGQUIT and print where it waits.
+  // A rank that hangs may react to SIGQUIT and print where it waits. One that is stopped cannot, and one without a
+  // handler would only write its memory to a file.
   void end_hanging() {
     for (const int64_t rank : options_.replacer->hanging(running_)) {
-      runner_.send_to(rank, SIGQUIT);
-      quitting_[rank] = runner_.now() + options_.quit_timeout;
+      if (runner_.handles(rank, SIGQUIT)) {
+        runner_.send_to(rank, SIGQUIT);
+        quitting_[rank] = runner_.now() + options_.quit_timeout;
+      } else {
+        runner_.send_to(rank, SIGKILL);
+      }
     }
   }
 

@@ -3,11 +3,35 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 namespace narrowcast::launcher {
+namespace {
+
+// The value of a line "NAME:\tVALUE" of /proc/PID/status. Empty if the process has ended.
+std::string status_of(pid_t pid, const std::string& name) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":\t")) {
+      return line.substr(name.size() + 2);
+    }
+  }
+  return "";
+}
+
+bool handles(pid_t pid, int signal) {
+  const std::string state = status_of(pid, "State");
+  const bool is_stopped = state.starts_with('T') || state.starts_with('t');
+  const uint64_t handled = std::strtoull(status_of(pid, "SigCgt").c_str(), nullptr, 16);
+  return !state.empty() && !is_stopped && ((handled >> (signal - 1)) & 1U) == 1U;
+}
+
+}  // namespace
 
 std::vector<ProcessEntry> list_processes() {
   std::vector<ProcessEntry> found;
@@ -39,6 +63,12 @@ std::vector<ProcessEntry> list_children() {
   std::vector<ProcessEntry> children = list_processes();
   std::erase_if(children, [](const ProcessEntry& process) { return process.parent != getpid(); });
   return children;
+}
+
+bool group_handles(pid_t group, int signal) {
+  return std::ranges::any_of(list_processes(), [&](const ProcessEntry& process) {
+    return process.group == group && !process.ended && handles(process.pid, signal);
+  });
 }
 
 std::optional<bool> was_started_with(pid_t pid, const std::string& assignment) {

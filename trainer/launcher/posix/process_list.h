@@ -22,6 +22,9 @@ std::vector<ProcessEntry> list_processes();
 // Lists the children of this process.
 std::vector<ProcessEntry> list_children();
 
+// Returns whether a process of that process group has a handler for `signal` and is not stopped.
+bool group_handles(pid_t group, int signal);
+
 // Returns whether a process was started with the variable `assignment`, "NAME=value". Returns false if it belongs to
 // another user, and nothing while the process ends or is in execve(): it has neither arguments nor an environment then.
 std::optional<bool> was_started_with(pid_t pid, const std::string& assignment);

@@ -272,6 +272,12 @@ void ProcessRunner::send_to(int64_t rank, int signal) {
   }
 }
 
+bool ProcessRunner::handles(int64_t rank, int signal) const {
+  return std::ranges::any_of(workers_, [&](const Worker& worker) {
+    return worker.rank == rank && !worker.ended && group_handles(worker.pid, signal);
+  });
+}
+
 bool ProcessRunner::clear(int64_t rank) {
   const auto worker = std::ranges::find(workers_, rank, &Worker::rank);
   if (worker == workers_.end()) {

@@ -61,6 +61,7 @@ class ProcessRunner : public WorkerRunner {
   Event wait(std::optional<Clock::time_point> deadline) override;
   void send(int signal) override;
   void send_to(int64_t rank, int signal) override;
+  bool handles(int64_t rank, int signal) const override;
   bool clear(int64_t rank) override;
   Clock::time_point now() const override { return Clock::now(); }
   std::vector<std::string> last_error_lines(int64_t rank) const override { return relay_.last_error_lines(rank); }

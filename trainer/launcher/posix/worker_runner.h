@@ -86,6 +86,9 @@ class WorkerRunner {
   // Sends `signal` to one worker that runs, and to the processes of its process group.
   virtual void send_to(int64_t rank, int signal) = 0;
 
+  // Returns whether that worker, or a process of its process group, has a handler for `signal` and is not stopped.
+  virtual bool handles(int64_t rank, int signal) const = 0;
+
   // Kills the processes that a worker left when it ended. Returns whether none is left. The caller repeats the call
   // until then, and may then start another worker of that rank beside the others.
   virtual bool clear(int64_t rank) = 0;

@@ -53,6 +53,8 @@ void FakeRunner::send_to(int64_t rank, int signal) {
   obey(rank, signal);
 }
 
+bool FakeRunner::handles(int64_t rank, int /*signal*/) const { return !stopped.contains(rank); }
+
 bool FakeRunner::clear(int64_t rank) {
   const bool is_clear = !clears || milliseconds_now() >= clears->count();
   if (is_clear && cleared_.insert(rank).second) {

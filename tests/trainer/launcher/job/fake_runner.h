@@ -28,6 +28,7 @@ class FakeRunner : public WorkerRunner {
 
   // Signals that a rank ignores. Other signals end it after `reaction`.
   std::map<int64_t, std::set<int>> ignored;
+  std::set<int64_t> stopped;  // ranks that handle no signal
   Milliseconds reaction{0};
   Ending obedient_ending = {};  // how a signalled rank ends; default: by the signal
 
@@ -44,6 +45,7 @@ class FakeRunner : public WorkerRunner {
   Event wait(std::optional<Clock::time_point> deadline) override;
   void send(int signal) override;
   void send_to(int64_t rank, int signal) override;
+  bool handles(int64_t rank, int signal) const override;
   bool clear(int64_t rank) override;
   Clock::time_point now() const override { return now_; }
   std::vector<std::string> last_error_lines(int64_t rank) const override {

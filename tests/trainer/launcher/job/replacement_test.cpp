@@ -187,6 +187,17 @@ TEST_F(ReplacementTest, KillsARankThatHangsAndReplacesIt) {
   EXPECT_EQ(replacer.looked_at.front(), (std::set<int64_t>{0, 1}));
 }
 
+// Nothing would come of SIGQUIT.
+TEST_F(ReplacementTest, KillsAStoppedRankAtOnce) {
+  replacer.hang = {1};
+  runner.stopped = {1};
+  runner.ends(0, milliseconds(2000), {});
+  runner.ends(1, milliseconds(2000), {});
+  EXPECT_FALSE(run(2).failure);
+  EXPECT_THAT(runner.log, ElementsAre("start 0", "start 1", "send SIGKILL to 1 at 100", "clear 1 at 100", "start 1",
+                                      "send SIGTERM at 2000"));
+}
+
 TEST_F(ReplacementTest, DoesNotKillTheSuccessorOfARankThatQuits) {
   replacer.hang = {1};
   runner.ends(0, milliseconds(2000), {});
