@@ -14,7 +14,7 @@
 
 #include "ops/codec/variable_headers.h"
 #include "ops/cpu/variable/variable_kernels.h"
-#include "ops/cpu/wire/tile_inputs-inl.h"
+#include "ops/cpu/wire/wire_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

@@ -18,6 +18,7 @@
 #include "ops/cpu/variable/variable_headers-inl.h"
 #include "ops/cpu/variable/variable_kernels.h"
 #include "ops/cpu/variable/variable_lanes-inl.h"
+#include "ops/cpu/wire/random_words-inl.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
 NARROWCAST_BEFORE_PLANES;

@@ -14,7 +14,6 @@
 #include "ops/codec/variable_headers.h"
 #include "ops/cpu/variable/bit_planes-inl.h"
 #include "ops/cpu/wire/element_lanes-inl.h"
-#include "ops/cpu/wire/tile_inputs-inl.h"
 
 NARROWCAST_BEFORE_PLANES;
 namespace narrowcast::cpu::HWY_NAMESPACE {

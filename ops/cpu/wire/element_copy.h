@@ -1,7 +1,7 @@
 // Copies of float32 from one order of elements to another.
 #pragma once
 
-#include "ops/cpu/wire/grain_order.h"
+#include "ops/cpu/wire/wire_kernels.h"
 
 namespace narrowcast::cpu {
 

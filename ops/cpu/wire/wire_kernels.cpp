@@ -13,10 +13,79 @@
 #include <type_traits>
 #include <vector>
 
+#include "ops/codec/wire_message.h"
+#include "ops/cpu/wire/block_message_lanes-inl.h"
+#include "ops/cpu/wire/number_message_lanes-inl.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_SCALAR
+
+// The message of a tile, which begins with a block. Without vectors, the plain codec is used.
+template <class Format>
+void encode_tile(const TileSource& source, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  codec::wire::encode<Format>(source.x, n, rounding, bytes);
+}
+
+template <class Format, class Sink>
+void decode_tile(const uint8_t* bytes, int64_t n, float* out) {
+  float values[kTile];
+  codec::wire::decode<Format>(bytes, n, values);
+  put_all<Sink>(values, n, out);
+}
+
+#else
+
+// The messages of whole blocks or vectors.
+template <class Format>
+using Message = std::conditional_t<Format::kHasBlocks, BlockMessageLanes<Format>, NumberMessageLanes<Format>>;
+
+// Elements that do not fill a vector or block are encoded from a copy, padded with zeros, whose codes are zeros.
+template <class Format>
+HWY_NOINLINE void encode_rest(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  constexpr int64_t kWhole = Message<Format>::kWhole;
+  float padded[kWhole] = {};
+  uint8_t message[kWhole / Format::kBlock * Format::kBlockBytes];
+  std::copy_n(x, n, padded);
+  Message<Format>::encode({padded, nullptr}, kWhole, rounding, message);
+  std::memcpy(bytes, message, static_cast<size_t>(codec::wire::encoded_size<Format>(n)));
+}
+
+template <class Format, class Sink>
+HWY_NOINLINE void decode_rest(const uint8_t* bytes, int64_t n, float* out) {
+  constexpr int64_t kWhole = Message<Format>::kWhole;
+  float values[kWhole];
+  uint8_t message[kWhole / Format::kBlock * Format::kBlockBytes] = {};
+  std::memcpy(message, bytes, static_cast<size_t>(codec::wire::encoded_size<Format>(n)));
+  Message<Format>::template decode<Assign>(message, kWhole, values);
+  put_all<Sink>(values, n, out);
+}
+
+template <class Format>
+HWY_NOINLINE void encode_tile(const TileSource& source, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  const int64_t whole = n / Message<Format>::kWhole * Message<Format>::kWhole;
+  if (whole > 0) {
+    Message<Format>::encode(source, whole, rounding, bytes);
+  }
+  if (whole < n) {
+    encode_rest<Format>(source.x + whole, n - whole, rounding.at(whole),
+                        bytes + whole / Format::kBlock * Format::kBlockBytes);
+  }
+}
+
+template <class Format, class Sink>
+HWY_NOINLINE void decode_tile(const uint8_t* bytes, int64_t n, float* out) {
+  const int64_t whole = n / Message<Format>::kWhole * Message<Format>::kWhole;
+  Message<Format>::template decode<Sink>(bytes, whole, out);
+  if (whole < n) {
+    decode_rest<Format, Sink>(bytes + whole / Format::kBlock * Format::kBlockBytes, n - whole, out + whole);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
 
 // Calls body(first element, elements, first byte) for each tile of an array of n elements.
 template <class Format, class Body>

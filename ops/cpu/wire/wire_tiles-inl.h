@@ -1,5 +1,5 @@
-// Tiles of messages: up to kTile elements, from the beginning of a block on. Included once per instruction set by files
-// that use hwy/foreach_target.h.
+// Tiles in memory, up to kTile elements of an array: what is read of them, with prefetches, and how values are written.
+// Included once per instruction set by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
@@ -7,20 +7,62 @@
 #define NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
-#include "ops/codec/wire_message.h"
-#include "ops/cpu/wire/message_lanes-inl.h"
-#include "ops/cpu/wire/tile_inputs-inl.h"
+#include "ops/cpu/lanes/float_lanes-inl.h"
+#include "ops/cpu/wire/wire_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Elements that kernels process at a time; their floats, codes and random words all fit in the first-level cache.
+inline constexpr int64_t kTile = kWireGrain;
+
+inline constexpr int64_t kTileBytes = kTile * static_cast<int64_t>(sizeof(float));
+inline constexpr int64_t kCacheLine = 64;
+
+// Floats to encode. `upcoming` is the tile kTilesAhead tiles later, to be prefetched meanwhile; null if it is already
+// in a cache.
+struct TileSource {
+  const float* x;
+  const float* upcoming;
+};
+
+inline constexpr int64_t kTilesAhead = kGrainsAhead;
+
+// Prefetches memory `ahead` bytes after `begin`, whether it exists or not. It belongs to a later tile. The processor
+// itself prefetches only while memory is read, and not beyond a page.
+HWY_INLINE void prefetch(const void* begin, int64_t ahead, int64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(ahead);
+  for (int64_t i = 0; i < bytes; i += kCacheLine) {
+    hwy::Prefetch(reinterpret_cast<const uint8_t*>(address + static_cast<uintptr_t>(i)));
+  }
+}
+
+// x as float32: in place if it is float32, else converted into `tile`.
+template <class T>
+HWY_INLINE TileSource source_of(const T* x, int64_t n, float* tile) {
+  if constexpr (std::is_same_v<T, float>) {
+    return {x, x + kTilesAhead * kTile};
+  } else {
+    const FloatLanes<T> d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+      hn::StoreU(load_floats(d, x + i), d, tile + i);
+    }
+    for (; i < n; ++i) {
+      tile[i] = static_cast<float>(x[i]);
+    }
+    return {tile, nullptr};
+  }
+}
 
 // Sinks for decoded values, which assign them or add them to existing values.
 struct Assign {
@@ -151,70 +193,6 @@ HWY_INLINE void divide(float* sums, int64_t n, int64_t divisor) {
     hn::Store(quotient.of(d, hn::Load(d, sums + i)), d, sums + i);
   }
 }
-
-#if HWY_TARGET == HWY_SCALAR
-
-// Without vectors, the plain codec is used.
-template <class Format>
-void encode_tile(const TileSource& source, int64_t n, const Rounding& rounding, uint8_t* bytes) {
-  codec::wire::encode<Format>(source.x, n, rounding, bytes);
-}
-
-template <class Format, class Sink>
-void decode_tile(const uint8_t* bytes, int64_t n, float* out) {
-  float values[kTile];
-  codec::wire::decode<Format>(bytes, n, values);
-  put_all<Sink>(values, n, out);
-}
-
-#else
-
-template <class Format>
-using Message = std::conditional_t<Format::kHasBlocks, MessageLanes<Format>, NumberMessageLanes<Format> >;
-
-// Elements that do not fill a vector or block are encoded from a copy, padded with zeros, whose codes are zeros.
-template <class Format>
-HWY_NOINLINE void encode_rest(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
-  constexpr int64_t kWhole = Message<Format>::kWhole;
-  float padded[kWhole] = {};
-  uint8_t message[kWhole / Format::kBlock * Format::kBlockBytes];
-  std::copy_n(x, n, padded);
-  Message<Format>::encode({padded, nullptr}, kWhole, rounding, message);
-  std::memcpy(bytes, message, static_cast<size_t>(codec::wire::encoded_size<Format>(n)));
-}
-
-template <class Format, class Sink>
-HWY_NOINLINE void decode_rest(const uint8_t* bytes, int64_t n, float* out) {
-  constexpr int64_t kWhole = Message<Format>::kWhole;
-  float values[kWhole];
-  uint8_t message[kWhole / Format::kBlock * Format::kBlockBytes] = {};
-  std::memcpy(message, bytes, static_cast<size_t>(codec::wire::encoded_size<Format>(n)));
-  Message<Format>::template decode<Assign>(message, kWhole, values);
-  put_all<Sink>(values, n, out);
-}
-
-template <class Format>
-HWY_NOINLINE void encode_tile(const TileSource& source, int64_t n, const Rounding& rounding, uint8_t* bytes) {
-  const int64_t whole = n / Message<Format>::kWhole * Message<Format>::kWhole;
-  if (whole > 0) {
-    Message<Format>::encode(source, whole, rounding, bytes);
-  }
-  if (whole < n) {
-    encode_rest<Format>(source.x + whole, n - whole, rounding.at(whole),
-                        bytes + whole / Format::kBlock * Format::kBlockBytes);
-  }
-}
-
-template <class Format, class Sink>
-HWY_NOINLINE void decode_tile(const uint8_t* bytes, int64_t n, float* out) {
-  const int64_t whole = n / Message<Format>::kWhole * Message<Format>::kWhole;
-  Message<Format>::template decode<Sink>(bytes, whole, out);
-  if (whole < n) {
-    decode_rest<Format, Sink>(bytes + whole / Format::kBlock * Format::kBlockBytes, n - whole, out + whole);
-  }
-}
-
-#endif  // HWY_TARGET == HWY_SCALAR
 
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

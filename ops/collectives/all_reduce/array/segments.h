@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cpu/wire/grain_order.h"
+#include "ops/codec/wire_grain.h"
 
 namespace narrowcast::collectives {
 
@@ -80,7 +80,7 @@ class ExactElements {
 
 // The elements whose mean `rank` sends in two shots.
 inline Segment shard_of(int64_t rank, int64_t world_size, int64_t numel) {
-  return part_of({0, numel}, rank, world_size, cpu::kWireGrain);
+  return part_of({0, numel}, rank, world_size, codec::wire::kWireGrain);
 }
 
 }  // namespace narrowcast::collectives

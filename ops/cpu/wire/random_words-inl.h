@@ -1,71 +1,22 @@
-// The inputs of a message's tile: floats that are prefetched, and the random words of their positions
-// (ops/codec/wire_rounding.h), many at a time. Included once per instruction set by files that use
-// hwy/foreach_target.h.
-#if defined(NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
-#undef NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
+// The random words of positions (ops/codec/wire_rounding.h), many at a time. Included once per instruction set that has
+// vectors, by files that use hwy/foreach_target.h.
+#if defined(NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
+#undef NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
 #else
-#define NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
+#define NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "ops/codec/wire_rounding.h"
-#include "ops/cpu/lanes/float_lanes-inl.h"
-#include "ops/cpu/wire/wire_kernels.h"
 
+#if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Elements that kernels process at a time; their floats, codes and random words all fit in the first-level cache.
-inline constexpr int64_t kTile = kWireGrain;
-
-inline constexpr int64_t kTileBytes = kTile * static_cast<int64_t>(sizeof(float));
-inline constexpr int64_t kCacheLine = 64;
-
-// Floats to encode. `upcoming` is the tile kTilesAhead tiles later, to be prefetched meanwhile; null if it is already
-// in a cache.
-struct TileSource {
-  const float* x;
-  const float* upcoming;
-};
-
-inline constexpr int64_t kTilesAhead = kGrainsAhead;
-
-// Prefetches memory `ahead` bytes after `begin`, whether it exists or not. It belongs to a later tile. The processor
-// itself prefetches only while memory is read, and not beyond a page.
-HWY_INLINE void prefetch(const void* begin, int64_t ahead, int64_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(ahead);
-  for (int64_t i = 0; i < bytes; i += kCacheLine) {
-    hwy::Prefetch(reinterpret_cast<const uint8_t*>(address + static_cast<uintptr_t>(i)));
-  }
-}
-
-// x as float32: in place if it is float32, else converted into `tile`.
-template <class T>
-HWY_INLINE TileSource source_of(const T* x, int64_t n, float* tile) {
-  if constexpr (std::is_same_v<T, float>) {
-    return {x, x + kTilesAhead * kTile};
-  } else {
-    const FloatLanes<T> d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) {
-      hn::StoreU(load_floats(d, x + i), d, tile + i);
-    }
-    for (; i < n; ++i) {
-      tile[i] = static_cast<float>(x[i]);
-    }
-    return {tile, nullptr};
-  }
-}
-
-#if HWY_TARGET != HWY_SCALAR
 
 // Philox on one counter per lane of 64 bits. The low halves hold the words; the high halves are undefined, as the
 // multiplication leaves the products' high halves there.
@@ -140,9 +91,8 @@ class RandomWords {
   alignas(64) uint32_t words_[kElements + 64];
 };
 
-#endif  // HWY_TARGET != HWY_SCALAR
-
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET != HWY_SCALAR
 
-#endif  // NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
+#endif  // NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
