@@ -260,7 +260,8 @@ struct BucketShard {
 
   explicit BucketShard(WireFormat format)
       : array(at::randn({kNumel})),
-        segment{array, collectives::cut(kNumel, 2)[1], nullptr, collectives::ElementOrder::of(format, kNumel)},
+        segment{array, collectives::cut(kNumel, 2)[1], nullptr,
+                collectives::ElementOrder::of(format, kNumel).grain_order()},
         sent(encoded_size(segment.range.numel, format)),
         received(encoded_size(segment.range.numel, format)) {
     collectives::make_wire_codec(format, at::kCPU)->encode({}, segment, sent.data());

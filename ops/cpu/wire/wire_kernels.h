@@ -64,6 +64,8 @@ struct GrainOrder {
   int64_t grains = 0;
   int64_t stride = 1;
 
+  bool is_identity() const { return grains == 0; }
+
   // The index of the element at that place, a multiple of kWireGrain. The rest of its grain follows it.
   int64_t element(int64_t place) const {
     const int64_t grain = place / kWireGrain;
@@ -90,7 +92,7 @@ struct WireElements {
   }
 
   // Whether the elements are known to be contiguous.
-  bool is_neighbours() const { return order.grains == 0 || n <= kWireGrain; }
+  bool is_neighbours() const { return order.is_identity() || n <= kWireGrain; }
 };
 
 // Elements to encode. T is float, double, c10::BFloat16 or c10::Half; elements are first rounded to float32.

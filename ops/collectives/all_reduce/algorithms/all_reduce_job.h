@@ -59,7 +59,7 @@ class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
   int64_t numel() const { return options_.numel; }
   WireFormat format() const { return options_.format; }
   const std::shared_ptr<const node::FoundNodes>& nodes() const { return options_.nodes; }
-  const std::vector<Segment>& exact() const { return exact_.segments(); }
+  const std::vector<Segment>& exact() const { return options_.exact; }
 
   // Bytes that this rank sends per submission, to all peers together.
   int64_t payload_bytes() const { return payload_bytes_; }

@@ -37,7 +37,7 @@ std::unique_ptr<AllReduceExchange> make_exchange(Route route, const AllReduceOpt
       TORCH_CHECK_VALUE(options.world_size == 1, "route kNowhere is for one rank, but there are ", options.world_size);
       return std::make_unique<NoExchange>();
     case Route::kOneShot:
-      return make_one_shot(options, one_shot_codec(options.format, at::kCPU, options.rank, options.order),
+      return make_one_shot(options, one_shot_codec(options.format, at::kCPU, options.rank, options.order.grain_order()),
                            std::move(memory));
     case Route::kTwoShot:
       return make_two_shot(options, std::move(memory));

@@ -36,7 +36,9 @@ class FirstHop : public AllReduceExchange {
   // Bytes of all messages of that rank's shard.
   int64_t shard_bytes(int64_t rank) const;
   int64_t channel(int64_t hop, size_t chunk) const;
-  SentSegment sent(int64_t rank, size_t chunk) const { return {options_.rank, segment(rank, chunk), options_.order}; }
+  SentSegment sent(int64_t rank, size_t chunk) const {
+    return {options_.rank, segment(rank, chunk), options_.order.grain_order()};
+  }
 
   // A message of the call in progress, by its index in offsets_.
   const at::Tensor& placed(size_t message) const { return placed_[message]; }

@@ -48,7 +48,7 @@ class OwnMean final : public FirstHop {
   uint8_t* message(size_t chunk) const { return placed(own_[chunk]).mutable_data_ptr<uint8_t>(); }
 
   void average(RankMessages parts, size_t chunk) const {
-    const ArraySegment elements = {call().array, own(chunk).range, nullptr, options().order};
+    const ArraySegment elements = {call().array, own(chunk).range, nullptr, options().order.grain_order()};
     if (rounds_mean_) {
       encode_mean(codec(), own(chunk), call(), parts, message(chunk));
       codec().decode(message(chunk), elements);

@@ -160,7 +160,7 @@ class TwoLevels final : public AllReduceExchange {
   at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
 
   // A segment of the array.
-  ArraySegment ordered(const Segment& segment) const { return {call_.array, segment, nullptr, order_}; }
+  ArraySegment ordered(const Segment& segment) const { return {call_.array, segment, nullptr, order_.grain_order()}; }
 
   // This rank's own segment can stay in the array, because no other rank reads it before the mean is complete. It is
   // staged if copying changes its values or its elements are not contiguous.

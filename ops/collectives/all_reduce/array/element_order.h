@@ -30,9 +30,9 @@ class NARROWCAST_EXPORT ElementOrder {
   // The order of an array of `numel` elements in that format.
   static ElementOrder of(WireFormat format, int64_t numel);
 
-  bool is_identity() const { return order_.grains == 0; }
+  bool is_identity() const { return order_.is_identity(); }
 
-  // The form that kernels take.
+  // The form that codecs and kernels take.
   const cpu::GrainOrder& grain_order() const { return order_; }
 
   // The index of the element at `place`, a multiple of cpu::kWireGrain. The rest of its grain follows it.

@@ -57,8 +57,6 @@ class ExactElements {
   // For arrays on any device. Each function below enqueues a few kernels, for any number of segments.
   ExactElements(std::vector<Segment> segments, at::Device device);
 
-  const std::vector<Segment>& segments() const { return segments_; }
-
   // The values taken from the array, float32 [sum of the segments' numel].
   const at::Tensor& values() const { return values_; }
 

@@ -27,7 +27,7 @@ float* residual_at(float* residual, int64_t elements) { return residual == nullp
 
 class OneShotCodec final : public AllReduceCodec {
  public:
-  OneShotCodec(std::unique_ptr<const WireCodec> codec, int64_t rank, const ElementOrder& order)
+  OneShotCodec(std::unique_ptr<const WireCodec> codec, int64_t rank, const cpu::GrainOrder& order)
       : codec_(std::move(codec)), rank_(rank), order_(order) {}
 
   int64_t grain() const override { return cpu::kWireGrain; }
@@ -50,7 +50,7 @@ class OneShotCodec final : public AllReduceCodec {
  private:
   const std::unique_ptr<const WireCodec> codec_;
   const int64_t rank_;
-  const ElementOrder order_;
+  const cpu::GrainOrder order_;
 };
 
 }  // namespace
@@ -90,7 +90,7 @@ Rounding rounding_of(Rounding rounding, int64_t rank, int64_t hop) {
 }
 
 std::unique_ptr<AllReduceCodec> one_shot_codec(WireFormat format, at::DeviceType device, int64_t rank,
-                                               const ElementOrder& order) {
+                                               const cpu::GrainOrder& order) {
   return std::make_unique<OneShotCodec>(make_wire_codec(format, device), rank, order);
 }
 

@@ -12,9 +12,9 @@
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
-#include "ops/collectives/all_reduce/array/element_order.h"
 #include "ops/collectives/all_reduce/array/segments.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
+#include "ops/cpu/wire/wire_kernels.h"
 
 namespace narrowcast::collectives {
 
@@ -27,7 +27,7 @@ struct ArraySegment {
   // are the rounding error, sum minus decoded message, or 0 if the segment goes into the message of a mean. If the
   // message is not finite they stay unchanged, so that one NaN in a gradient does not reach later steps.
   float* residual = nullptr;
-  ElementOrder order = {};  // Must be the identity on a GPU, and for messages of shards.
+  cpu::GrainOrder order = {};  // Must be the identity on a GPU, and for messages of shards.
 };
 
 // The slots of the messages of an array's shards, cut(numel, shards): one for each, in the order of shards. Every slot
@@ -107,8 +107,8 @@ void copy_segment(const ArraySegment& from, const ArraySegment& to);
 // A segment of an array that `rank` sends: its own values in the first hop, a mean in the second hop of two shots.
 struct SentSegment {
   int64_t rank = 0;
-  Segment range;            // Begins at a multiple of cpu::kWireGrain,
-  ElementOrder order = {};  // counted in this order.
+  Segment range;               // Begins at a multiple of cpu::kWireGrain,
+  cpu::GrainOrder order = {};  // counted in this order.
 
   // This rank's own values in the call's array, with its error feedback.
   ArraySegment elements(const AllReduceCall& call) const;
@@ -127,6 +127,6 @@ codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, 
 
 // The one-shot codec in a wire format. `rank` sends arrays on devices of that type, in that order.
 std::unique_ptr<AllReduceCodec> one_shot_codec(WireFormat format, at::DeviceType device, int64_t rank,
-                                               const ElementOrder& order = {});
+                                               const cpu::GrainOrder& order = {});
 
 }  // namespace narrowcast::collectives

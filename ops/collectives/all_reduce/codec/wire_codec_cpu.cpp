@@ -51,7 +51,7 @@ void for_contiguous_parts(const ArraySegment& segment, const Body& body) {
 template <class T>
 cpu::WireElements<T> elements_of(const ArraySegment& segment, int64_t first, int64_t n) {
   auto* const array = static_cast<T*>(segment.array.mutable_data_ptr());
-  return {array, n, segment.order.grain_order(), segment.range.begin + first};
+  return {array, n, segment.order, segment.range.begin + first};
 }
 
 // Pointer to element `first` and the rest of its grain.

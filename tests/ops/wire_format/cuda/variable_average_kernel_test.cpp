@@ -6,7 +6,9 @@
 #include <random>
 #include <string>
 
+#include "ops/collectives/all_reduce/array/element_order.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
+#include "ops/cpu/wire/wire_kernels.h"
 #include "ops/cuda/launch/tensor_arguments.h"
 #include "tests/ops/wire_format/cuda/placed_array.h"
 #include "tests/ops/wire_format/cuda/variable_kernels_on_host.h"
@@ -54,7 +56,7 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
   const WireFormat format_ = GetParam();
   const int bits_ = static_cast<int>(codec::wire::code_bits(format_));
 
-  ElementOrder order(const Case& c) const { return ElementOrder::of(format_, c.numel); }
+  cpu::GrainOrder order(const Case& c) const { return ElementOrder::of(format_, c.numel).grain_order(); }
 
   cuda::VariablePlaces places(const Case& c) const {
     const int64_t grains = c.numel / cpu::kWireGrain;

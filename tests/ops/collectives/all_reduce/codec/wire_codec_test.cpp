@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/collectives/all_reduce/array/element_order.h"
 #include "ops/collectives/all_reduce/array/segments.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
@@ -76,7 +77,7 @@ TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
       std::vector<at::Tensor> residuals(2, at::randn({shard.numel}));
       residuals[1] = residuals[0].clone();
       const ArraySegment segments[] = {
-          {dealt, shard, has_residual ? residuals[0].mutable_data_ptr<float>() : nullptr, order},
+          {dealt, shard, has_residual ? residuals[0].mutable_data_ptr<float>() : nullptr, order.grain_order()},
           {ordered, shard, has_residual ? residuals[1].mutable_data_ptr<float>() : nullptr}};
       std::vector<at::Tensor> sent;
       for (const ArraySegment& segment : segments) {
