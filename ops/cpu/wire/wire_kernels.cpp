@@ -144,12 +144,13 @@ HWY_INLINE void take_part(const RankParts& parts, int64_t r, int64_t begin, int6
 }
 
 template <class Format>
-HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte, float* mean) {
+HWY_INLINE void average_tile(const RankParts& parts, const Quotient& quotient, int64_t begin, int64_t byte,
+                             float* mean) {
   take_part<Format, FetchAhead<Assign>>(parts, 0, begin, byte, mean);
   for (int64_t r = 1; r < parts.ranks; ++r) {
     take_part<Format, FetchAhead<Accumulate>>(parts, r, begin, byte, mean);
   }
-  divide(mean, std::min(kTile, parts.n - begin), parts.divisor());
+  divide(mean, std::min(kTile, parts.n - begin), quotient);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -201,9 +202,10 @@ void average_numbers(const RankParts& parts, float* mean) {
 template <class Format>
 void average(const RankParts& parts, float* mean) {
   const bool streams = is_streamed(mean, parts.n);
+  const Quotient quotient(parts.divisor());
   alignas(64) float tile[kTile] = {};
   for_each_tile<Format>(parts.n, [&](int64_t begin, int64_t n, int64_t byte) {
-    average_tile<Format>(parts, begin, byte, tile);
+    average_tile<Format>(parts, quotient, begin, byte, tile);
     streams ? put_all<Stream>(tile, n, mean + begin) : put_all<Assign>(tile, n, mean + begin);
   });
   hwy::FlushStream();
@@ -211,9 +213,10 @@ void average(const RankParts& parts, float* mean) {
 
 template <class Format>
 void average_encode(const RankParts& parts, const Rounding& rounding, uint8_t* bytes) {
+  const Quotient quotient(parts.divisor());
   alignas(64) float tile[kTile] = {};
   for_each_tile<Format>(parts.n, [&](int64_t begin, int64_t n, int64_t byte) {
-    average_tile<Format>(parts, begin, byte, tile);
+    average_tile<Format>(parts, quotient, begin, byte, tile);
     encode_tile<Format>({tile, nullptr}, n, rounding.at(begin), bytes + byte);
   });
 }

@@ -185,10 +185,9 @@ HWY_INLINE void put_quotients(const float* sums, int64_t n, const Quotient& quot
   }
 }
 
-HWY_INLINE void divide(float* sums, int64_t n, int64_t divisor) {
+HWY_INLINE void divide(float* sums, int64_t n, const Quotient& quotient) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const Quotient quotient(divisor);
   for (int64_t i = 0; i < n; i += lanes) {  // A tile has room for whole vectors.
     hn::Store(quotient.of(d, hn::Load(d, sums + i)), d, sums + i);
   }
