@@ -77,7 +77,7 @@ def join(whole: State, state: State, piece: Piece) -> None:
 def take_part(target: State, new: Piece, state: State, old: Piece) -> None:
     """Copies what the states of two pieces of a parameter have in common. `target` is the new piece's."""
     begin, end = max(old.begin, new.begin), min(old.begin + old.numel, new.begin + new.numel)
-    if begin >= end:
+    if begin >= end and new.parameter.numel() > 0:
         return
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):

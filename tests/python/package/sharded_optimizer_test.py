@@ -27,16 +27,18 @@ IMPLEMENTATIONS = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
 
 
 class Layers(Network):
-    """Parameters of every kind: frozen, of no dimension, with other strides than usual, without gradients in some steps."""
+    """Parameters of every kind: frozen, of no dimension, without elements, with other strides, without gradients in some steps."""
 
-    def __init__(self):
+    def __init__(self, optimizer=None):
         super().__init__(has_branches=True)
-        self.scale = nn.Parameter(torch.tensor(1.5))
+        nothing = torch.zeros(int(optimizer is optim.Adafactor), 3)  # Adafactor divides by the number of elements.
+        self.scale, self.nothing = map(nn.Parameter, (torch.tensor(1.5), nothing))
         self.image = nn.Conv2d(3, 20, 3).to(memory_format=torch.channels_last)
         self.layers[2].bias.requires_grad_(False)
 
     def forward(self, x, takes_branch=False):
-        return super().forward(x, takes_branch) * self.scale + self.image(x[:, :48].reshape(-1, 3, 4, 4)).mean()
+        y = super().forward(x, takes_branch) * self.scale + self.nothing.sum()
+        return y + self.image(x[:, :48].reshape(-1, 3, 4, 4)).mean()
 
 
 def groups_of(model):
@@ -71,7 +73,7 @@ class OnEachRank(RankTestCase):
     """The program of one rank."""
 
     def check_bits(self, optimizer, options, whole, **own):
-        model = Layers()
+        model = Layers(optimizer)
         # PyTorch's fused SGD fails if a parameter has no gradient in its first step, but in a later one.
         always = optimizer is optim.SGD and options.get("fused", False)
         plain = Training(lambda params: optimizer(params, **copy.deepcopy(options)), model, always)
@@ -123,7 +125,7 @@ class OnEachRank(RankTestCase):
                         return optimizer(params, **copy.deepcopy(options))
                     return narrowcast.ShardedOptimizer(params, optimizer, whole_parameters=whole, **copy.deepcopy(options), **own)
 
-                model = Layers()
+                model = Layers(optimizer)
                 ways = [(False, {}), (True, {}), (True, {"node_size": 2}), (True, {"node_size": 3})]
                 saved = [self.saved(Training(lambda params: make(params, *way[:1], **way[1]), model)) for way in ways]
                 for each in saved:
@@ -134,8 +136,7 @@ class OnEachRank(RankTestCase):
                         part.load_state_dict(saved[number - 1][name])
                     again.step(3)
                     again.step(4)
-                    expected = flat(again.ddp) if number == 0 else expected
-                    self.assert_same(flat(again.ddp), expected)
+                    self.assert_same(flat(again.ddp), expected := flat(again.ddp) if number == 0 else expected)
 
     def saved(self, training):
         """The training after 3 steps, on all ranks. Rank 1 consolidates the state."""
@@ -283,8 +284,7 @@ class OnEachRank(RankTestCase):
     def one_wrong_rank(self):
         """Its error is an error on all ranks, which change nothing. The group remains usable."""
         is_wrong = dist.get_rank() == 1
-        model = Network()
-        before = flat(model)
+        before = flat(model := Network())
 
         def check(error, text, kind=optim.AdamW, params=None, **options):
             params = model.parameters() if params is None or not is_wrong else params

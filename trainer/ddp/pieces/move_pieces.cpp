@@ -115,6 +115,11 @@ class Plan {
   void add_parts(size_t rank, size_t piece) {
     const Range& wanted = ranks_[rank].wanted[piece];
     const std::vector<Holder>& holders = holders_[wanted.name];
+    if (wanted.numel() == 0 && !holders.empty()) {  // Nothing is sent, but the rank gets the step and the names.
+      const auto own = std::ranges::find(holders, rank, &Holder::first);
+      const auto& [holder, held] = own != holders.end() ? *own : holders.front();
+      parts_.push_back({wanted.begin, wanted.end, rank, piece, holder, held});
+    }
     for (int64_t begin = wanted.begin; begin < wanted.end;) {
       const auto better = [&](const Holder& a, const Holder& b) {
         return std::tuple(a.first != rank, load_[a.first], a) < std::tuple(b.first != rank, load_[b.first], b);
@@ -199,7 +204,7 @@ std::vector<Piece> move_pieces(const ProcessGroupPtr& group, const std::vector<P
           if (!to.is_alias_of(from)) to.copy_(from);
           continue;
         }
-        if (part.from_rank == part.to_rank) continue;
+        if (part.from_rank == part.to_rank || part.begin == part.end) continue;
         if (part.from_rank == own) {
           std::vector<at::Tensor> message = {part_of(held[part.held], name)};
           works.push_back(group->send(message, static_cast<int>(part.to_rank), kTag));

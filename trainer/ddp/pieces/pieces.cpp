@@ -33,9 +33,9 @@ Holding read_holding(const json& text, const std::string& source) {
   }
   for (const Range& range : holding.ranges) {
     const auto numel = holding.numels.find(range.name);
-    NARROWCAST_CHECK_INPUT(
-        numel != holding.numels.end() && 0 <= range.begin && range.begin < range.end && range.end <= numel->second,
-        source, ": has the piece ", describe(range), ", which is none of its tensors");
+    const bool is_piece = numel != holding.numels.end() && 0 <= range.begin && range.end <= numel->second &&
+                          (range.begin < range.end || (range.begin == range.end && numel->second == 0));
+    NARROWCAST_CHECK_INPUT(is_piece, source, ": has the piece ", describe(range), ", which is none of its tensors");
   }
   return holding;
 }

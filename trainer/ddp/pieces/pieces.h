@@ -15,7 +15,8 @@
 
 namespace narrowcast::pieces {
 
-// The elements from `begin` to `end`, which is not included, of a tensor in its memory's order.
+// The elements from `begin` to `end`, which is not included, of a tensor in its memory's order. Empty only for a tensor
+// without elements.
 struct Range {
   std::string name;
   int64_t begin = 0;

@@ -46,7 +46,7 @@ GroupExchange::GroupExchange(ProcessGroupPtr group, std::shared_ptr<const node::
 void GroupExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
   finish();
   numels_ = std::move(numels);
-  parts_ = (largest + most_numel_ - 1) / most_numel_;
+  parts_ = std::max<int64_t>(1, (largest + most_numel_ - 1) / most_numel_);  // At least one, which tells of failures.
   jobs_.clear();
 }
 

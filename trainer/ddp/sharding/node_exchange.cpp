@@ -1,5 +1,6 @@
 #include "trainer/ddp/sharding/node_exchange.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -26,7 +27,8 @@ std::vector<int64_t> NodeExchange::counts() const {
 void NodeExchange::set_sizes(std::vector<int64_t> numels, int64_t largest) {
   numels_ = std::move(numels);
   jobs_.clear();
-  for (int64_t index = 0; index * kPartNumel < largest; ++index) {
+  const int64_t parts = std::max<int64_t>(1, (largest + kPartNumel - 1) / kPartNumel);  // One tells of failures.
+  for (int64_t index = 0; index < parts; ++index) {
     collectives::NodeAllGatherOptions options{.name = "exchange of shards", .nodes = nodes_};
     for (const int64_t numel : numels_) {
       options.bytes.push_back(part_numel(numel, index, kPartNumel) * static_cast<int64_t>(sizeof(float)));

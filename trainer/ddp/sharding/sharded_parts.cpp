@@ -357,7 +357,7 @@ double ShardedParts::largest_difference() {
   for (size_t i = 0; i < masters.size(); ++i) {
     const Piece& piece = own_shard()[i];
     const at::Tensor difference = masters[i] - memory_of(parameters_[piece.parameter], piece);
-    largest = larger(largest, difference.abs().max().item<double>());
+    largest = difference.numel() == 0 ? largest : larger(largest, difference.abs().max().item<double>());
   }
   for (const std::vector<int64_t>& of_rank : gather_numbers(kDifference, {std::bit_cast<int64_t>(largest)})) {
     for (const int64_t bits : of_rank) {

@@ -11,6 +11,9 @@
 namespace narrowcast::sharding {
 namespace {
 
+// Parameters without elements lie in this shard.
+constexpr int64_t kShardWithoutElements = 0;
+
 // Where a shard that should end after `offset` elements of a parameter ends.
 int64_t border_at(int64_t offset, int64_t numel) {
   return offset >= numel ? numel : offset / kShardGrain * kShardGrain;
@@ -24,6 +27,9 @@ std::vector<Shard> cut_pieces(const std::vector<int64_t>& numels, int64_t count)
   int64_t first = 0;  // Elements before the parameter.
   for (size_t parameter = 0; parameter < numels.size(); ++parameter) {
     int64_t begin = 0;
+    if (numels[parameter] == 0) {
+      shards[kShardWithoutElements].push_back({parameter, 0, 0});
+    }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t end = elements / count * (i + 1) + std::min(i + 1, elements % count);
       const int64_t border = border_at(std::max<int64_t>(end - first, 0), numels[parameter]);
@@ -45,10 +51,9 @@ std::vector<Shard> cut_whole(const std::vector<int64_t>& numels, int64_t count) 
   std::vector<int64_t> sizes(count, 0);
   for (const size_t parameter : by_size) {
     const auto smallest = std::ranges::min_element(sizes) - sizes.begin();
-    if (numels[parameter] > 0) {
-      shards[smallest].push_back({parameter, 0, numels[parameter]});
-      sizes[smallest] += numels[parameter];
-    }
+    const auto shard = numels[parameter] > 0 ? smallest : kShardWithoutElements;
+    shards[shard].push_back({parameter, 0, numels[parameter]});
+    sizes[shard] += numels[parameter];
   }
   for (Shard& shard : shards) {
     std::ranges::sort(shard, {}, &Piece::parameter);
@@ -94,7 +99,8 @@ std::vector<Shard> cut_buckets(const std::vector<std::vector<at::Tensor>>& bucke
         const int64_t begin = std::clamp<int64_t>(owned.begin - first, 0, parameter.numel());
         const int64_t end = std::clamp<int64_t>(owned.begin + owned.numel - first, 0, parameter.numel());
         const auto index = indices.find(parameter.unsafeGetTensorImpl());
-        if (end > begin && index != indices.end()) {
+        const bool is_empty = parameter.numel() == 0 && rank == kShardWithoutElements;
+        if ((end > begin || is_empty) && index != indices.end()) {
           shards[rank].push_back({index->second, begin, end - begin});
         }
         first += parameter.numel();

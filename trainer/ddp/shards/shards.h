@@ -28,7 +28,8 @@ using Shard = std::vector<Piece>;
 inline constexpr int64_t kShardGrain = 64;
 
 // Cuts parameters of these numbers of elements, in their order, into `count` >= 1 shards. Shard i ends near i + 1 of
-// `count` equal parts, at a multiple of kShardGrain of a parameter or at its end. Pieces are not empty; a shard may be.
+// `count` equal parts, at a multiple of kShardGrain of a parameter or at its end. A shard may be empty. A parameter
+// without elements is one empty piece, of the first shard: its optimizer has the same state as without shards.
 std::vector<Shard> cut_pieces(const std::vector<int64_t>& numels, int64_t count);
 
 // The same with whole parameters. The largest parameters come first, each to the shard with the fewest elements so far.
@@ -43,8 +44,8 @@ std::unordered_map<const at::TensorImpl*, size_t> indices_of(const std::vector<a
 bool are_same(const std::vector<std::vector<at::Tensor>>& a, const std::vector<std::vector<at::Tensor>>& b);
 
 // The shards of buckets of parameters, one for each rank: the elements whose mean a rank gets of each bucket
-// (collectives::SentParts). Ranks that own no segment have empty shards. `indices`: the place in the list of each
-// parameter; a parameter that is not in it belongs to no shard.
+// (collectives::SentParts). Rank 0 also has the parameters without elements. Ranks that own no segment have empty
+// shards. `indices`: the place in the list of each parameter; a parameter that is not in it belongs to no shard.
 std::vector<Shard> cut_buckets(const std::vector<std::vector<at::Tensor>>& buckets,
                                const std::unordered_map<const at::TensorImpl*, size_t>& indices,
                                const node::NodeLayout& layout);

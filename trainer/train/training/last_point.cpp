@@ -1,5 +1,7 @@
 #include "trainer/train/training/last_point.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "trainer/ddp/sharding/sharded_parts.h"
@@ -9,7 +11,8 @@ namespace narrowcast::training {
 
 // Whether those ranks that are left may have all shards together.
 bool LastPoint::has_all_shards() const {
-  return all_ranks_stop_ || steps_.shards() != OptimizerShards::kAll || steps_.sharded()->parts().has_copies();
+  return all_ranks_stop_ || former_.has_value() || steps_.shards() != OptimizerShards::kAll ||
+         steps_.sharded()->parts().has_copies();
 }
 
 bool LastPoint::is_recoverable() const {
@@ -18,6 +21,24 @@ bool LastPoint::is_recoverable() const {
 }
 
 void LastPoint::remember(const Counters& counters, Reports reports) {
+  former_.reset();
+  remember_point(counters, reports);
+}
+
+// All values of parameters are here by now.
+void LastPoint::remember_recovered(const Counters& counters, Reports reports, checkpoint::Restored& restored) {
+  former_.reset();
+  if (restored.pieces) {
+    former_ = Former{.pieces = *std::move(restored.pieces), .has_values = restored.pieces_have_values};
+    std::erase_if(former_->pieces, [](const pieces::Piece& piece) { return is_of_values(piece.range); });
+  } else if (left_ != nullptr && left_->has_value() && (*left_)->why_unusable.empty() && !(*left_)->optimizer &&
+             (*left_)->content.step == counters.step && steps_.sharded() != nullptr) {
+    former_ = Former{.whole = *std::move(*left_)};
+  }
+  remember_point(counters, reports);
+}
+
+void LastPoint::remember_point(const Counters& counters, Reports reports) {
   due_.reset();
   if (!is_recoverable()) {
     point_.reset();
@@ -68,6 +89,21 @@ SurvivingState LastPoint::state_at(const Point& point) {
   return state;
 }
 
+// The same at the last point. The step has changed nothing yet.
+SurvivingState LastPoint::state_before_step() {
+  SurvivingState state = state_at(*point_);
+  if (former_ && state.optimizer) {
+    if (former_->has_values && !steps_.sharded()->parts().has_copies()) {
+      add_values(steps_.parts(), state.content, *state.optimizer);
+    }
+    std::ranges::copy(former_->pieces, std::back_inserter(state.optimizer->pieces));
+  }
+  if (former_ && former_->whole) {
+    state.earlier.push_back(*former_->whole);
+  }
+  return state;
+}
+
 SurvivingState LastPoint::unusable(const char* why) const {
   return {.content = {.step = point_->counters.step, .training = {}, .replica = {}, .rank = {}}, .why_unusable = why};
 }
@@ -77,7 +113,8 @@ void LastPoint::leave(Phase phase) {
     return;
   }
   if (phase == Phase::kInStep && steps_.is_torn()) {
-    *left_ = unusable("the ranks that are left were in a step of their shards");
+    const bool has_former = former_ && former_->whole;  // Its tensors are copies.
+    *left_ = has_former ? *former_->whole : unusable("the ranks that are left were in a step of their shards");
     return;
   }
   steps_.finish_step_alone();
@@ -89,14 +126,14 @@ void LastPoint::leave(Phase phase) {
     if (phase == Phase::kInStep) {
       steps_.restore_buffers();
     }
-    *left_ = state_at(*point_);
+    *left_ = state_before_step();
     offer_before_reports();
     return;
   }
   SavedBuffers after(*steps_.model().module());
   after.save();
   steps_.restore_buffers();
-  SurvivingState before = state_at(*point_);
+  SurvivingState before = state_before_step();
   for (pieces::Piece& piece : before.optimizer.value().pieces) {
     if (is_of_values(piece.range)) continue;  // It is a copy.
     for (auto& [name, tensor] : piece.tensors) tensor = tensor.clone();
@@ -106,6 +143,7 @@ void LastPoint::leave(Phase phase) {
   next.counters.window_seconds = point_->counters.window_seconds;
   next.window_loss = steps_.copy_of_window_loss();
   *left_ = state_at(next);
+  (*left_)->earlier = std::exchange(before.earlier, {});
   (*left_)->earlier.push_back(std::move(before));
 }
 

@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
+#include "trainer/ddp/pieces/pieces.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/recovery.h"
 #include "trainer/train/training/training_state.h"
@@ -36,6 +38,11 @@ class LastPoint {
   // Call it after each step, before its reports, and after resuming. After a step, reports are always done again: rank
   // 0 may have been lost before it wrote them.
   void remember(const Counters& counters, Reports reports);
+  // The same after a recovery from the ranks' memory, once this rank has its part of the optimizer's state. Until the
+  // next call, it also offers what it had before, `restored.pieces` or the whole state: a rank may be lost before all
+  // have their parts, or before the next step. So the ranks that are left have all that they had together, also of
+  // shards of which there is one copy.
+  void remember_recovered(const Counters& counters, Reports reports, checkpoint::Restored& restored);
   // The same if all ranks stop here, reports done: then they also have all shards of which there is one copy. Only if
   // the point is known, they may stop.
   void remember_for_newcomers(const Counters& counters);
@@ -60,7 +67,9 @@ class LastPoint {
 
   bool is_recoverable() const;
   bool has_all_shards() const;
+  void remember_point(const Counters& counters, Reports reports);
   SurvivingState state_at(const Point& point);
+  SurvivingState state_before_step();
   bool lacks_parameters() const;
   SurvivingState unusable(const char* why) const;
   void offer_before_reports();
@@ -71,6 +80,13 @@ class LastPoint {
   // Before the reports of the step after which all ranks stop. Of its tensors, it has the window's loss alone.
   std::optional<Point> due_ = {};
   bool all_ranks_stop_ = false;  // at point_
+  // What this rank had at point_ before remember_recovered; empty after a step.
+  struct Former {
+    std::vector<pieces::Piece> pieces = {};  // Their tensors may be the optimizer's own.
+    bool has_values = false;                 // Ranks have offered values of parameters (held_state).
+    std::optional<SurvivingState> whole = {};
+  };
+  std::optional<Former> former_ = {};
 };
 
 }  // namespace narrowcast::training

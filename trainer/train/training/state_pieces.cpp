@@ -1,6 +1,7 @@
 // The pieces of a training's state that ranks hold together, for recovery in place.
 #include <ATen/core/grad_mode.h>
 
+#include <functional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -67,7 +68,7 @@ std::vector<pieces::Piece> without_masters(std::vector<pieces::Piece> pieces) {
 
 }  // namespace
 
-void load_pieces(const Restored& restored, const TrainingParts& parts) {
+void load_pieces(const Restored& restored, const TrainingParts& parts, const std::function<void()>& have_own) {
   if (!restored.pieces) {
     return;
   }
@@ -91,13 +92,14 @@ void load_pieces(const Restored& restored, const TrainingParts& parts) {
     sharding::memory_of_whole(trained[i - of_state].tensor).copy_(moved[i].tensors.at(kValue));
   }
   moved.resize(of_state);
-  // No rank goes on, and forgets its former state, before all have what they need of it.
+  // No rank goes on before all have what they need.
   const std::string failure = first_failure(group, [&] {
     if (shards != nullptr) {
       shards->take_pieces(moved);
-      return;
+    } else {
+      load_optimizer_state(parts.optimizer, module, whole_state(moved, trained));
     }
-    load_optimizer_state(parts.optimizer, module, whole_state(moved, trained));
+    have_own();
   });
   NARROWCAST_CHECK_INPUT(failure.empty(), failure);
 }
@@ -106,26 +108,30 @@ bool is_of_values(const pieces::Range& range) { return range.name.ends_with(kOfV
 
 std::optional<pieces::HeldPieces> held_state(const TrainingParts& parts, const Content& content) {
   std::optional<pieces::HeldPieces> held = held_pieces(parts);
-  if (!held || !parts.sharded->parts().has_copies()) {
-    return held;
+  if (held && parts.sharded->parts().has_copies()) {
+    add_values(parts, content, *held);
   }
+  return held;
+}
+
+void add_values(const TrainingParts& parts, const Content& content, pieces::HeldPieces& held) {
   std::vector<pieces::Range> ranges;
   for (const hooks::NamedParameter& parameter : trained_parameters_of(*parts.model.module())) {
     ranges.push_back(values_of(parameter));
-    held->numels[ranges.back().name] = ranges.back().numel();
+    held.numels[ranges.back().name] = ranges.back().numel();
   }
   if (!parts.sharded->parts().has_all_parameters()) {
     ranges.clear();
-    for (const pieces::Piece& piece : held->pieces) {
+    for (const pieces::Piece& piece : held.pieces) {
+      if (piece.range.numel() == 0) continue;
       ranges.push_back({piece.range.name + kOfValues, piece.range.begin, piece.range.end});
     }
   }
   for (const pieces::Range& range : ranges) {
     const std::string name = range.name.substr(0, range.name.size() - 1);
     const at::Tensor elements = sharding::memory_of_whole(content.replica.at(kModel + name));
-    held->pieces.push_back({.range = range, .tensors = {{kValue, elements.narrow(0, range.begin, range.numel())}}});
+    held.pieces.push_back({.range = range, .tensors = {{kValue, elements.narrow(0, range.begin, range.numel())}}});
   }
-  return held;
 }
 
 std::optional<pieces::HeldPieces> held_pieces(const TrainingParts& parts) {

@@ -57,7 +57,6 @@ class TrainingRun {
   TrainingResult train() {
     if (setup_.checkpoints.restored != nullptr) {
       resume(*setup_.checkpoints.restored);
-      last_point_.remember(counters_, setup_.checkpoints.is_reported ? Reports::kDone : Reports::kDue);
     }
     report_decision();
     window_began_ = Clock::now();
@@ -115,11 +114,16 @@ class TrainingRun {
     const std::string failure =
         first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
-    load_pieces(restored, steps_.parts());
     steps_.set_window_loss(counters_.window_loss);
     if (options_.early_stop == 0) {  // They would not be kept up to date.
       counters_.best_validation_loss.reset();
       counters_.evaluations_since_best = 0;
+    }
+    const Reports reports = setup_.checkpoints.is_reported ? Reports::kDone : Reports::kDue;
+    if (restored.pieces) {
+      load_pieces(restored, steps_.parts(), [&] { last_point_.remember_recovered(counters_, reports, restored); });
+    } else {
+      last_point_.remember_recovered(counters_, reports, restored);
     }
     restored.replica.clear();
     restored.former = {};

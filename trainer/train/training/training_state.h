@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -110,9 +111,10 @@ Counters load_training(const checkpoint::Restored& restored, const TrainingParts
 
 // A collective if there are restored.pieces: gives each rank the optimizer's state from the pieces of all ranks, its
 // shard with second copies if it has some or, if the optimizer is not sharded any more, all of it. If
-// restored.pieces_have_values, each rank also gets the parameters. Throws c10::DistBackendError if a peer fails, and
-// CorruptInputError.
-void load_pieces(const checkpoint::Restored& restored, const TrainingParts& parts);
+// restored.pieces_have_values, each rank also gets the parameters. Calls `have_own` once this rank has its pieces, and
+// returns once all ranks have theirs. Throws c10::DistBackendError if a peer fails, and CorruptInputError.
+void load_pieces(const checkpoint::Restored& restored, const TrainingParts& parts,
+                 const std::function<void()>& have_own);
 
 // Whether a range of a held state is of a parameter's values, not of the optimizer's state.
 bool is_of_values(const pieces::Range& range);
@@ -125,6 +127,8 @@ std::optional<pieces::HeldPieces> pieces_held_twice(const TrainingParts& parts);
 // the last step, from `content`, which lies in other memory than the model. If an exchange has failed, these are the
 // elements of the shards that it holds.
 std::optional<pieces::HeldPieces> held_state(const TrainingParts& parts, const checkpoint::Content& content);
+// Adds these elements of the parameters.
+void add_values(const TrainingParts& parts, const checkpoint::Content& content, pieces::HeldPieces& held);
 
 // The entries of Content::replica with that gradient scaler's state; none for null.
 checkpoint::TensorMap scaler_state(const GradScaler* scaler);

@@ -12,7 +12,7 @@
 
 namespace narrowcast::pieces {
 
-inline const std::vector<int64_t> kNumels = {1000, 1, 64, 5000, 130};
+inline const std::vector<int64_t> kNumels = {1000, 1, 64, 5000, 130, 0};
 
 inline std::string name_of(size_t parameter) { return "p" + std::to_string(parameter); }
 

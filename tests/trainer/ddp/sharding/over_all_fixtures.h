@@ -23,15 +23,16 @@ namespace narrowcast::testing {
 
 inline constexpr int64_t kNetWidth = 150;
 
-// Some 45,000 parameters in three layers, the last of which has few.
+// Some 45,000 parameters in three layers, the last of which has few. One more has no elements.
 struct ThreeLayersImpl : torch::nn::Module {
   ThreeLayersImpl() {
     first = register_module("first", torch::nn::Linear(kNetWidth, kNetWidth));
     second = register_module("second", torch::nn::Linear(kNetWidth, kNetWidth));
     last = register_module("last", torch::nn::Linear(kNetWidth, 3));
+    nothing = register_parameter("nothing", at::zeros({0, 3}));
   }
   at::Tensor forward(const at::Tensor& x, bool skips_last) {
-    const at::Tensor y = run(second, run(first, x));
+    const at::Tensor y = run(second, run(first, x)) + nothing.sum();
     return skips_last ? y : run(last, y);
   }
   at::Tensor run(torch::nn::Linear& layer, const at::Tensor& x) {
@@ -40,6 +41,7 @@ struct ThreeLayersImpl : torch::nn::Module {
   }
   std::function<void(const torch::nn::Module&)> before_layer;
   torch::nn::Linear first{nullptr}, second{nullptr}, last{nullptr};
+  at::Tensor nothing;
 };
 TORCH_MODULE(ThreeLayers);
 
@@ -90,6 +92,10 @@ struct NetTraining {
   std::optional<torch::optim::AdamW> adamw;
 };
 
+inline double largest_magnitude(const at::Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
+}
+
 inline void expect_equal_parameters(NetTraining& a, NetTraining& b, const std::string& where) {
   for (size_t i = 0; i < a.parameters().size(); ++i) {
     EXPECT_TRUE(at::equal(a.parameters()[i], b.parameters()[i])) << where << ", parameter " << i;
@@ -106,7 +112,7 @@ struct OverAllCase {
 };
 
 inline DdpOptions ddp_options_of(const OverAllCase& value) {
-  DdpOptions options = DdpOptions().hook(value.hook).bucket_cap_mb(0.05);  // Two buckets, after the first step.
+  DdpOptions options = DdpOptions().hook(value.hook).bucket_cap_mb(0.05);  // Three buckets, after the first step.
   options.gradient_as_bucket_view(value.way == Way::kBucketViews).static_graph(value.way == Way::kStaticGraph);
   options.find_unused_parameters(value.way == Way::kUnusedParameters);
   hooks::WireOptions wire = options.wire();

@@ -173,7 +173,7 @@ TEST(SecondCopiesWhole, HaveTheBitsOfOneCopy) {
     }
     states += std::ssize(parts.adamw->state());
   });
-  EXPECT_EQ(states, 12) << "of six parameters, each on two ranks";
+  EXPECT_EQ(states, 14) << "of seven parameters, each on two ranks";
 }
 
 // The gradient of one rank cannot be used. Ranks that meet before a step find out before any of them takes it.

@@ -50,18 +50,19 @@ inline std::vector<OptimizerCase> optimizer_cases() {
           optimizer_case<RMSprop>("RMSprop", RMSpropOptions(0.01).weight_decay(0.1).momentum(0.5).centered(true))};
 }
 
-// Parameters of 0 to 3 dimensions, more than 64 elements in most; one is not contiguous, and one gets no gradient in
-// the second step.
+// Parameters of 0 to 3 dimensions, more than 64 elements in most; one has none, one is not contiguous, and one gets no
+// gradient in the second step.
 class EqualTraining {
  public:
   explicit EqualTraining(const OptimizerCase& value) {
-    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{31, 17}, {5}, {9, 4, 11}, {}, {300}, {130, 2}}) {
+    for (const std::vector<int64_t>& sizes :
+         {std::vector<int64_t>{31, 17}, {5}, {9, 4, 11}, {}, {300}, {130, 2}, {0, 3}}) {
       at::Tensor parameter = seeded_randn(parameters.size(), sizes);
       if (sizes.size() == 3) parameter = parameter.permute({2, 0, 1});
       parameters.push_back(parameter.requires_grad_());
     }
-    optimizer =
-        value.make({parameters[0], parameters[2], parameters[5]}, {parameters[1], parameters[3], parameters[4]});
+    optimizer = value.make({parameters[0], parameters[2], parameters[5]},
+                           {parameters[6], parameters[1], parameters[3], parameters[4]});
   }
 
   void compute_gradients(int64_t step) {

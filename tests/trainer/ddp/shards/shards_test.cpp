@@ -48,10 +48,11 @@ TEST(Shards, PiecesCoverEachParameterOnceAndAreCutAtGrains) {
         for (const Piece& piece : pieces[parameter]) {
           EXPECT_EQ(piece.begin, begin);
           EXPECT_EQ(piece.begin % kShardGrain, 0);
-          EXPECT_GT(piece.numel, 0);
+          EXPECT_TRUE(piece.numel > 0 || (numels[parameter] == 0 && pieces[parameter].size() == 1));
           begin += piece.numel;
         }
         EXPECT_EQ(begin, numels[parameter]);
+        EXPECT_FALSE(pieces[parameter].empty());
       }
     }
   }
@@ -75,10 +76,8 @@ TEST(Shards, WholeParametersLieInOneShardEachAndDifferByAtMostOneParameter) {
       const std::vector<Shard> shards = cut_whole(numels, count);
       const auto pieces = by_parameter(shards, numels.size());
       for (size_t parameter = 0; parameter < numels.size(); ++parameter) {
-        ASSERT_EQ(pieces[parameter].size(), numels[parameter] > 0 ? 1 : 0);
-        if (numels[parameter] > 0) {
-          EXPECT_EQ(pieces[parameter][0], (Piece{parameter, 0, numels[parameter]}));
-        }
+        ASSERT_EQ(pieces[parameter].size(), 1U);
+        EXPECT_EQ(pieces[parameter][0], (Piece{parameter, 0, numels[parameter]}));
       }
       const auto [least, most] = std::ranges::minmax(shards, {}, elements_of);
       EXPECT_LE(elements_of(most) - elements_of(least), std::ranges::max(numels));
@@ -138,10 +137,12 @@ TEST(Elements, AddAndSubtractARange) {
 
 // Every element of every listed parameter is in one shard, in the bucket's order.
 TEST(Shards, OfBucketsAreTheElementsWhoseMeansRanksGet) {
-  const std::vector<at::Tensor> parameters = {at::zeros({40, 50}), at::zeros({7}), at::zeros({3000}), at::zeros({5})};
-  const std::vector<std::vector<at::Tensor>> buckets = {{parameters[2], parameters[1]}, {parameters[3], parameters[0]}};
+  const std::vector<at::Tensor> parameters = {at::zeros({40, 50}), at::zeros({7}), at::zeros({3000}), at::zeros({5}),
+                                              at::zeros({0, 2})};
+  const std::vector<std::vector<at::Tensor>> buckets = {{parameters[2], parameters[4], parameters[1]},
+                                                        {parameters[3], parameters[0]}};
   std::unordered_map<const at::TensorImpl*, size_t> indices;
-  for (const size_t i : {0, 1, 2}) indices.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  for (const size_t i : {0, 1, 2, 4}) indices.emplace(parameters[i].unsafeGetTensorImpl(), i);
   for (const auto& [world_size, node_size] : {std::pair<int64_t, int64_t>{1, 1}, {3, 1}, {4, 2}, {4, 3}, {8, 8}}) {
     const auto layout = node::NodeLayout::of_size(world_size, node_size);
     std::vector<at::Tensor> counts;
@@ -150,8 +151,9 @@ TEST(Shards, OfBucketsAreTheElementsWhoseMeansRanksGet) {
     EXPECT_EQ(std::ssize(shards), world_size);
     for (int64_t rank = 0; rank < world_size; ++rank) {
       for (const Piece& piece : shards[rank]) counts[piece.parameter].narrow(0, piece.begin, piece.numel).add_(1);
-      EXPECT_EQ(shards[rank].empty(),
+      EXPECT_EQ(std::ranges::all_of(shards[rank], [](const Piece& piece) { return piece.numel == 0; }),
                 layout.local_rank_of(rank) >= layout.segments() || elements_of(shards[rank]) == 0);
+      EXPECT_EQ(std::ranges::count(shards[rank], Piece{4, 0, 0}), rank == 0 ? 1 : 0) << "without elements";
     }
     for (const size_t i : {0, 1, 2}) EXPECT_TRUE(counts[i].eq(1).all().item<bool>()) << "parameter " << i;
     EXPECT_EQ(counts[3].sum().item<double>(), 0) << "not in the list";

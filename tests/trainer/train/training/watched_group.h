@@ -16,6 +16,8 @@ namespace narrowcast::testing {
 
 // Called on the sending thread. The message is not sent if it throws.
 using BeforeSend = std::function<void(int64_t peer, int64_t bytes)>;
+// Called once this rank has the result of an all-gather, which is lost if it throws.
+using AfterGather = std::function<void()>;
 
 // Forwards everything to another backend. (The name of the all-gather depends on the version of LibTorch; both are
 // defined.)
@@ -24,8 +26,11 @@ class WatchedBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, BeforeSend before_send)
-      : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), before_send_(std::move(before_send)) {}
+  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, BeforeSend before_send, AfterGather after_gather)
+      : Backend(inner->getRank(), inner->getSize()),
+        inner_(std::move(inner)),
+        before_send_(std::move(before_send)),
+        after_gather_(std::move(after_gather)) {}
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }
   c10::intrusive_ptr<Options> getBackendOptions() override { return inner_->getBackendOptions(); }
@@ -37,13 +42,13 @@ class WatchedBackend final : public c10d::Backend {
     return inner_->allreduce(tensors, options);
   }
   WorkPtr allgather(std::vector<Tensors>& received, Tensors& sent, const c10d::AllgatherOptions& options) override {
-    return inner_->allgather(received, sent, options);
+    return watched(inner_->allgather(received, sent, options));
   }
   WorkPtr _allgather_base(at::Tensor& received, at::Tensor& sent, const c10d::AllgatherOptions& options) {
-    return all_gather(*inner_, received, sent, options);
+    return watched(all_gather(*inner_, received, sent, options));
   }
   WorkPtr all_gather_single(at::Tensor& received, at::Tensor& sent, const c10d::AllgatherOptions& options) {
-    return all_gather(*inner_, received, sent, options);
+    return watched(all_gather(*inner_, received, sent, options));
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 
@@ -63,18 +68,27 @@ class WatchedBackend final : public c10d::Backend {
     }
   }
 
+  WorkPtr watched(WorkPtr gather) const {
+    if (after_gather_) {
+      gather->wait();
+      after_gather_();
+    }
+    return gather;
+  }
+
   const c10::intrusive_ptr<c10d::Backend> inner_;
   const BeforeSend before_send_;
+  const AfterGather after_gather_;
 };
 
 // The ranks of `group`, with its backend for CPU tensors.
 inline c10::intrusive_ptr<c10d::ProcessGroup> watched(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                                      BeforeSend before_send) {
+                                                      BeforeSend before_send, AfterGather after_gather = {}) {
   using c10d::ProcessGroup;
   auto made = c10::make_intrusive<ProcessGroup>(group->getStore(), group->getRank(), group->getSize());
-  made->setBackend(
-      c10::DeviceType::CPU, ProcessGroup::BackendType::CUSTOM,
-      c10::make_intrusive<WatchedBackend>(group->getBackend(c10::DeviceType::CPU), std::move(before_send)));
+  made->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::CUSTOM,
+                   c10::make_intrusive<WatchedBackend>(group->getBackend(c10::DeviceType::CPU), std::move(before_send),
+                                                       std::move(after_gather)));
   made->setDefaultBackend(ProcessGroup::BackendType::CUSTOM);
   made->setGroupName("watched");
   return made;

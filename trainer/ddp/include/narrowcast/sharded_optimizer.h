@@ -175,6 +175,7 @@ class ShardedOptimizer {
   //   NAME.exp_avg, NAME.exp_avg_sq, NAME.max_exp_avg_sq (Adam, AdamW), NAME.square_avg, NAME.grad_avg (RMSprop),
   //   NAME.momentum_buffer (RMSprop, SGD): float32, of the parameter's shape; those that the options need
   //   NAME.master: float32, of the parameter's shape, if parameters are sent as differences
+  // Parameters without elements have a state as well, of tensors without elements.
   // Throws c10::DistBackendError if a peer fails, and c10::ValueError for a parameter that `parameters` lacks, and for
   // another optimizer than Adam, AdamW, RMSprop and SGD.
   hooks::HookState state(const std::vector<hooks::NamedParameter>& parameters);
