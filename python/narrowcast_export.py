@@ -491,30 +491,36 @@ def _stack_selected(graph: torch.fx.GraphModule) -> None:
     but for one index each. AOTInductor computes all of them for each element. Instead the gradients are stacked."""
     aten = torch.ops.aten
 
-    def leaves(node: Any) -> Iterator[torch.fx.Node]:
-        for each in node.args[:2] if node.target is aten.add.Tensor and not node.kwargs else ():
-            if isinstance(each, torch.fx.Node) and len(each.users) == 1:
-                yield from leaves(each)
-            else:
-                yield node
-        if node.target is not aten.add.Tensor or node.kwargs:
-            yield node
+    def parts_of(node: torch.fx.Node) -> list[torch.fx.Node]:
+        """The node, after all that are computed for this sum alone."""
+        parts = []
+        if node.target is aten.add.Tensor and not node.kwargs:
+            for each in node.args:
+                if isinstance(each, torch.fx.Node) and len(each.users) == 1:
+                    parts += parts_of(each)
+        return [*parts, node]
 
     for node in reversed(graph.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
-        parts = list(leaves(node))
-        if any(part.target is not aten.select_backward.default for part in parts):
+        if not node.users:
             continue
-        shape, dim = node.meta["val"].shape, parts[0].args[2] % node.meta["val"].dim()
-        indices = [part.args[3] for part in parts]
-        if (any(part.args[2] % len(shape) != dim or part.meta["val"].shape != shape for part in parts)
-                or not isinstance(shape[dim], int) or sorted(index % shape[dim] for index in indices) != list(range(shape[dim]))):
+        parts = parts_of(node)
+        selected = [part for part in parts if part.target is aten.select_backward.default]
+        if len(parts) != 2 * len(selected) - 1:  # Terms of other kinds, or that are used elsewhere.
             continue
-        gradients = {index % shape[dim]: part.args[0] for index, part in zip(indices, parts)}
+        shape, dim = node.meta["val"].shape, selected[0].args[2] % node.meta["val"].dim()
+        if not isinstance(shape[dim], int) or any(
+                part.meta["val"].shape != shape or part.args[2] % len(shape) != dim or not isinstance(part.args[3], int)
+                for part in selected):
+            continue
+        gradients = {part.args[3] % shape[dim]: part.args[0] for part in selected}
+        if len(gradients) != len(selected) or len(gradients) != shape[dim]:
+            continue
         with graph.graph.inserting_before(node):
-            stacked = graph.graph.call_function(aten.stack.default, ([gradients[index] for index in range(shape[dim])], dim))
+            stacked = graph.graph.call_function(aten.stack.default, ([gradients[each] for each in sorted(gradients)], dim))
         stacked.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(stacked)
-        graph.graph.eliminate_dead_code()
+        for part in reversed(parts):
+            graph.graph.erase_node(part)
     graph.recompile()
 
 

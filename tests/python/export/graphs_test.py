@@ -57,6 +57,19 @@ class Parts(nn.Module):
         return sum((number + 1) * parts[number].tanh() for number in range(self.count))
 
 
+class Batch(nn.Module):
+    """Takes the first two samples out of the batch, and all parts twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 12)
+
+    def forward(self, inputs):
+        rows = self.linear(inputs).view(-1, 3, 4)
+        first, second, third = (rows + rows[0] + rows[1]).tanh().unbind(1)
+        return first * second[:, :4] + third + rows[:, 0] * rows[:, -1]
+
+
 class Stacks(unittest.TestCase):
     def graph(self, module):
         step = narrowcast_export._Step(module, (torch.randn(5, 6), torch.randn(5, 4)), "mse", 0.0, 64)
@@ -75,6 +88,7 @@ class Stacks(unittest.TestCase):
         targets = self.graph(Parts(2))
         self.assertNotIn(torch.ops.aten.stack.default, targets)
         self.assertIn(torch.ops.aten.select_backward.default, targets)
+        self.assertIn(torch.ops.aten.select_backward.default, self.graph(Batch()))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import narrowcast_export
 from export.packages import skip_without_compiler
 
 PROGRAMS = os.path.dirname(os.environ["NARROWCAST_TRAIN"])
-# The ranks and hooks of the trainings.
-TRAININGS = ((2, "int8"), (2, "var5"), (2, "power_sgd"), (4, "int8"))
+# The ranks, hooks and flags of the trainings.
+TRAININGS = ((2, "int8", []), (2, "var5", []), (2, "power_sgd", ["--power_sgd_start=5"]), (4, "int8", []))
 
 
 class ProgramsTestCase(unittest.TestCase):
@@ -28,11 +28,11 @@ class ProgramsTestCase(unittest.TestCase):
                 (folder / "data").mkdir(exist_ok=True)
                 safetensors.torch.save_file({"inputs": inputs, "targets": targets}, folder / f"data/{part}.safetensors")
             narrowcast_export.export(module, (inputs[:4], targets[:4]), "cross_entropy", folder / "net.pt2", tolerance=tolerance)
-            for ranks, hook in TRAININGS:
+            for ranks, hook, flags in TRAININGS:
                 with self.subTest(ranks=ranks, hook=hook):
                     command = ["narrowcast-run", f"--nproc_per_node={ranks}", "narrowcast-train", "--model=net.pt2", "--data=data",
                                f"--hook={hook}", "--node_size=1", "--batch_size=4", "--steps=40", "--log_every=1",
-                               "--learning_rate=1e-3", f"--output_dir={hook}{ranks}"]
+                               "--learning_rate=1e-3", f"--output_dir={hook}{ranks}", *flags]
                     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
                     self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                     lines = map(json.loads, (folder / f"{hook}{ranks}/metrics.jsonl").read_text().splitlines())
