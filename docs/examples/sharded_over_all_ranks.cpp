@@ -27,6 +27,11 @@ int main() {
     ddp.backward(loss);                 // Averages this rank's shard of the gradients.
     optimizer.clip_gradient_norm(1.0);  // The norm is that of all shards.
     optimizer.step();                   // AdamW's step of this rank's shard. Then all ranks exchange differences.
+    if (step == 150) {                  // All ranks change parameters themselves, and say so to the optimizer.
+      const at::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : model->parameters()) parameter.clamp_(-2, 2);
+      optimizer.take_parameters();
+    }
   }
   int64_t gradients = 0;
   for (const at::Tensor& gradient : optimizer.own_gradients()) gradients += gradient.numel();
