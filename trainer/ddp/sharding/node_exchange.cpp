@@ -82,10 +82,14 @@ std::vector<std::vector<int64_t>> NodeExchange::all_gather(const std::string& na
   }
   all[own()] = own_numbers;
   const auto job = std::make_shared<Job>(std::move(options));
-  job->set_call({.give = [&](std::byte* to) { std::memcpy(to, all[own()].data(), all[own()].size() * kNumber); },
+  job->set_call({.give =
+                     [&](std::byte* to) {
+                       if (!all[own()].empty()) std::memcpy(to, all[own()].data(), all[own()].size() * kNumber);
+                     },
                  .take =
                      [&](int64_t local_rank, const std::byte* from) {
-                       std::memcpy(all[local_rank].data(), from, all[local_rank].size() * kNumber);
+                       std::vector<int64_t>& numbers = all[local_rank];
+                       if (!numbers.empty()) std::memcpy(numbers.data(), from, numbers.size() * kNumber);
                      }});
   submit_and_wait(group_, *engine_, name, {job});
   return all;

@@ -79,6 +79,7 @@ SharedParameters::SharedParameters(const ProcessGroupPtr& group, std::shared_ptr
   }
   memory_ = with_network_errors(group->getRank(), kCall, [&] { return collectives::share_on_node(group, options); });
   for (size_t i = 0; i < own.size(); ++i) {
+    if (own[i].numel == 0) continue;  // It has no memory.
     const float* const from = parameters_[own[i].parameter].const_data_ptr<float>() + own[i].begin;
     std::memcpy(memory_.get() + options.own[i].begin, from, options.own[i].size);
   }
@@ -86,8 +87,9 @@ SharedParameters::SharedParameters(const ProcessGroupPtr& group, std::shared_ptr
   check_together(group, [this] {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor& parameter = parameters_[i];
-      TORCH_CHECK_VALUE(std::memcmp(parameter.const_data_ptr<float>(), place_of(i), parameter.numel() * kFloat) == 0,
-                        describe(parameter, i), " is not equal on the ranks of a node");
+      const bool is_equal = parameter.numel() == 0 || std::memcmp(parameter.const_data_ptr<float>(), place_of(i),
+                                                                  parameter.numel() * kFloat) == 0;
+      TORCH_CHECK_VALUE(is_equal, describe(parameter, i), " is not equal on the ranks of a node");
     }
   });
   std::vector<c10::DataPtr> places;
