@@ -516,11 +516,36 @@ def _stack_selected(graph: torch.fx.GraphModule) -> None:
         if len(gradients) != len(selected) or len(gradients) != shape[dim]:
             continue
         with graph.graph.inserting_before(node):
-            stacked = graph.graph.call_function(aten.stack.default, ([gradients[each] for each in sorted(gradients)], dim))
-        stacked.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(stacked)
-        for part in reversed(parts):
-            graph.graph.erase_node(part)
+            # In the layout in which the sum is used, so that it need not be copied.
+            ordered, views = [gradients[each] for each in sorted(gradients)], []
+            result, rank = node, len(shape)
+            while len(result.users) == 1:
+                (user,) = result.users
+                if user.target is aten.permute.default:
+                    order = [each % rank for each in user.args[1]]
+                elif user.target is aten.transpose.int:
+                    order = list(range(rank))
+                    first, second = (each % rank for each in user.args[1:])
+                    order[first], order[second] = second, first
+                elif user.target is aten.unsqueeze.default:
+                    place, rank = user.args[1] % (rank + 1), rank + 1
+                    ordered = [graph.graph.call_function(aten.unsqueeze.default, (each, place - (place > dim)))
+                               for each in ordered]
+                    dim += place <= dim
+                    order = None
+                else:
+                    break
+                if order is not None:
+                    inner = [each - (each > dim) for each in order if each != dim]
+                    ordered = [graph.graph.call_function(aten.permute.default, (each, inner)) for each in ordered]
+                    dim = order.index(dim)
+                views.append(user)
+                result = user
+            stacked = graph.graph.call_function(aten.stack.default, (ordered, dim))
+        stacked.meta["val"] = result.meta["val"]
+        result.replace_all_uses_with(stacked)
+        for each in (*reversed(views), *reversed(parts)):
+            graph.graph.erase_node(each)
     graph.recompile()
 
 
@@ -571,12 +596,13 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
 
 @contextlib.contextmanager
 def _plain_operators() -> Iterator[None]:
-    """Encoders of transformers are traced as the operators that they consist of. As in torch.export, torch.compiler.is_compiling()
-    is true: libraries then skip warnings and shortcuts that depend on values."""
+    """Recurrent layers and encoders of transformers are traced as the operators that they consist of. As in torch.export,
+    torch.compiler.is_compiling() is true: libraries then skip warnings and shortcuts that depend on values."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with mock.patch.object(torch.compiler, "_is_compiling_flag", True), \
+        # A compiled call of oneDNN's LSTM has other gradients than eager PyTorch if there are two directions and dropout.
+        with torch.backends.mkldnn.flags(enabled=False), mock.patch.object(torch.compiler, "_is_compiling_flag", True), \
                 mock.patch.object(torch.compiler, "_is_exporting_flag", True):
             yield
     finally:

@@ -70,6 +70,16 @@ class Batch(nn.Module):
         return first * second[:, :4] + third + rows[:, 0] * rows[:, -1]
 
 
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.attention = nn.Linear(6, 12), nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, inputs):
+        rows = self.linear(inputs).view(-1, 3, 4)
+        return self.attention(rows, rows, rows, need_weights=False)[0].sum(1)
+
+
 class Stacks(unittest.TestCase):
     def graph(self, module):
         step = narrowcast_export._Step(module, (torch.randn(5, 6), torch.randn(5, 4)), "mse", 0.0, 64)
@@ -80,9 +90,10 @@ class Stacks(unittest.TestCase):
         return [node.target for node in graph.graph.nodes]
 
     def test_gradients_of_all_parts_are_stacked(self):
-        targets = self.graph(Parts(3))
-        self.assertIn(torch.ops.aten.stack.default, targets)
-        self.assertNotIn(torch.ops.aten.select_backward.default, targets)
+        for module in (Parts(3), Attention()):
+            targets = self.graph(module)
+            self.assertIn(torch.ops.aten.stack.default, targets)
+            self.assertNotIn(torch.ops.aten.select_backward.default, targets)
 
     def test_gradients_of_some_parts_are_not(self):
         targets = self.graph(Parts(2))
