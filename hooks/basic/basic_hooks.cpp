@@ -13,8 +13,19 @@
 namespace narrowcast::hooks {
 namespace {
 
-// Bytes of an all-reduce of `message` over `group`.
+// Gloo cannot add sparse tensors of float16. c10::TypeError naming `hook`, on all ranks.
+void check_sparse(std::string_view hook, const at::Tensor& message) {
+  TORCH_CHECK_TYPE(!message.is_sparse() || !message.is_cpu() || message.scalar_type() != at::kHalf, hook,
+                   ": sparse gradients cannot be averaged as float16 on the CPU: create the module without sparse "
+                   "gradients, or use the hook allreduce or bf16_compress");
+}
+
+// Bytes of an all-reduce of `message` over `group`. Each rank sends a sparse tensor's indices and values to all others.
 ExchangedBytes all_reduced_bytes(const at::Tensor& message, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  if (message.is_sparse()) {
+    const auto bytes = static_cast<int64_t>(message._indices().nbytes() + message._values().nbytes());
+    return {.payload = bytes * (group->getSize() - 1), .message = bytes};
+  }
   const auto bytes = static_cast<int64_t>(message.nbytes());
   return {.payload = ring_all_reduce_bytes(bytes, group->getSize()), .message = bytes};
 }
@@ -25,6 +36,7 @@ class AllReduceHook final : public TableHook {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor buffer = bucket.getBuffer();
+    check_sparse(name(), buffer);
     buffer.div_(group_->getSize());
     count_exchange(bucket, all_reduced_bytes(buffer, group_));
     return all_reduce_then(group_, buffer, std::string(name()), [buffer] { return buffer; });
@@ -43,6 +55,7 @@ class CastHook final : public TableHook {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     return buckets_.run(bucket, [&](const at::Tensor& compressed) {
+      check_sparse(name(), compressed);
       const at::Tensor buffer = bucket.getBuffer();
       compressed.div_(group_->getSize());
       count_exchange(bucket, all_reduced_bytes(compressed, group_));
@@ -63,9 +76,7 @@ class NoopHook final : public TableHook {
   using TableHook::TableHook;
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
-    future->markCompleted(bucket.getBuffer());
-    return future;
+    return completed_with(bucket.getBuffer());
   }
 };
 
@@ -105,6 +116,18 @@ std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& 
 
 std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& /*options*/) {
   return std::make_unique<NoopHook>(row);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> completed_with(const at::Tensor& buffer) {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  if (buffer.is_sparse()) {  // The future itself would look for storages in coalesced tensors only.
+    future->markCompleted(
+        buffer, std::vector<c10::ivalue::Future::WeakStorage>{buffer._indices().storage().getWeakStorageImpl(),
+                                                              buffer._values().storage().getWeakStorageImpl()});
+  } else {
+    future->markCompleted(buffer);
+  }
+  return future;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> all_reduce_then(const c10::intrusive_ptr<c10d::ProcessGroup>& group,

@@ -54,6 +54,9 @@ std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& 
 // "noop": sends nothing and keeps each rank's own gradient, to measure the cost of communication (PyTorch's noop_hook).
 std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& options);
 
+// A future of the bucket as it is, dense or sparse.
+c10::intrusive_ptr<c10::ivalue::Future> completed_with(const at::Tensor& buffer);
+
 // Issues the all-reduce (sum, in place) of `tensor` at once, on the calling thread, so that the ranks' collectives stay
 // in order. When it is done, `then` runs and returns the future's value; it must not block. If the collective fails,
 // the future holds a c10::DistBackendError that names this rank and `hook`.

@@ -40,12 +40,17 @@ collectives::SeedDraws draws_of(const PowerSgdOptions& options, int64_t count = 
 }
 
 std::vector<collectives::ShapedSegment> shaped_segments(const c10d::GradBucket& bucket) {
-  std::vector<collectives::ShapedSegment> segments;
-  for (const at::Tensor& gradient : bucket.getGradients()) {
-    segments.push_back(
-        {{gradient.storage_offset() - bucket.getBuffer().storage_offset(), gradient.numel()}, gradient.sizes().vec()});
+  const std::vector<at::Tensor> parameters = bucket.getParameters();
+  const std::vector<at::Tensor> gradients = bucket.getGradients();
+  const ParameterSegments segments = segments_of(bucket);
+  std::vector<collectives::ShapedSegment> shaped;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
+    shaped.push_back(parameters.empty()
+                         ? collectives::ShapedSegment{{begin, gradients[i].numel()}, gradients[i].sizes().vec()}
+                         : collectives::ShapedSegment{segments[i].segment, real_sizes(parameters[i])});
   }
-  return segments;
+  return shaped;
 }
 
 // Checks an entry that saved state of the first versions lacks; if it is missing, any value is accepted.

@@ -146,7 +146,7 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
 }
 
 HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) const {
-  const ParameterNames names = names_of(parameters);
+  const ParameterNames names(parameters);
   HookState state;
   for (const auto& [index, entry] : entries_) {
     const LowRankState& kept = *entry.state;
@@ -194,6 +194,9 @@ void PowerSgdStates::add_waiting(const ParameterNames& names, HookState& state) 
 }
 
 void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  std::vector<std::string> of_parameters{kResidual, kPlace};
+  if (!options_.batched) of_parameters.insert(of_parameters.end(), {kFactorQ, kFactorP});
+  check_saved_parameters(saved, parameters, of_parameters);
   entries_.clear();
   by_parameter_.clear();
   by_bucket_.clear();
@@ -205,7 +208,7 @@ void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<Name
     }
     for (const HookState& state : saved.states) {
       if (options_.keeps_residual && state.contains(kResidual + parameter.name)) {
-        const at::Tensor residual = checked_residual(state, kResidual + parameter.name, parameter.tensor.numel());
+        const at::Tensor residual = checked_residual(state, kResidual + parameter.name, numbers_in(parameter.tensor));
         add_residual(by_parameter_[parameter.tensor.unsafeGetTensorImpl()].residual,
                      residual.mul(residual_share(options_.world_size, saved.world_size)));
       }
@@ -257,8 +260,8 @@ void PowerSgdStates::load_parameter(const HookState& state, const NamedParameter
   const at::Tensor& tensor = parameter.tensor;
   NARROWCAST_CHECK_INPUT(tensor.dim() > 0 && tensor.numel() > 0, "the hook's state has a factor of '", parameter.name,
                          "', which is not a matrix");
-  const int64_t rows = tensor.size(0);
-  const int64_t columns = tensor.numel() / rows;
+  const int64_t rows = real_sizes(tensor)[0];
+  const int64_t columns = numbers_in(tensor) / rows;
   const int64_t rank = std::min({rows, columns, options_.rank});
   NARROWCAST_CHECK_INPUT(factor.numbers.size(0) == (factor.is_p ? rows : columns) && factor.numbers.size(1) == rank,
                          "the hook's factor of '", parameter.name, "' is ", factor.numbers.sizes(),

@@ -64,7 +64,7 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
   if (state.count(kMeanResidual + name) > 0) {
     saved.mean = checked(state, kMeanResidual + name, at::kFloat);
   }
-  const int64_t numel = parameter.tensor.numel();
+  const int64_t numel = numbers_in(parameter.tensor);
   NARROWCAST_CHECK_INPUT((place.size() == 4 || saved.own.numel() == numel) && saved.own.numel() <= numel &&
                              saved.own_begin <= numel - saved.own.numel(),
                          "the hook's residuals of '", name, "' have ", saved.own.numel(),
@@ -81,8 +81,8 @@ std::optional<at::Tensor> shared_of(const HookState& state, const NamedParameter
     return std::nullopt;
   }
   const at::Tensor shared = checked(state, kShared + parameter.name, at::kFloat);
-  NARROWCAST_CHECK_INPUT(shared.numel() == parameter.tensor.numel(), "the hook's state '", kShared, parameter.name,
-                         "' has ", shared.numel(), " numbers, but the parameter has ", parameter.tensor.numel());
+  NARROWCAST_CHECK_INPUT(shared.numel() == numbers_in(parameter.tensor), "the hook's state '", kShared, parameter.name,
+                         "' has ", shared.numel(), " numbers, but the parameter has ", numbers_in(parameter.tensor));
   return shared;
 }
 
@@ -249,7 +249,7 @@ void ErrorFeedback::rescale(double factor) {
 }
 
 HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) const {
-  const ParameterNames names = names_of(parameters);
+  const ParameterNames names(parameters);
   HookState state;
   for (const auto& [index, entry] : entries_) {
     const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
@@ -287,6 +287,7 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
 }
 
 void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  check_saved_parameters(saved, parameters, {kResidual, kMeanResidual, kPlace, kShared});
   entries_.clear();
   by_parameter_.clear();
   has_begun_pass_ = false;
@@ -342,7 +343,7 @@ void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedP
       if (!former && !shared) {
         continue;
       }
-      at::Tensor whole = shared ? shared->clone() : at::zeros({parameter.tensor.numel()}, former->own.options());
+      at::Tensor whole = shared ? shared->clone() : at::zeros({numbers_in(parameter.tensor)}, former->own.options());
       if (former) {
         whole.narrow(0, former->own_begin, former->own.numel()).add_(former->own, own_weight(former_layout));
         whole.narrow(0, former->mean_begin, former->mean.numel())

@@ -66,7 +66,8 @@ class ErrorFeedback {
   // Resumes from the saved states. In a world of the same size and layout the next steps give the same bits. Else all
   // residuals are shared out anew, so that they have the same effect on later means as before. Without a state of its
   // own, a rank begins without residuals.
-  // Throws CorruptInputError naming what is missing or does not fit.
+  // Throws CorruptInputError naming what is missing or does not fit, and c10::ValueError for residuals of parameters
+  // that are not given.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
  private:

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <narrowcast/errors.h>
@@ -15,6 +16,9 @@ using collectives::Segment;
 
 void check_bucket(std::string_view hook, const c10d::GradBucket& bucket, std::optional<c10::DeviceType> device) {
   const at::Tensor& buffer = bucket.getBuffer();
+  TORCH_CHECK_VALUE(buffer.layout() == at::kStrided, hook, ": bucket ", bucket.getIndex(),
+                    " holds sparse gradients, but this hook averages only dense ones: create the module without sparse "
+                    "gradients, or use the hook allreduce or bf16_compress");
   TORCH_CHECK_VALUE(buffer.device().is_cpu() || buffer.device().is_cuda(), hook, ": bucket ", bucket.getIndex(),
                     " must be on the CPU or a GPU, but is on ", buffer.device());
   TORCH_CHECK_VALUE(!device || buffer.device().type() == *device, hook, ": bucket ", bucket.getIndex(), " is on ",
@@ -22,8 +26,7 @@ void check_bucket(std::string_view hook, const c10d::GradBucket& bucket, std::op
                     c10::DeviceTypeName(device.value_or(c10::DeviceType::CPU), /*lower_case=*/true));
   TORCH_CHECK_TYPE(meta::is_float(buffer.scalar_type()), hook, ": bucket ", bucket.getIndex(),
                    " must be of type float, double, half or bfloat16, but is ", buffer.scalar_type());
-  TORCH_CHECK_VALUE(buffer.layout() == at::kStrided && buffer.is_contiguous(), hook, ": bucket ", bucket.getIndex(),
-                    " must be dense and contiguous, but has layout ", buffer.layout());
+  TORCH_CHECK_VALUE(buffer.is_contiguous(), hook, ": bucket ", bucket.getIndex(), " must be contiguous");
 }
 
 LastExchange::FuturePtr LastExchange::set(FuturePtr future) {
@@ -31,6 +34,14 @@ LastExchange::FuturePtr LastExchange::set(FuturePtr future) {
   done_ = future->then([](c10::ivalue::Future& exchange) { return std::make_pair(c10::IValue(), exchange.storages()); },
                        c10::NoneType::get());
   return future;
+}
+
+std::vector<int64_t> real_sizes(const at::Tensor& parameter) {
+  std::vector<int64_t> sizes = parameter.sizes().vec();
+  if (!parameter.is_complex()) return sizes;
+  if (sizes.empty()) sizes.push_back(1);
+  sizes.back() *= numbers_per_element(parameter);
+  return sizes;
 }
 
 ParameterSegments segments_of(const c10d::GradBucket& bucket) {
@@ -41,19 +52,46 @@ ParameterSegments segments_of(const c10d::GradBucket& bucket) {
   const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
   ParameterSegments segments;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
+    const int64_t begin =
+        (gradients[i].storage_offset() - bucket.getBuffer().storage_offset()) * numbers_per_element(parameters[i]);
     segments.push_back(
-        {parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, is_one_dimensional(parameters[i])});
+        {parameters[i].unsafeGetTensorImpl(), {begin, numbers_in(parameters[i])}, is_one_dimensional(parameters[i])});
   }
   return segments;
 }
 
-ParameterNames names_of(const std::vector<NamedParameter>& parameters) {
-  ParameterNames names;
+ParameterNames::ParameterNames(const std::vector<NamedParameter>& parameters) : parameters_(parameters) {
   for (const NamedParameter& parameter : parameters) {
-    names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+    names_.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
   }
-  return names;
+}
+
+const std::string& ParameterNames::at(const void* parameter) const {
+  const auto found = names_.find(parameter);
+  TORCH_CHECK_VALUE(
+      found != names_.end(), "the hook has state of a parameter that is not among the ", parameters_.size(),
+      " given ones",
+      parameters_.empty() ? "" : c10::str(", '", parameters_.front().name, "' to '", parameters_.back().name, "'"),
+      ": give the parameters of the model with this hook, also those that are frozen now");
+  return found->second;
+}
+
+void check_saved_parameters(const FormerRanks& saved, const std::vector<NamedParameter>& parameters,
+                            const std::vector<std::string>& prefixes) {
+  std::set<std::string> given;
+  for (const NamedParameter& parameter : parameters) given.insert(parameter.name);
+  std::set<std::string> unknown;
+  const auto check = [&](const HookState& state) {
+    for (const std::string& prefix : prefixes) {
+      for (const auto& [name, tensor] : part_of(state, prefix)) {
+        if (!given.contains(name)) unknown.insert(c10::str("'", name, "'"));
+      }
+    }
+  };
+  check(saved.first);
+  for (const HookState& state : saved.states) check(state);
+  TORCH_CHECK_VALUE(unknown.empty(),
+                    "the saved state is of parameters that the model does not have: ", c10::Join(", ", unknown));
 }
 
 std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most) {
@@ -67,8 +105,9 @@ std::vector<int64_t> place_in(const HookState& state, const std::string& paramet
 
 // A parameter without elements begins at the same place as the next one.
 void insert_parameter(ParameterSegments& segments, const NamedParameter& parameter, int64_t begin) {
-  const ParameterSegment inserted{
-      parameter.tensor.unsafeGetTensorImpl(), {begin, parameter.tensor.numel()}, is_one_dimensional(parameter.tensor)};
+  const ParameterSegment inserted{parameter.tensor.unsafeGetTensorImpl(),
+                                  {begin, numbers_in(parameter.tensor)},
+                                  is_one_dimensional(parameter.tensor)};
   const auto place = [](const ParameterSegment& other) { return std::pair(other.segment.begin, other.segment.numel); };
   segments.insert(std::ranges::upper_bound(segments, place(inserted), {}, place), inserted);
 }

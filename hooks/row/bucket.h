@@ -21,8 +21,8 @@
 
 namespace narrowcast::hooks {
 
-// Contiguous, on the CPU or a GPU, on the hook's device if its options give one (HookOptions::device), of type float,
-// double, half or bfloat16. Else c10::ValueError or c10::TypeError naming `hook` and the bucket.
+// Dense, contiguous, on the CPU or a GPU, on the hook's device if its options give one (HookOptions::device), of type
+// float, double, half or bfloat16. Else c10::ValueError or c10::TypeError naming `hook` and the bucket.
 void check_bucket(std::string_view hook, const c10d::GradBucket& bucket,
                   std::optional<c10::DeviceType> device = std::nullopt);
 
@@ -49,6 +49,14 @@ class LastExchange {
 
 // Whether a parameter has at most one dimension, like biases and norms. WireOptions can exempt these.
 inline bool is_one_dimensional(const at::Tensor& parameter) { return parameter.dim() <= 1; }
+
+// Numbers in a parameter's gradient. A bucket of complex parameters is real: it holds two numbers for each element,
+// while its offsets and lengths count elements.
+inline int64_t numbers_per_element(const at::Tensor& parameter) { return parameter.is_complex() ? 2 : 1; }
+inline int64_t numbers_in(const at::Tensor& parameter) { return parameter.numel() * numbers_per_element(parameter); }
+
+// The sizes of a parameter's gradient in a bucket, in which the numbers of an element are adjacent.
+std::vector<int64_t> real_sizes(const at::Tensor& parameter);
 
 // A parameter in a bucket.
 struct ParameterSegment {
@@ -81,9 +89,22 @@ std::vector<collectives::Segment> one_dimensional_segments(const ParameterSegmen
 inline constexpr const char* kResidual = "residual.";
 inline constexpr const char* kPlace = "place.";
 
-// Names of parameters, by identity.
-using ParameterNames = std::unordered_map<const void*, std::string>;
-ParameterNames names_of(const std::vector<NamedParameter>& parameters);
+// Names of parameters, by identity. `parameters` must outlive it.
+class ParameterNames {
+ public:
+  explicit ParameterNames(const std::vector<NamedParameter>& parameters);
+
+  // c10::ValueError, with the names of the first and the last parameter, if this one is not among them.
+  const std::string& at(const void* parameter) const;
+
+ private:
+  const std::vector<NamedParameter>& parameters_;
+  std::unordered_map<const void*, std::string> names_;
+};
+
+// c10::ValueError, with their names, if a state has entries PREFIX + NAME of parameters that are not given.
+void check_saved_parameters(const FormerRanks& saved, const std::vector<NamedParameter>& parameters,
+                            const std::vector<std::string>& prefixes);
 
 // The saved place of that parameter, `least` to `most` numbers. CorruptInputError if it is not a valid place.
 std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <narrowcast/hooks.h>
+#include "hooks/basic/basic_hooks.h"
 #include "hooks/table/hook_table.h"
 #include "ops/collectives/all_reduce/stream/stream_groups.h"
 #include "ops/comm/node/find_nodes.h"
@@ -120,10 +121,8 @@ c10::intrusive_ptr<c10::ivalue::Future> PostLocalSgdHook::runHook(c10d::GradBuck
     ++iteration_;
   }
   if (hook == nullptr) {
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
-    future->markCompleted(bucket.getBuffer());
     count_exchange(bucket, {});
-    return future;
+    return completed_with(bucket.getBuffer());
   }
   return run_inside(*hook, bucket);
 }

@@ -7,10 +7,8 @@
 #include <ATen/core/builtin_function.h>
 #include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
-#include <torch/version.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -62,6 +60,7 @@ HookClassOptions to_hook_class_options(const OptionDict& given, const Group& gro
     if (name == kSilence) {
       silence = parse_silence(value);
     } else if (name != kDevice) {
+      check_known(name, hooks::named_options(options), {kDevice, kSilence});
       hooks::set_option(options, name, value);
     } else if (!std::holds_alternative<std::monostate>(value)) {
       options.device = parse_device(value);
@@ -81,21 +80,23 @@ struct BucketPlace {
 };
 
 // The gradients of a DistributedDataParallel's bucket lie one behind the other, in the order of its parameters.
-// c10::ValueError for a negative index, or if the parameters have more or fewer elements than the buffer.
+// c10::ValueError for a negative index, or if the parameters have more or fewer numbers than the buffer.
 c10d::GradBucket make_bucket(const at::Tensor& buffer, const BucketPlace& place, std::vector<at::Tensor> parameters) {
   TORCH_CHECK_VALUE(place.index >= 0, "index: must be at least 0, but is ", place.index);
   std::vector<size_t> offsets;
   std::vector<size_t> lengths;
   std::vector<c10::IntArrayRef> sizes;  // They refer to the parameters, which the bucket keeps.
   int64_t end = 0;
+  int64_t numbers = 0;
   for (const at::Tensor& parameter : parameters) {
     offsets.push_back(static_cast<size_t>(end));
     lengths.push_back(static_cast<size_t>(parameter.numel()));
     sizes.push_back(parameter.sizes());
     end += parameter.numel();
+    numbers += hooks::numbers_in(parameter);
   }
-  TORCH_CHECK_VALUE(parameters.empty() || end == buffer.numel(), "bucket ", place.index, " has ", buffer.numel(),
-                    " elements, but its parameters have ", end);
+  TORCH_CHECK_VALUE(parameters.empty() || numbers == buffer.numel(), "bucket ", place.index, " has ", buffer.numel(),
+                    " numbers, but its parameters have ", numbers);
   const auto number = static_cast<size_t>(place.index);
   return c10d::GradBucket(number, number + (place.is_last ? 1 : 2), buffer, std::move(offsets), std::move(lengths),
                           std::move(sizes), std::move(parameters), std::nullopt);
@@ -185,10 +186,12 @@ class CommHookClass final : public ShardsAverager {
   // object: the bucket's buffer. Nothing of Python runs when the exchange ends. The thread that ends it, of the engine
   // or of Gloo, may also be the last to release what the exchange uses, while a thread with the GIL waits for its end.
   // So it gets the buffer's data as a tensor that no object of Python belongs to, and a guarded object. An alias would
-  // not do: it is a view, and releases the buffer itself with its autograd metadata.
+  // not do: it is a view, and releases the buffer itself with its autograd metadata. A sparse bucket is passed itself,
+  // because its exchange gives it other memory. Releasing it may take the GIL, as with every hook of PyTorch.
   c10::IValue run_for_reducer(const at::Tensor& buffer, const c10::IValue& result, const BucketPlace& place,
                               std::vector<at::Tensor> parameters) {
-    c10d::GradBucket bucket = remembered(make_bucket(buffer.tensor_data(), place, std::move(parameters)));
+    c10d::GradBucket bucket =
+        remembered(make_bucket(buffer.is_sparse() ? buffer : buffer.tensor_data(), place, std::move(parameters)));
     // A value of a Python object has no storages that a future could find, so it gets those of the tensor.
     const auto give_object = [result = guarded_object(result), watch = weak_watch()](Future& done) {
       throw_error_of(done, watch);
@@ -312,8 +315,6 @@ class Registration : public torch::class_<CommHookClass> {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
-  // "MAJOR.MINOR" of the LibTorch that this library was compiled for.
-  library.def("libtorch_version() -> str", [] { return c10::str(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR); });
   library.def("comm_hook_names() -> str[]", [] { return hooks::comm_hook_names(); });
   Registration hook;
   hook.def_run_for_reducer();

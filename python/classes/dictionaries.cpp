@@ -1,6 +1,9 @@
 #include "python/classes/dictionaries.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
 
 namespace narrowcast::classes {
 namespace {
@@ -24,6 +27,15 @@ void for_each_option(const OptionDict& options,
     TORCH_CHECK_TYPE(option.key() != kWrongType, hooks::text_of(value));
     set(option.key(), value);
   }
+}
+
+void check_known(const std::string& name, const std::vector<hooks::NamedOption>& options,
+                 const std::vector<std::string>& own) {
+  std::vector<std::string> known;
+  for (const hooks::NamedOption& option : options) known.push_back(option.name);
+  known.insert(known.end(), own.begin(), own.end());
+  TORCH_CHECK_VALUE(std::ranges::find(known, name) != known.end(), "unknown option '", name,
+                    "'; known: ", c10::Join(", ", known));
 }
 
 StateDict to_dict(const hooks::HookState& state) {

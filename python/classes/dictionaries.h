@@ -28,6 +28,10 @@ inline constexpr const char* kWrongType = "wrong type";
 void for_each_option(const OptionDict& options,
                      const std::function<void(const std::string& name, const hooks::OptionValue& value)>& set);
 
+// c10::ValueError "unknown option 'NAME'; known: ...", unless `name` is among the options or the class's own ones.
+void check_known(const std::string& name, const std::vector<hooks::NamedOption>& options,
+                 const std::vector<std::string>& own);
+
 // A copy of each tensor, which later steps do not change.
 StateDict to_dict(const hooks::HookState& state);
 

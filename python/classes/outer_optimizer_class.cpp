@@ -45,6 +45,7 @@ class ParametersOnly final : public torch::optim::Optimizer {
 };
 
 constexpr const char* kInitSync = "init_sync";
+constexpr const char* kFirstExchange = "first_exchange";  // OuterOptions::named does not have it.
 
 struct ClassOptions {
   OuterOptions outer = {};
@@ -60,6 +61,7 @@ ClassOptions to_class_options(const OptionDict& given) {
       return;
     }
     if (name != kInitSync) {
+      check_known(name, options.outer.named(), {kFirstExchange, kInitSync, kSilence});
       options.outer.set(name, value);
       return;
     }

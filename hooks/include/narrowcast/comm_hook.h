@@ -107,11 +107,11 @@ class CommHook : public c10d::CommHookInterface {
   virtual std::optional<double> compression() const;
 
   // State that determines the bits of later steps on this rank, and counters. A hook with additional state adds it to
-  // the inherited state. The buckets hold the gradients of `parameters`.
+  // the inherited state. The buckets hold the gradients of `parameters`; c10::ValueError if one with state is missing.
   virtual HookState state(const std::vector<NamedParameter>& parameters) const;
 
   // Resumes from saved state, before the first step. Throws CorruptInputError naming the entry that is missing or does
-  // not fit.
+  // not fit, and c10::ValueError for state of parameters that are not given.
   virtual void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
   // Multiplies state that depends on earlier gradients, such as residuals, by a positive factor. Called on all ranks

@@ -312,6 +312,25 @@ TEST_P(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
   }
 }
 
+TEST_P(ErrorFeedbackStateTest, BelongsToTheGivenParameters) {
+  ErrorFeedback feedback = of_rank(0, 2);
+  fill(feedback, 0, 2);
+  const HookState saved = copy_of(feedback.state(parameters_));
+  const std::vector<NamedParameter> fewer{parameters_[0], parameters_[2]};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { feedback.state(fewer); }),
+              HasSubstr("a parameter that is not among the 2 given ones, 'a' to 'c'"));
+  for (const int64_t world_size : {2, 3}) {  // Its own residuals, and residuals that are shared out.
+    ErrorFeedback fresh = of_rank(0, 2);
+    EXPECT_THAT(error_message<c10::ValueError>(
+                    [&] { fresh.load_state({.world_size = world_size, .states = {saved}, .first = {}}, fewer); }),
+                HasSubstr("parameters that the model does not have: 'b'"));
+  }
+  // Residuals that no bucket has taken yet.
+  ErrorFeedback resumed = of_rank(0, 2);
+  resumed.load_state({.world_size = 3, .states = {saved}, .first = {}}, parameters_);
+  EXPECT_THAT(error_message<c10::ValueError>([&] { resumed.state(fewer); }), HasSubstr("'a' to 'c'"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, ErrorFeedbackStateTest, ::testing::Values(WireFormat::kInt4B32, WireFormat::kVar5),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 

@@ -62,6 +62,52 @@ TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
   }
 }
 
+TEST(ParameterNames, AreThoseOfTheGivenParameters) {
+  const std::vector<NamedParameter> given{{"a", at::ones({2})}, {"b", at::ones({3})}};
+  const ParameterNames names(given);
+  EXPECT_EQ(names.at(given[1].tensor.unsafeGetTensorImpl()), "b");
+  const at::Tensor other = at::ones({2});
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { names.at(other.unsafeGetTensorImpl()); }),
+            "the hook has state of a parameter that is not among the 2 given ones, 'a' to 'b': give the parameters of "
+            "the model with this hook, also those that are frozen now");
+}
+
+TEST(SavedParameters, AreAllKnown) {
+  const std::vector<NamedParameter> given{{"a", at::ones({2})}, {"b.c", at::ones({3})}};
+  const auto check = [&](const std::vector<HookState>& states, const HookState& first) {
+    check_saved_parameters({.world_size = 2, .states = states, .first = first}, given, {"residual.", "q."});
+  };
+  const at::Tensor any = at::ones({2});
+  check({{{"residual.a", any}, {"q.b.c", any}, {"place.d", any}, {"step", any}}}, {});
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] {
+              check({{{"residual.a", any}}, {{"residual.d", any}, {"q.c", any}, {"q.d", any}}}, {{"q.b", any}});
+            }),
+            "the saved state is of parameters that the model does not have: 'b', 'c', 'd'");
+}
+
+// A bucket of complex parameters holds their parts as numbers, and counts elements.
+TEST(ComplexParameters, HaveTwoNumbersForEachElement) {
+  const std::vector<at::Tensor> parameters{at::zeros({4, 5}, at::kComplexFloat), at::zeros({3}, at::kComplexFloat),
+                                           at::zeros({}, at::kComplexFloat)};
+  const c10d::GradBucket bucket(0, 1, at::zeros({48}), {0, 20, 23}, {20, 3, 1},
+                                {parameters[0].sizes(), parameters[1].sizes(), parameters[2].sizes()}, parameters,
+                                std::nullopt);
+  EXPECT_EQ(segments_of(bucket), (ParameterSegments{{parameters[0].unsafeGetTensorImpl(), {0, 40}, false},
+                                                    {parameters[1].unsafeGetTensorImpl(), {40, 6}, true},
+                                                    {parameters[2].unsafeGetTensorImpl(), {46, 2}, true}}));
+  EXPECT_EQ(real_sizes(parameters[0]), (std::vector<int64_t>{4, 10}));
+  EXPECT_EQ(real_sizes(parameters[2]), (std::vector<int64_t>{2}));
+  EXPECT_EQ(real_sizes(at::zeros({4, 5})), (std::vector<int64_t>{4, 5}));
+  EXPECT_TRUE(real_sizes(at::zeros({})).empty());
+}
+
+TEST(SparseBucket, IsRefused) {
+  const c10d::GradBucket bucket = make_bucket(at::eye(3).to_sparse(), 2, 3);
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { check_bucket("int8", bucket); }),
+            "int8: bucket 2 holds sparse gradients, but this hook averages only dense ones: create the module without "
+            "sparse gradients, or use the hook allreduce or bf16_compress");
+}
+
 // A parameter may move from any bucket to any later one of the step, so all of these are reported.
 TEST(NewBuckets, AreFoundUntilTheEndOfTheStep) {
   NewBuckets layouts;

@@ -220,7 +220,7 @@ TEST(CommHookClassErrors, NameWhatIsWrong) {
                   hook_script().run_method("average", hook, at::zeros({3}), int64_t{0}, true,
                                            std::vector<at::Tensor>{at::zeros({4})});
                 }),
-                HasSubstr("bucket 0 has 3 elements, but its parameters have 4"));
+                HasSubstr("bucket 0 has 3 numbers, but its parameters have 4"));
     EXPECT_THAT(script_error([&] { hook_script().run_method("close", hook); }), HasSubstr("the hook is closed"));
   });
 }

@@ -101,7 +101,12 @@ void OuterOptimizer::check_equal_parameters() const {
     const at::Tensor bytes = Slice{parameter, 0, parameter.numel()}.memory().cpu();
     hash = hash_of_content({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}, hash);
   }
-  check_equal_on_all_ranks(group_, {{"the hash of the parameters, with which local steps begin,", c10::str(hash)}});
+  const char* const what =
+      options_.warmup_steps() == 0
+          ? "the hash of the parameters, with which local steps begin,"
+          : "the hash of the parameters after outer_warmup, in whose steps gradients must be averaged "
+            "over all ranks (is_warming_up),";
+  check_equal_on_all_ranks(group_, {{what, c10::str(hash)}});
 }
 
 void OuterOptimizer::begin_rounds() {
