@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of python/wheel that need neither a build nor torch."""
+import email
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -36,6 +37,21 @@ class RequirementTest(unittest.TestCase):
     def test_two_major_versions_are_an_error(self):
         with self.assertRaisesRegex(SystemExit, "torch 2 and 3"):
             make_wheel.requirement([(2, 15), (3, 0)])
+
+
+class MetadataTest(unittest.TestCase):
+    def test_pip_shows_what_it_is_and_whose(self):
+        with tempfile.TemporaryDirectory() as work:
+            folder = pathlib.Path(work)
+            (folder / "licenses").mkdir()
+            (folder / "licenses/LICENSE").touch()
+            make_wheel.write_metadata(folder, "1.2.3", "A summary", "any", [make_wheel.Build(folder, folder, (2, 11))])
+            metadata = email.message_from_string((folder / "METADATA").read_text())
+        expected = {"Version": "1.2.3", "Summary": "A summary", "Author": "the narrowcast developers", "License-File": "LICENSE",
+                    "License-Expression": "BSD-3-Clause AND Apache-2.0 AND BSD-2-Clause AND MIT", "Requires-Dist": "torch>=2.11,<2.12"}
+        self.assertEqual({name: metadata[name] for name in expected}, expected)
+        self.assertIn("Typing :: Typed", metadata.get_all("Classifier"))
+        self.assertRegex(metadata.get_payload(), r'Data-parallel training .*\n\n(.*\n)*    narrowcast.register\(ddp, "int8"\)')
 
 
 class BuildTest(unittest.TestCase):
