@@ -8,6 +8,7 @@ import pathlib
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast
 
@@ -19,10 +20,14 @@ def train(arguments):
     model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256))
     torch.manual_seed(dist.get_rank())  # Each rank draws different bytes.
     optimizer = narrowcast.DiLoCo(torch.optim.AdamW(model.parameters(), lr=3e-3), sync_every=20, outer_format="int8_b128",
-                                  node_size=arguments.node_size)
+                                  outer_warmup=arguments.warmup, node_size=arguments.node_size)
+    forward = model
+    if arguments.warmup:  # All ranks average their gradients in the first steps.
+        forward = DistributedDataParallel(model)
+        narrowcast.register(forward, "post_local_sgd", outer_warmup=arguments.warmup, local_group="none")
     for step in range(arguments.steps):
         windows = text.unfold(0, CONTEXT + 1, 1)[torch.randint(len(text) - CONTEXT, (64,))]
-        loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
+        loss = nn.functional.cross_entropy(forward(windows[:, :-1]), windows[:, -1])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -38,6 +43,7 @@ def main():
     parser.add_argument("--data", required=True, help="any file")
     parser.add_argument("--node_size", type=int, help="ranks of a node (default: found)")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--warmup", type=int, default=0, help="first steps, in which gradients are averaged")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     train(arguments)

@@ -11,9 +11,12 @@
 - ShardedOptimizer: an optimizer whose state the ranks of a node share;
 - all_reduce, encode, decode: tensors.
 """
+import torch
+
 from narrowcast import _library
 
 _library.load()
+__version__: str = torch.ops.narrowcast.version()
 
 # The libraries must be loaded first: these modules use what they register.
 from narrowcast import ddp_comm_hooks, fsdp  # noqa: E402

@@ -1,4 +1,5 @@
 """Communication hooks of DistributedDataParallel, which run in C++."""
+import enum
 import weakref
 from typing import Any, Callable, Optional, Sequence, TypeVar, Union
 
@@ -8,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from narrowcast._closing import close_with
 from narrowcast._group import group_or_default
-from narrowcast._options import Option, passable, wrong
+from narrowcast._options import Option, call_text, passable, wrong
 from narrowcast._states import states_of_rank
 
 HookStateDict = dict[str, Any]
@@ -46,8 +47,10 @@ class CommHook:
 
     def open(self, device: Union[None, str, torch.device] = None) -> "CommHook":
         """Makes the hook, for gradients on `device`; does nothing if it is made. A collective. Returns the hook. ValueError
-        without a device, if the group moves tensors of CPUs and of GPUs."""
+        without a device, if the group moves tensors of CPUs and of GPUs, and after close()."""
         if self._finalizer is not None:
+            if not self._finalizer.alive:
+                raise ValueError(f"hook '{self._hook_name}' is closed: make another CommHook")
             return self
         self._made = make_hook(self._hook_name, self._options, self.process_group, device)
         self._finalizer = close_with(self, self._made.close)
@@ -116,7 +119,8 @@ class CommHook:
         self._own().rescale_state(factor)
 
     def state_dict(self, model: torch.nn.Module) -> HookStateDict:
-        """What this rank needs to resume, for torch.save, between steps. `model`: the one with this hook, or its module."""
+        """What this rank needs to resume, for torch.save, between steps. `model`: the one with this hook, or its module; ValueError
+        for another one. Parameters may have been frozen after a step."""
         names, parameters = _named_parameters(model)
         return {"hook": self._hook_name, "rank": self.process_group.rank(), "world_size": self.process_group.size(),
                 "tensors": self._own().state(names, parameters)}
@@ -124,7 +128,8 @@ class CommHook:
     def load_state_dict(self, saved: Union[HookStateDict, Sequence[HookStateDict]], model: torch.nn.Module) -> None:
         """Resumes before the first step. `saved`: what state_dict returned on this rank, or what it returned on all ranks, in
         their order; only with all of them may the number of ranks have changed. Raises ValueError or TypeError for something
-        else, and for a state of another hook or number of ranks, and RuntimeError, naming the entry, for one that is damaged."""
+        else, and for a state of another hook or number of ranks, or of parameters that the model does not have, and RuntimeError,
+        naming the entry, for one that is damaged."""
         all_saved, own = states_of_rank(saved, self.process_group, ("hook", "tensors"))
         for each in all_saved:
             if each["hook"] != self._hook_name:
@@ -136,6 +141,9 @@ class CommHook:
         """load_state_dict of the tensors alone: those that this rank takes over, and those of former rank 0."""
         self._own().load_state(world_size, own, first, *_named_parameters(model))
         self._first_step = int(first.get("iterations", 0)) - self._own().passes()
+
+    def __repr__(self) -> str:
+        return call_text(type(self).__name__, self._hook_name, **self._options)
 
     def __getstate__(self) -> Any:
         if self._finalizer is not None or self._process_group is not None:
@@ -150,10 +158,13 @@ class CommHook:
 
 def make_hook(name: str, options: dict[str, Option], group: dist.ProcessGroup, device: Union[None, str, torch.device]) -> Any:
     """The hook in C++, which must be closed (close_with). A collective; see CommHook for the errors."""
+    if not isinstance(name, str):
+        hint = f": call register_ddp_comm_hook({name}, model)" if isinstance(name, enum.Enum) else ""
+        name, options = "auto", wrong(TypeError(f"name: must be the name of a hook, such as \"int8\", but is {name}{hint}"))
     given_device = device if options.get("device") is None else options["device"]
     if isinstance(given_device, (str, torch.device)):
         options = {**options, "device": str(given_device).partition(":")[0]}
-    return torch.classes.narrowcast.CommHook(str(name), passable(options), group.group_name)
+    return torch.classes.narrowcast.CommHook(name, passable(options), group.group_name)
 
 
 _NO_BUCKETS = ('torch._dynamo.config.optimize_ddp="python_reducer" gives hooks single gradients, and narrowcast\'s hooks average '
@@ -186,7 +197,26 @@ def averages_in_place(hook: Callable[..., Any]) -> bool:
 @averaging_in_place
 def comm_hook(state: CommHook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook of every CommHook, for DistributedDataParallel.register_comm_hook(state, comm_hook)."""
+    check_state(state, CommHook, 'narrowcast.CommHook("int8")')
     return state.run(bucket)
+
+
+def check_state(state: object, kind: type, example: str) -> None:
+    """TypeError unless the state of a hook is of that kind."""
+    if not isinstance(state, kind):
+        raise TypeError(f"state: must be a {kind.__name__}, but is {state!r}: register_comm_hook({example}, ...)")
+
+
+# The hooks that average sparse gradients on CPUs. In C++ the others refuse their buckets.
+_TAKE_SPARSE = ("allreduce", "bf16_compress", "noop", "post_local_sgd")
+
+
+def _check_sparse(name: str, model: torch.nn.Module) -> None:
+    for module_name, module in model.named_modules():
+        is_sparse = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+        if is_sparse and module.weight.requires_grad and name not in _TAKE_SPARSE:
+            raise ValueError(f"{name}: module '{module_name}' makes sparse gradients, but this hook averages only dense ones: create "
+                             "the module with sparse=False, or use the hook allreduce or bf16_compress")
 
 
 def register(model: DistributedDataParallel, name: str = "auto", process_group: Optional[dist.ProcessGroup] = None,
@@ -201,6 +231,10 @@ def register(model: DistributedDataParallel, name: str = "auto", process_group: 
                         + ("; gradients of fully_shard are averaged with narrowcast.fsdp" if is_sharded else ""))
     if getattr(ddp, "_use_python_reducer", False):
         options = wrong(ValueError(_NO_BUCKETS))
+    try:
+        _check_sparse(name, ddp.module)
+    except ValueError as error:  # An error on all ranks.
+        options = wrong(error)
     hook = CommHook(name, ddp.process_group if process_group is None else process_group, **options).open(_gradient_device(ddp))
     ddp.register_comm_hook(hook, comm_hook)
     return hook
@@ -218,5 +252,6 @@ def _gradient_device(model: torch.nn.Module) -> Optional[torch.device]:
 def _named_parameters(model: torch.nn.Module) -> tuple[list[str], list[torch.Tensor]]:
     model = _without_compiler(model)
     module = _without_compiler(model.module) if isinstance(model, DistributedDataParallel) else model
-    named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+    # A parameter that is frozen now may have state. The first one decides the device of loaded states.
+    named = sorted(module.named_parameters(), key=lambda each: not each[1].requires_grad)
     return [name for name, _ in named], [each for _, each in named]

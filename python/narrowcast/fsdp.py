@@ -1,13 +1,21 @@
 """Gradients of fully_shard (FSDP2) in a wire format."""
-from typing import Optional, Sequence
+from typing import TYPE_CHECKING, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from narrowcast._group import group_or_default
 
+if TYPE_CHECKING:
+    from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+else:
+    try:  # A private module of torch.
+        from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+    except ImportError:
+        ReduceScatter = object
 
-class QuantizedReduceScatter:
+
+class QuantizedReduceScatter(ReduceScatter):
     """A reduce-scatter in one hop, for `module.set_custom_reduce_scatter(QuantizedReduceScatter("int8_b128"))`.
 
     Each rank sends (W-1)/W of its gradients, rounded once. The operator `quantized_reduce_scatter_` does the work without
@@ -18,12 +26,12 @@ class QuantizedReduceScatter:
         torch.ops.narrowcast.encoded_size(1, wire_format)  # An unknown format is a ValueError.
         self._wire_format = wire_format
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def allocate(self, size: Sequence[Union[int, torch.SymInt]], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The memory for a shard or its parts."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Optional[dist.ProcessGroup],
-                 op: dist.ReduceOp, async_op: bool = False) -> None:
+                 op: Union[dist.ReduceOp, dist.ReduceOp.RedOpType], async_op: bool = False) -> None:
         """Called by fully_shard: output_tensor [n] becomes this rank's shard of the mean or sum of input_tensor [W n]."""
         if async_op:
             raise ValueError("async_op must be False: fully_shard does not set it, and there is no work to return")
@@ -31,7 +39,7 @@ class QuantizedReduceScatter:
                                                        group_or_default(group).group_name)
 
 
-def _name_of(op: dist.ReduceOp) -> str:
+def _name_of(op: Union[dist.ReduceOp, dist.ReduceOp.RedOpType]) -> str:
     # fully_shard requests the mean. For float16 and float64 it requests the sum and divides.
     if op == dist.ReduceOp.AVG:
         return "mean"

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from narrowcast._closing import close_with
 from narrowcast._group import group_or_default
-from narrowcast._options import Option, passable
+from narrowcast._options import Option, call_text, passable
 from narrowcast._states import states_of_rank
 
 
@@ -20,7 +20,7 @@ class DiLoCo:
         ...
         outer.finish()                   # all ranks take the outer parameters
 
-    optimizer: takes the inner steps. The parameters of all its groups that require gradients are exchanged; they are float32,
+    optimizer: takes the inner steps. TypeError, before anything is sent, for something else. The parameters of all its groups that require gradients are exchanged; they are float32,
         float16 or bfloat16, on one device.
     init_sync: these parameters begin as rank 0's. Otherwise they must be equal. Other parameters and buffers are never sent: if the
         optimizer gets one that requires gradients, or one of its frozen ones is unfrozen, the next step raises ValueError.
@@ -36,11 +36,16 @@ class DiLoCo:
 
     def __init__(self, optimizer: torch.optim.Optimizer, process_group: Optional[dist.ProcessGroup] = None, *, sync_every: int,
                  outer_optimizer: str = "nesterov", init_sync: bool = True, **options: Option) -> None:
+        if not isinstance(getattr(optimizer, "param_groups", None), list) or not hasattr(optimizer, "step"):
+            raise TypeError("optimizer: must be an optimizer, such as torch.optim.AdamW(model.parameters()), but is a "
+                            f"{type(optimizer).__name__}")
         self.optimizer = optimizer
         self.process_group = group_or_default(process_group)
         parameters = [each for _, each in self._trained()]
         self._exchanged = set(parameters)  # By identity.
         options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, "init_sync": init_sync, **options}
+        self._text = call_text(type(self).__name__, **options).replace("(", f"({type(optimizer).__name__}, ", 1)
+        self._has_outer_parameters = False
         self._own = torch.classes.narrowcast.OuterOptimizer(parameters, passable(options), self.process_group.group_name)
         self._finalizer = close_with(self, self._own.close)
 
@@ -75,10 +80,13 @@ class DiLoCo:
     @contextlib.contextmanager
     def outer_parameters(self) -> Iterator[None]:
         """The model has the outer parameters within the block, e.g. to evaluate it; no step may be taken there."""
+        self._check_own_parameters()
         self._own.take_outer_parameters()
+        self._has_outer_parameters = True
         try:
             yield
         finally:
+            self._has_outer_parameters = False
             self._own.restore_own_parameters()
 
     def close(self) -> None:
@@ -118,6 +126,9 @@ class DiLoCo:
         self._own.load_state(all_saved[0]["replica"], all_saved[0]["world_size"], [each["own"] for each in own],
                              all_saved[0]["own"])
 
+    def __repr__(self) -> str:
+        return self._text
+
     def _trained(self) -> Iterator[tuple[int, torch.Tensor]]:
         """The parameters that require gradients, and the numbers of their groups."""
         for number, group in enumerate(self.optimizer.param_groups):
@@ -125,7 +136,12 @@ class DiLoCo:
                 if each.requires_grad:
                     yield number, each
 
+    def _check_own_parameters(self) -> None:
+        if self._has_outer_parameters:
+            raise ValueError("the model has the outer parameters: leave the block of outer_parameters() first")
+
     def _check_parameters(self) -> None:
+        self._check_own_parameters()
         for number, each in self._trained():
             if each not in self._exchanged:
                 raise ValueError(f"a parameter {list(each.shape)} of parameter group {number} is new or was frozen when DiLoCo was "

@@ -86,4 +86,7 @@ class DDPCommHookType(enum.Enum):
 def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: DistributedDataParallel,
                            state: Optional[dist.ProcessGroup] = None) -> None:
     """Registers that hook with the model. `state`: the process group whose ranks average; by default the model's."""
+    if not isinstance(comm_hook_type, DDPCommHookType):
+        raise TypeError("comm_hook_type: must be a member of narrowcast.ddp_comm_hooks.DDPCommHookType, such as DDPCommHookType.INT8, "
+                        f"but is {comm_hook_type!r}")
     comm_hook_type.value(model=model, state=state)

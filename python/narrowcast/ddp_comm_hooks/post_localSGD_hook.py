@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from narrowcast._options import Option, wrong
-from narrowcast.comm_hook import CommHook, averaging_in_place
+from narrowcast.comm_hook import CommHook, averaging_in_place, check_state
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
@@ -48,4 +48,5 @@ def _size_of_groups(process_group: Optional[dist.ProcessGroup], subgroup: dist.P
 @averaging_in_place
 def post_localSGD_hook(state: PostLocalSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages over all ranks, later in groups."""
+    check_state(state, PostLocalSGDState, "PostLocalSGDState(None, None, 100)")
     return state.run(bucket)

@@ -5,7 +5,7 @@ from typing import Any, Optional, Sequence, Union
 import torch
 import torch.distributed as dist
 
-from narrowcast.comm_hook import CommHook, HookStateDict, averaging_in_place
+from narrowcast.comm_hook import CommHook, HookStateDict, averaging_in_place, check_state
 
 _logger = logging.getLogger(__name__)
 
@@ -129,10 +129,12 @@ class PowerSGDState:
 @averaging_in_place
 def powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """PowerSGD of each parameter's matrix."""
+    check_state(state, PowerSGDState, "PowerSGDState(None)")
     return state.run("power_sgd", bucket)
 
 
 @averaging_in_place
 def batched_powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """PowerSGD of each bucket as one square matrix."""
+    check_state(state, PowerSGDState, "PowerSGDState(None)")
     return state.run("batched_power_sgd", bucket)

@@ -1,4 +1,4 @@
-"""narrowcast.register and CommHook: means, options of DistributedDataParallel, state, and errors when ranks fail."""
+"""narrowcast.register and CommHook: means, what hooks keep, and errors when ranks fail."""
 import copy
 import ctypes
 import datetime
@@ -13,8 +13,6 @@ import weakref
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import narrowcast
@@ -142,59 +140,30 @@ class OnEachRank(RankTestCase):
         self.assertGreater(one_level.compression, 3.9)
         self.assertEqual(one_level.nodes, f"{world_size} x 1")
 
-    def wrong_options(self):
-        """Raised before anything is sent, or on all ranks."""
-        ddp = wrapped()
-        with self.assertRaisesRegex(ValueError, "hook: unknown name 'int9'"):
-            narrowcast.register(ddp, "int9")
-        with self.assertRaisesRegex(ValueError, "unknown option 'feedback'; known: hook_format"):
-            narrowcast.register(ddp, "int8", feedback=True)
-        with self.assertRaisesRegex(TypeError, "error_feedback: must be bool, but is int 1"):
-            narrowcast.register(ddp, "int8", error_feedback=1)
-        with self.assertRaisesRegex(ValueError, "channel_size: 5 has no effect with the hook 'int8'"):
-            narrowcast.register(ddp, "int8", channel_size=5)
-        with self.assertRaisesRegex(ValueError, "'none' is not a hook"):
-            narrowcast.register(ddp, "none")
-        with self.assertRaisesRegex(ValueError, "hook differs between ranks: rank 0 has int8, rank 1 has int4"):
-            narrowcast.register(ddp, "int8" if dist.get_rank() == 0 else "int4")
-        with self.assertRaisesRegex(ValueError, "node_size differs between ranks: rank 0 has 1, rank 1 has 2"):
-            narrowcast.register(ddp, "int8", node_size=1 + dist.get_rank())
-        # An error of one rank is an error on all, and the group remains usable.
-        wrong = dist.get_rank() == 1
-        with self.assertRaisesRegex(ValueError, "create_comm_hook on rank 1: unknown option 'feedback'"):
-            narrowcast.register(ddp, "int8", **({"feedback": True} if wrong else {}))
-        with self.assertRaisesRegex(TypeError, "create_comm_hook on rank 1: levels: must be str, but is int 2"):
-            narrowcast.register(ddp, "int8", levels=2 if wrong else "one")
-        with self.assertRaisesRegex(TypeError, "rank 1: levels: must be a bool, int, float or str, but is dtype"):
-            narrowcast.register(ddp, "int8", levels=torch.float16 if wrong else "one")
-        with self.assertRaisesRegex(ValueError, 'rank 1: device: must be "cpu" or "cuda", but is "gpu"'):
-            narrowcast.CommHook("int8").open("gpu" if wrong else "cpu")
-        with self.assertRaisesRegex(ValueError, 'device: must be "cpu" or "cuda", because group ".*" moves tensors on both'):
-            narrowcast.CommHook("int8").open()
-        with self.assertRaisesRegex(TypeError, "levels: must be a bool, int, float or str, but is device"):
-            narrowcast.CommHook("int8", levels=torch.device("cpu")).open("cpu")
-        narrowcast.register(ddp, "fp32", device=torch.device("cpu"))
-        trained(ddp, 1)
-
-    def device(self):
-        """None is the default, in a group that moves tensors of CPUs and GPUs, too: the device of the model or the bucket."""
-        ddp, lazy = wrapped(), wrapped()
-        narrowcast.register(ddp, "fp32", device=None, levels=None, silence_seconds=None)
-        lazy.register_comm_hook(narrowcast.CommHook("fp32", device=None), narrowcast.comm_hook)
-        lazy.load_state_dict(ddp.state_dict())
-        self.assert_same(trained(lazy, 1), trained(ddp, 1))
-
-    def wrong_models(self):
-        """Only DistributedDataParallel calls hooks with buckets."""
-        with self.assertRaisesRegex(TypeError, "model: must be a DistributedDataParallel, but is a Network$"):
-            narrowcast.register(Network(), "int8")
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        for sharded in (FullyShardedDataParallel(Network(), device_id=torch.device("cpu")), fully_shard(Network(), mesh=mesh)):
-            with self.assertRaisesRegex(TypeError, f"model: must be a DistributedDataParallel, but is a {type(sharded).__name__}; "
-                                        "gradients of fully_shard are averaged with narrowcast.fsdp"):
-                narrowcast.register(sharded, "int8")
-        with self.assertRaisesRegex(TypeError, "model: must be a DistributedDataParallel, but is a NoneType$"):
-            narrowcast.register(None)
+    def reducer_path(self):
+        """run_for_reducer, which Python's DistributedDataParallel needs, gives the bits of run, which C++ compares with every hook in
+        C++ (CommHookClass): in buckets of several parameters, with what a hook keeps from step to step."""
+        for name in narrowcast.hook_names()[1:]:
+            options = {"error_feedback": True, "stochastic_rounding": 3, "levels": "one"} if name in (*FORMAT, *VARIABLE) else {}
+            if "power_sgd" in name:
+                options = {"power_sgd_start": 1, "levels": "one"}
+            if name == "auto":
+                options = {"link_gbit": 1e-4, "link_us": 50, "levels": "one"}
+            with self.subTest(hook=name):
+                buckets = [[torch.zeros(40, 30), torch.zeros(40)], [torch.zeros(17, 64), torch.zeros(17)]]
+                hooks = [narrowcast.CommHook(name, **options).open("cpu") for _ in range(2)]
+                first, second = (each._made for each in hooks)
+                for step in range(STEPS):
+                    for index, parameters in enumerate(buckets):
+                        generator = torch.Generator().manual_seed(100 * step + 10 * index + dist.get_rank())
+                        own = torch.randn(sum(each.numel() for each in parameters), generator=generator)
+                        buffers = own.clone(), own.clone()
+                        expected = first.run(buffers[0], index, index == 1, parameters).wait()
+                        result = second.run_for_reducer(buffers[1], buffers[1], index, index == 1, parameters).wait()
+                        self.assertIs(result, buffers[1])
+                        self.assert_same(result, expected[0] if isinstance(expected, list) else expected)
+                        self.assertEqual(result.equal(own), name == "noop")
+                self.assertEqual(first.payload_bytes_sent(), second.payload_bytes_sent())
 
     def forgets_parameters(self):
         """A hook that is kept does not keep the model and its gradients."""
@@ -350,8 +319,7 @@ class OnEachRank(RankTestCase):
 
 class CommHooks(unittest.TestCase):
     def test_two_ranks(self):
-        checks = ("means", "means_of_other_types", "own_way", "properties", "wrong_options", "device", "wrong_models",
-                  "exempt_parameters", "stochastic_rounding", "collected", "held_interpreter", "released_buffer",
+        checks = ("means", "means_of_other_types", "own_way", "properties", "reducer_path", "exempt_parameters", "stochastic_rounding", "collected", "held_interpreter", "released_buffer",
                   "exception_in_a_pass")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 

@@ -3,13 +3,15 @@ import copy
 import io
 import unittest
 
+import numpy
 import torch
 import torch.distributed as dist
 
 import narrowcast
-from support.gradients import BLOCKS, FLOAT, Network, RankTestCase, gathered, half_steps, loss_of
+from support.gradients import BLOCKS, FLOAT, ROOT, Network, RankTestCase, gathered, half_steps, learns, loss_of, wrapped
 from support.ranks import run_on_ranks
 
+EXAMPLE = ROOT / "docs/examples/diloco_from_python.py"
 STEPS = 4
 RATE = .05
 OPTIONS = {"outer_format": "int8_b128", "levels": "one", "outer_error_feedback": True, "fragments": 2, "sync_every": 4, "overlap_steps": 1}
@@ -149,8 +151,10 @@ class OnEachRank(RankTestCase):
         own = flat(model)
         with outer.outer_parameters():
             self.assert_same(flat(model), begin)
-            with self.assertRaisesRegex(ValueError, "the model has the outer parameters"):
-                outer.step()
+            for call in (outer.step, outer.skip_step, outer.finish, outer.outer_parameters().__enter__):
+                with self.assertRaisesRegex(ValueError, r"the model has the outer parameters: leave the block of outer_parameters\(\)"):
+                    call()
+            self.assert_same(flat(model), begin)  # The optimizer has taken no step, either.
         self.assert_same(flat(model), own)
         with self.assertRaises(KeyError), outer.outer_parameters():
             raise KeyError("an evaluation's error")
@@ -211,6 +215,32 @@ class OnEachRank(RankTestCase):
             self.assert_same(flat(models[1]), flat(models[0]))
         self.assertEqual(scaled.exchanges, 3)
 
+    def warm_up(self):
+        """In the steps of outer_warmup a DistributedDataParallel averages gradients, and there are no exchanges. Afterwards it does
+        nothing. Without averages the last step of the warm-up is an error on all ranks."""
+        warmup = 3
+        model = Network()
+        ddp = wrapped(model)
+        narrowcast.register(ddp, "post_local_sgd", outer_warmup=warmup, local_group="none")
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=2, outer_warmup=warmup)
+        reference = Network()
+        reference.load_state_dict(model.state_dict())
+        averaged, alone = wrapped(reference), None
+        for step in range(warmup + 4):
+            self.assertEqual(outer.is_warming_up, step < warmup)
+            if step == warmup:  # From here on the steps are those of DiLoCo alone.
+                alone = narrowcast.DiLoCo(sgd(reference), sync_every=2)
+            take_steps(ddp, outer, step, step + 1)
+            take_steps(reference if alone else averaged, alone or sgd(reference), step, step + 1)
+            self.assert_same(flat(model), flat(reference))
+            self.assertEqual(outer.exchanges, max(0, step + 1 - warmup) // 2)
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=2, outer_warmup=2)
+        take_steps(model, outer, 0, 1)
+        with self.assertRaisesRegex(ValueError, r"the hash of the parameters after outer_warmup, in whose steps gradients must be averaged "
+                                    r"over all ranks \(is_warming_up\), differs between ranks"):
+            take_steps(model, outer, 1, 2)
+
     def changed_parameters(self):
         """Parameters that were not there, or frozen, are never exchanged. No step is taken then."""
         model, added = Network(), torch.nn.Linear(3, 2)
@@ -244,7 +274,11 @@ class OnEachRank(RankTestCase):
         def making(**options):
             return narrowcast.DiLoCo(sgd(model), **{"sync_every": 2, **options})
 
-        with self.assertRaisesRegex(ValueError, "unknown option 'sync'; known: sync_every, "):
+        for wrong in (model, list(model.parameters()), None):
+            with self.assertRaisesRegex(TypeError, f"optimizer: must be an optimizer, such as .*, but is a {type(wrong).__name__}$"):
+                narrowcast.DiLoCo(wrong, sync_every=2)
+        with self.assertRaisesRegex(ValueError, "unknown option 'sync'; known: sync_every, .*, first_exchange, init_sync, "
+                                    "silence_seconds$"):
             making(sync=3)
         with self.assertRaisesRegex(ValueError, "sync_every: must be at least 1, but is 0"):
             making(sync_every=0)
@@ -266,7 +300,9 @@ class OnEachRank(RankTestCase):
             making(sync_every=2 + dist.get_rank())
         with self.assertRaisesRegex(ValueError, r"sync_every: must be a multiple of fragments \(3\), but is 5"):
             making(sync_every=5, fragments=3)
-        take_steps(model, making(), 0, 2)
+        outer = making(sync_every=numpy.int64(2), outer_learning_rate=numpy.float32(.5), outer_error_feedback=numpy.bool_(False))
+        self.assertRegex(repr(outer), r"^DiLoCo\(SGD, sync_every=.*2.*, outer_optimizer='nesterov', init_sync=True, outer_learning_rate=")
+        take_steps(model, outer, 0, 2)
 
     def one_wrong_rank(self):
         """Its error is an error on all ranks, which change nothing. The group remains usable."""
@@ -300,11 +336,14 @@ class OnEachRank(RankTestCase):
 class DiLoCo(unittest.TestCase):
     def test_two_ranks(self):
         checks = ("averages", "rounds", "trains", "resumes", "other_world_size", "outer_parameters", "first_parameters", "closure",
-                  "loss_scaling", "changed_parameters", "wrong_options", "one_wrong_rank")
+                  "warm_up", "loss_scaling", "changed_parameters", "wrong_options", "one_wrong_rank")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
         self.assertEqual(run_on_ranks(3, OnEachRank("averages", "trains", "one_wrong_rank")), [0] * 3)
+
+    def test_the_training_learns_after_a_warm_up(self):
+        learns(self, EXAMPLE, "--node_size=1", "--warmup=20")
 
 
 def load_tests(loader, _tests, _pattern):

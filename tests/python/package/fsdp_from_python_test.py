@@ -1,12 +1,17 @@
 """narrowcast.fsdp: means in fully_shard, and the training of docs/examples/fsdp_from_python.py."""
 import copy
+import inspect
+import runpy
+import sys
 import threading
 import unittest
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from narrowcast.fsdp import QuantizedReduceScatter
 from support.gradients import FLOAT, ROOT, STEPS, Network, gathered, half_steps, learns, loss_of, own_gradients
@@ -217,6 +222,13 @@ class FsdpFromPython(unittest.TestCase):
 
     def test_other_threads_run_meanwhile(self):
         self.assertEqual(run_on_ranks(2, OtherThreads()), [0] * 2)
+
+    def test_it_is_a_reduce_scatter_of_torch(self):
+        """So that type checkers accept it for set_custom_reduce_scatter. A torch without the private module can import it, too."""
+        self.assertTrue(issubclass(QuantizedReduceScatter, ReduceScatter))
+        with mock.patch.dict(sys.modules, {ReduceScatter.__module__: None}):
+            module = runpy.run_path(inspect.getfile(QuantizedReduceScatter))
+        self.assertEqual(module["QuantizedReduceScatter"].__bases__, (object,))
 
     def test_the_training_learns(self):
         learns(self, EXAMPLE)

@@ -168,10 +168,35 @@ class OnEachRank(RankTestCase):
             pickle.dumps(fresh)
         self.assertEqual(pickle.loads(pickle.dumps(narrowcast.CommHook("int4"))).name, "int4")
 
+    def other_parameters(self):
+        """A parameter that is frozen after a step keeps its state. Parameters that the model does not have are errors."""
+        for name, options in (("int8", {"error_feedback": True}), ("auto", {"error_feedback": True, "link_gbit": 1e-4, "link_us": 50}),
+                              ("power_sgd", {"power_sgd_start": 1}), ("batched_power_sgd", {"power_sgd_start": 1})):
+            with self.subTest(hook=name):
+                ddp, other = wrapped(), torch.nn.Linear(3, 2)
+                hook = narrowcast.register(ddp, name, levels="one", **options)
+                trained(ddp, STEPS)
+                before = hook.state_dict(ddp)
+                ddp.module.layers[0].weight.requires_grad_(False)
+                saved = hook.state_dict(ddp)
+                self.assertEqual(list(saved["tensors"]), list(before["tensors"]))
+                self.assertTrue(any("layers.0.weight" in each for each in saved["tensors"]))
+                hook.load_state_dict(saved, ddp)
+                for each, tensor in hook.state_dict(ddp)["tensors"].items():
+                    self.assertTrue(tensor.equal(saved["tensors"][each]), each)
+                with self.assertRaisesRegex(ValueError, "the hook has state of a parameter that is not among the 2 given ones, "
+                                            "'weight' to 'bias': give the parameters of the model with this hook"):
+                    hook.state_dict(other)
+                fresh = narrowcast.CommHook(name, levels="one", **options).open("cpu")
+                for saved_states in (saved, [{**saved, "rank": rank, "world_size": 3} for rank in range(3)]):
+                    with self.assertRaisesRegex(ValueError, "the saved state is of parameters that the model does not have: "
+                                                "'layers.0.bias', 'layers.0.weight', 'layers.2.bias'"):
+                        fresh.load_state_dict(saved_states, other)
+
 
 class HookStates(unittest.TestCase):
     def test_two_ranks(self):
-        checks = ("resumes", "power_sgd_state", "pickled_power_sgd_state", "local_sgd", "other_world_size")
+        checks = ("resumes", "power_sgd_state", "pickled_power_sgd_state", "local_sgd", "other_world_size", "other_parameters")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
 
