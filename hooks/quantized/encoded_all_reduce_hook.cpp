@@ -215,6 +215,7 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
   last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older states lack it.
   link().resume(saved);
   if (wire_options().error_feedback) {
+    TORCH_CHECK_VALUE(!parameters.empty(), "hook ", name(), ": its state is of parameters, but none are given");
     run_between_steps(parameters.at(0).tensor, [&] { feedback_.load_state(saved, parameters); });
   }
 }

@@ -188,6 +188,8 @@ class OnEachRank(RankTestCase):
                                             "'weight' to 'bias': give the parameters of the model with this hook"):
                     hook.state_dict(other)
                 fresh = narrowcast.CommHook(name, levels="one", **options).open("cpu")
+                with self.assertRaisesRegex(ValueError, "its state is of parameters, but none are given|parameters that the model does"):
+                    fresh.load_state_dict(saved, torch.nn.Identity())
                 for saved_states in (saved, [{**saved, "rank": rank, "world_size": 3} for rank in range(3)]):
                     with self.assertRaisesRegex(ValueError, "the saved state is of parameters that the model does not have: "
                                                 "'layers.0.bias', 'layers.0.weight', 'layers.2.bias'"):
