@@ -501,7 +501,8 @@ def _stack_selected(graph: torch.fx.GraphModule) -> None:
         return [*parts, node]
 
     for node in reversed(graph.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
-        if not node.users:
+        # A sum that is then permuted is faster as it is: the permutation is part of its loop.
+        if not node.users or any(user.target is aten.permute.default for user in node.users):
             continue
         parts = parts_of(node)
         selected = [part for part in parts if part.target is aten.select_backward.default]
@@ -516,36 +517,11 @@ def _stack_selected(graph: torch.fx.GraphModule) -> None:
         if len(gradients) != len(selected) or len(gradients) != shape[dim]:
             continue
         with graph.graph.inserting_before(node):
-            # In the layout in which the sum is used, so that it need not be copied.
-            ordered, views = [gradients[each] for each in sorted(gradients)], []
-            result, rank = node, len(shape)
-            while len(result.users) == 1:
-                (user,) = result.users
-                if user.target is aten.permute.default:
-                    order = [each % rank for each in user.args[1]]
-                elif user.target is aten.transpose.int:
-                    order = list(range(rank))
-                    first, second = (each % rank for each in user.args[1:])
-                    order[first], order[second] = second, first
-                elif user.target is aten.unsqueeze.default:
-                    place, rank = user.args[1] % (rank + 1), rank + 1
-                    ordered = [graph.graph.call_function(aten.unsqueeze.default, (each, place - (place > dim)))
-                               for each in ordered]
-                    dim += place <= dim
-                    order = None
-                else:
-                    break
-                if order is not None:
-                    inner = [each - (each > dim) for each in order if each != dim]
-                    ordered = [graph.graph.call_function(aten.permute.default, (each, inner)) for each in ordered]
-                    dim = order.index(dim)
-                views.append(user)
-                result = user
-            stacked = graph.graph.call_function(aten.stack.default, (ordered, dim))
-        stacked.meta["val"] = result.meta["val"]
-        result.replace_all_uses_with(stacked)
-        for each in (*reversed(views), *reversed(parts)):
-            graph.graph.erase_node(each)
+            stacked = graph.graph.call_function(aten.stack.default, ([gradients[each] for each in sorted(gradients)], dim))
+        stacked.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(stacked)
+        for part in reversed(parts):
+            graph.graph.erase_node(part)
     graph.recompile()
 
 

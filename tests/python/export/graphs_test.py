@@ -53,8 +53,8 @@ class Parts(nn.Module):
         self.linear, self.count = nn.Linear(6, 12), count
 
     def forward(self, inputs):
-        parts = self.linear(inputs).view(-1, 3, 4).permute(1, 0, 2)
-        return sum((number + 1) * parts[number].tanh() for number in range(self.count))
+        parts = self.linear(inputs).view(-1, 3, 4)
+        return sum((number + 1) * parts[:, number].tanh() for number in range(self.count))
 
 
 class Batch(nn.Module):

@@ -30,7 +30,7 @@ class Vision(ProgramsTestCase):
 
     def test_resnet(self):
         torch.manual_seed(0)
-        self.assert_trains(torchvision.models.resnet18(num_classes=10), *images(32), tolerance=1e-4)
+        self.assert_trains(torchvision.models.resnet18(num_classes=10), *images(64), tolerance=1e-4)
 
 
 if __name__ == "__main__":
