@@ -14,6 +14,7 @@
 #include "ops/common/text.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/places.h"
+#include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/job/training_job.h"
@@ -41,6 +42,18 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
 
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env) {
   return env.recovers_in_place && !rendezvous::is_alone(env) && !job.verification.has_value();
+}
+
+void use_newcomers_of(const ProcessGroupScope& scope, InPlaceRecovery& recovery) {
+  recovery.has_newcomers = [&scope] { return has_newcomers(scope); };
+  recovery.keep_newcomers_out = [&scope] { keep_newcomers_out(scope); };
+  recovery.let_ranks_divide = [&scope](int64_t number) { let_ranks_divide(scope, number); };
+}
+
+int64_t ranks_to_check(const TrainJob& job, const WorkerEnv& env) {
+  const bool may_change = recovers_in_place(job, env) && env.node > 0 && !job.dry_run;
+  const int64_t possible = may_change ? training::possible_ranks(job.training, env.world_size) : 0;
+  return possible > 0 ? possible : env.world_size;
 }
 
 namespace {
