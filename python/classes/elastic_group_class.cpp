@@ -25,8 +25,11 @@
 #include <narrowcast/elastic_group.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/row/option_values.h"
+#include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
 #include "python/classes/silence.h"
+#include "trainer/ddp/backends/gloo_backend.h"
+#include "trainer/ddp/backends/group_backend.h"
 
 namespace narrowcast::classes {
 namespace {
@@ -116,6 +119,13 @@ class ElasticGroupClass final : public torch::CustomClassHolder {
 
   ProcessGroupPtr group() const { return group_; }
   void give(const StateDict& tensors) { given_ = from_dict(tensors); }
+  // Another group of these ranks, or some of them, by Gloo: its waits for a lost machine end as those of group().
+  void watch(const ProcessGroupPtr& other) const {
+    if (group_ == nullptr || !collectives::moves_tensors_on(at::kCPU, other)) return;
+    const auto own = group_->getBackend(c10::DeviceType::CPU);
+    const auto backend = other->getBackend(c10::DeviceType::CPU);
+    if (backend != own && backend->getBackendName() == kGlooBackend) close_together(own, backend);
+  }
   StateDict given() const { return to_dict_without_copies(given_); }
   // FormerRanks: the number of former ranks, the states of this rank's, and of the first one.
   std::tuple<int64_t, std::vector<StateDict>, StateDict> hook_states() const {
@@ -229,6 +239,7 @@ TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
       .def("group", &ElasticGroupClass::group)
       .def("give", &ElasticGroupClass::give)
       .def("given", &ElasticGroupClass::given)
+      .def("watch", &ElasticGroupClass::watch)
       .def("hook_states", &ElasticGroupClass::hook_states)
       .def("recovery", &ElasticGroupClass::recovery)
       .def("fail", &ElasticGroupClass::fail);

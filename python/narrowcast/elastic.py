@@ -114,7 +114,8 @@ class ElasticGroup:
         answers.make, answers.step, answers.on_recovery = make, step, self._on_recovery
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(answers.answer)
         try:
-            with mock.patch.object(dist.distributed_c10d, "default_pg_timeout", self._timeout), answers.keeping_interrupts():
+            with mock.patch.object(dist.distributed_c10d, "default_pg_timeout", self._timeout), answers.keeping_interrupts(), \
+                    _watching_groups(self._own):
                 self._own.run(ctypes.cast(function, ctypes.c_void_p).value)
         except RuntimeError:
             if answers.error is None:
@@ -364,6 +365,20 @@ def _init_default_group(group: dist.ProcessGroup, timeout: datetime.timedelta) -
 
     def create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> Any:
         return connected.pop() if connected else dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+@contextlib.contextmanager
+def _watching_groups(own: Any) -> Iterator[None]:
+    """Within the block, groups of torch.distributed.new_group are closed with the default one when a machine is lost. new_group
+    registers each of them by this function."""
+    register = dist.distributed_c10d._register_process_group
+
+    def register_and_watch(name: str, group: dist.ProcessGroup) -> None:
+        register(name, group)
+        own.watch(group.boxed())
+
+    with mock.patch.object(dist.distributed_c10d, "_register_process_group", register_and_watch):
+        yield
+
+
 
     dist.Backend.register_backend(_BACKEND, create, devices=["cpu"])
     with mock.patch.object(sys, "excepthook", sys.excepthook):  # Each group would add its rank's prefix to errors.

@@ -134,10 +134,15 @@ class WithoutRecovery(unittest.TestCase):
         self.assertFalse(dist.is_initialized())
 
     def hung_rank(self):
-        """It is an error that names the rank. The other rank then ends it."""
+        """It is an error that names the rank, also if the other one waits for it in a group of its own. That rank then ends it."""
+        waits_in, = self.arguments
         ranks = [0] * WORLD
 
-        def step(ddp, number):
+        def make_with_groups(group):
+            return make(group), {"default": None, "new": dist.new_group([0, 1]), "gloo": dist.new_group(backend="gloo")}
+
+        def step(made, number):
+            ddp, groups = made
             if number == 0:
                 dist.all_gather_object(ranks, os.getpid())
             if number == 1 and dist.get_rank() == 1:
@@ -147,7 +152,7 @@ class WithoutRecovery(unittest.TestCase):
 
         try:
             with self.assertRaisesRegex(dist.DistBackendError, "rank 0: rank 1 is lost: it has sent no heartbeat for 3 s"):
-                narrowcast.ElasticGroup(silence_seconds=3).run({}, make, step)
+                narrowcast.ElasticGroup(silence_seconds=3).run({}, make_with_groups, step)
         finally:
             os.kill(ranks[1], signal.SIGKILL)
 
@@ -178,6 +183,8 @@ class WithoutRecovery(unittest.TestCase):
             return False
 
         hook = sys.excepthook
+            if number == 1:
+                dist.all_reduce(torch.ones(1), group=groups[waits_in])
         narrowcast.ElasticGroup(timeout_seconds=77).run({}, lambda group: group, step)
         self.assertIs(sys.excepthook, hook)
 
@@ -193,7 +200,9 @@ class Ranks(unittest.TestCase):
         self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("lost_rank")), [0, -signal.SIGKILL])
 
     def test_hung_rank(self):
-        self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("hung_rank")), [0, -signal.SIGKILL])
+        for waits_in in "default", "new", "gloo":
+            with self.subTest(waits_in):
+                self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("hung_rank", waits_in)), [0, -signal.SIGKILL])
 
     def test_hook_that_does_not_average(self):
         self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("hook_that_does_not_average")), [0, 0])
