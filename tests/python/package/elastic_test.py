@@ -5,9 +5,11 @@ import os
 import pathlib
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -29,6 +31,8 @@ STEPS = ROOT / "tests/python/support/elastic_steps.py"
 EXAMPLE = ROOT / "docs/examples/elastic.py"
 WORLD, COUNT = 2, 20  # Ranks and steps.
 BREAKS = range(9, 19)  # Steps before which all connections break.
+# Nodes whose store is at a loopback address.
+AS_ON_ONE_NODE = 'export LOCAL_WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$RANK; exec "$@"'
 LIMIT = 300  # Seconds of a run on a machine with other work.
 
 
@@ -83,6 +87,38 @@ class UnderNarrowcastRun(unittest.TestCase):
             self.assertIn("rank 1 ends after 5 steps, 1 recoveries", output)
             self.assertEqual(result(folder, 1)[0], expected)
         self.assertEqual(output.count("UserWarning: make: something else still refers to a Distributed"), WORLD, output)
+
+    def test_newcomer_that_differs(self):
+        """It ends alone: with another state, and with another hook."""
+        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+            free.close()
+
+            def start_node(is_host, *arguments):
+                return subprocess.Popen([os.environ["NARROWCAST_RUN"], "--nnodes=1:2", "--rdzv_backend=c10d",
+                                         f"--rdzv_endpoint=127.0.0.1:{port}",
+                                         f"--rdzv_conf=last_call_timeout=0.3,is_host={is_host}", "--nproc_per_node=1",
+                                         "--recovery=in_place", "--max_restarts=3", "sh", "-c", AS_ON_ONE_NODE, "sh",
+                                         sys.executable, "-W", "ignore", STEPS, folder, "1000000", *arguments],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+            host = start_node("true")
+            try:
+                while not (pathlib.Path(folder) / "begun-0").exists():
+                    self.assertIsNone(host.poll())
+                    time.sleep(.1)
+                for kind, message in (("another_state", "state 'more': this new process has"), ("error_feedback", "")):
+                    newcomer = start_node("false", kind)
+                    output = newcomer.communicate(timeout=LIMIT)[0]
+                    self.assertEqual(newcomer.returncode, 1, output)
+                    self.assertIn("narrowcast-run: the others go on without this node: " + message, output)
+                    self.assertNotIn("a new process takes its place", output)
+                    self.assertIsNone(host.poll())
+            finally:
+                host.terminate()
+                output = host.communicate(timeout=LIMIT)[0]
+            self.assertEqual(output.count("its ranks do not fit the others: goes on with 1 rank"), 2, output)
+            self.assertNotIn("Traceback", output)
 
     def test_example(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -147,6 +183,8 @@ class WithoutRecovery(unittest.TestCase):
                 dist.all_gather_object(ranks, os.getpid())
             if number == 1 and dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
+            if number == 1:
+                dist.all_reduce(torch.ones(1), group=groups[waits_in])
             ddp(torch.ones(3, 4)).sum().backward()
             return True
 
@@ -183,8 +221,6 @@ class WithoutRecovery(unittest.TestCase):
             return False
 
         hook = sys.excepthook
-            if number == 1:
-                dist.all_reduce(torch.ones(1), group=groups[waits_in])
         narrowcast.ElasticGroup(timeout_seconds=77).run({}, lambda group: group, step)
         self.assertIs(sys.excepthook, hook)
 

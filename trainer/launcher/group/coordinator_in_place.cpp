@@ -144,7 +144,9 @@ std::string Coordinator::why_misfit(const Member& member) const {
   }
   if (report->end == NodeReport::End::kFailed) {
     const FailureRecord& failure = *report->failure;
-    const bool has_other_flags = failure.is_final && failure.ending.exit_code == program::kWrongUse;
+    // A user's program has an exit code of its own.
+    const bool has_other_flags =
+        failure.is_final && (failure.is_misfit || failure.ending.exit_code == program::kWrongUse);
     const std::string why = failure.message.empty() ? describe(failure.ending) : failure.message;
     return has_other_flags || !has_met(member.ticket) ? why : "";
   }

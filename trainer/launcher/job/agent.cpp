@@ -245,6 +245,7 @@ FailureRecord Agent::record_of(const WorkerFailure& failure) {
           .after = failure.after,
           .message = std::move(error.message),
           .is_final = error.is_final,
+          .is_misfit = error.is_misfit,
           .log_file = worker.error.file,
           .last_lines = only_in_file ? read_last_lines(worker.error.file) : runner_.last_error_lines(failure.rank)};
 }

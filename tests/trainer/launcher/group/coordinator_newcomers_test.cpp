@@ -210,6 +210,26 @@ TEST_F(CoordinatorNewcomersTest, MembersAreNewUntilTheyHaveMetTheOthers) {
   }
 }
 
+// The program of a user has any exit code. Its error file tells that the others can go on.
+TEST_F(CoordinatorNewcomersTest, ANewcomerThatMetTheOthersAndDoesNotFitThemEndsAlone) {
+  begin_alone(2);
+  runs_in_place();
+  const int64_t ticket = comes("b", 0);
+  ASSERT_EQ(after(100).members.size(), 2U);
+  view(ticket).progress = Progress::kMet;
+  after(100);
+  reports(ticket, NodeReport::End::kFailed, 134);
+  FailureRecord& failure = *view(ticket).report->report.failure;
+  failure.is_final = failure.is_misfit = true;
+  failure.message = "state 'x': differs";
+  view(ticket).report = parse_report(to_text(*view(ticket).report));
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().members.size(), 1U);
+  EXPECT_EQ(decision().losses, 1) << "the others wait for its ranks";
+  EXPECT_EQ(decision().evicted.at(ticket).code, 134);
+  EXPECT_EQ(decision().evicted.at(ticket).text, "the others go on without this node: state 'x': differs");
+}
+
 // Nodes "a", "b" and, as a newcomer, "c", until the second one takes over from the first.
 class SucceededNewcomersTest : public CoordinatorNewcomersTest {
  protected:
