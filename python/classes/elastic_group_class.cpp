@@ -25,8 +25,11 @@
 #include <narrowcast/elastic_group.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/row/option_values.h"
+#include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
 #include "python/classes/silence.h"
+#include "trainer/ddp/backends/gloo_backend.h"
+#include "trainer/ddp/backends/group_backend.h"
 
 namespace narrowcast::classes {
 namespace {
@@ -51,6 +54,7 @@ enum class Answer : int64_t {
   kLost = 1,    // A peer or the network has failed: fail() was called.
   kNo = 2,
   kYes = 3,
+  kDiffers = 4,  // ValueError in kMake, which may be because ranks differ: fail() was called.
 };
 
 using AnswerFunction = int64_t (*)(int64_t request, int64_t number);
@@ -115,6 +119,13 @@ class ElasticGroupClass final : public torch::CustomClassHolder {
   // For Python, while it answers.
 
   ProcessGroupPtr group() const { return group_; }
+  // Another group of these ranks, or some of them, by Gloo: its waits for a lost machine end as those of group().
+  void watch(const ProcessGroupPtr& other) const {
+    if (group_ == nullptr || !collectives::moves_tensors_on(at::kCPU, other)) return;
+    const auto own = group_->getBackend(c10::DeviceType::CPU);
+    const auto backend = other->getBackend(c10::DeviceType::CPU);
+    if (backend != own && backend->getBackendName() == kGlooBackend) close_together(own, backend);
+  }
   void give(const StateDict& tensors) { given_ = from_dict(tensors); }
   StateDict given() const { return to_dict_without_copies(given_); }
   // FormerRanks: the number of former ranks, the states of this rank's, and of the first one.
@@ -198,6 +209,7 @@ class ElasticGroupClass final : public torch::CustomClassHolder {
   bool ask(Request request, int64_t number = 0) {
     const auto answer = static_cast<Answer>(answer_(static_cast<int64_t>(request), number));
     TORCH_CHECK_WITH(DistBackendError, answer != Answer::kLost, error_);
+    TORCH_CHECK_VALUE(answer != Answer::kDiffers, error_);
     if (answer != Answer::kNo && answer != Answer::kYes) throw ProgramError();
     return answer == Answer::kYes;
   }
@@ -227,6 +239,7 @@ TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
       .def("run", &ElasticGroupClass::run)
       .def("recoveries", &ElasticGroupClass::recoveries)
       .def("group", &ElasticGroupClass::group)
+      .def("watch", &ElasticGroupClass::watch)
       .def("give", &ElasticGroupClass::give)
       .def("given", &ElasticGroupClass::given)
       .def("hook_states", &ElasticGroupClass::hook_states)

@@ -101,7 +101,8 @@ class ElasticGroup:
         If another rank or the network fails in `make` or `step`, they must let the error pass: torch.distributed.DistError, or the
         RuntimeError of Gloo. Raises torch.distributed.DistBackendError for a loss under other launchers, a time-out, and the last
         of 10 losses in a row; ValueError on all ranks if the parts of the state differ between ranks, and for hooks that do not
-        keep the models equal; RuntimeError if torch.distributed is initialized already. Exceptions of the functions are raised
+        keep the models equal. If the others have worked together before, a new process that differs from them, in the state or in
+        what it makes, ends alone. RuntimeError if torch.distributed is initialized already. Exceptions of the functions are raised
         unchanged: let them end the process, and its launcher replaces it. So is sys.exit(), but with code 0 nothing replaces the
         process: to end the training, return False."""
         if self._has_run:
@@ -114,11 +115,16 @@ class ElasticGroup:
         answers.make, answers.step, answers.on_recovery = make, step, self._on_recovery
         function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(answers.answer)
         try:
-            with mock.patch.object(dist.distributed_c10d, "default_pg_timeout", self._timeout), answers.keeping_interrupts():
+            with mock.patch.object(dist.distributed_c10d, "default_pg_timeout", self._timeout), answers.keeping_interrupts(), \
+                    _watching_groups(self._own):
                 self._own.run(ctypes.cast(function, ctypes.c_void_p).value)
         except RuntimeError:
             if answers.error is None:
                 raise
+        except ValueError as error:
+            if answers.differs is None or str(answers.differs) not in str(error):
+                raise
+            raise answers.differs from None
         error, answers.error = answers.error, None
         if error is not None:
             raise error
@@ -233,7 +239,7 @@ def _loss(error: BaseException) -> Optional[str]:
 class _Answers:
     """Answers the requests of the class in C++, python/classes/elastic_group_class.cpp, which has the same numbers."""
 
-    _FAILED, _LOST, _NO, _YES = range(4)
+    _FAILED, _LOST, _NO, _YES, _DIFFERS = range(5)
 
     make: Callable[[dist.ProcessGroup], Any]
     step: Callable[[Any, int], bool]
@@ -241,6 +247,7 @@ class _Answers:
 
     def __init__(self, own: Any, parts: _PartsOfState, timeout: datetime.timedelta) -> None:
         self.error: Optional[BaseException] = None
+        self.differs: Optional[ValueError] = None  # Of `make`: if another rank is new, this one may go on without it.
         self._own = own
         self._parts = parts
         self._timeout = timeout
@@ -260,6 +267,10 @@ class _Answers:
             return self._YES if function(number) else self._NO
         except BaseException as error:
             loss = _loss(error)
+            if isinstance(error, ValueError) and function == self._make:
+                self.differs = error
+                self._own.fail(str(error))
+                return self._DIFFERS
             if loss is None:
                 self._keep(error)
                 return self._FAILED
@@ -352,6 +363,20 @@ class _Answers:
 
 def _with_prefix(prefix: str, tensors: Tensors) -> Tensors:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+@contextlib.contextmanager
+def _watching_groups(own: Any) -> Iterator[None]:
+    """Within the block, groups of torch.distributed.new_group are closed with the default one when a machine is lost. new_group
+    registers each of them by this function."""
+    register = dist.distributed_c10d._register_process_group
+
+    def register_and_watch(name: str, group: dist.ProcessGroup) -> None:
+        register(name, group)
+        own.watch(group.boxed())
+
+    with mock.patch.object(dist.distributed_c10d, "_register_process_group", register_and_watch):
+        yield
 
 
 _BACKEND = "narrowcast"

@@ -217,7 +217,7 @@ Target error_file() {
   return {"error_file", as_file("error.json", [](const std::string& path) { program::read_error_file(path); }), [] {
             return std::vector<std::string>{
                 R"({"message": {"message": "rank 1", "extraInfo": {"py_callstack": "x", "timestamp": "1"}}})",
-                R"({"message": "text", "restart": false})"};
+                R"({"message": "text", "restart": false, "misfit": true})"};
           }};
 }
 

@@ -17,6 +17,9 @@
 #include "trainer/base/network/store_file.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/recovery/announcements.h"
+#include "trainer/ddp/recovery/elastic_run.h"
+#include "trainer/ddp/recovery/new_ranks.h"
 #include "trainer/ddp/rendezvous/gloo_listener.h"
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/job/launch_plan.h"
@@ -26,6 +29,7 @@
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
 #include "trainer/launcher/store/sealed_entries.h"
 #include "trainer/launcher/store/worker_entries.h"
+#include "trainer/train/training/recovery.h"
 
 namespace narrowcast::fuzz {
 namespace {
@@ -172,6 +176,27 @@ std::vector<std::string> holdings() {
   return {pieces::to_json(whole).dump(), pieces::to_json(part).dump()};
 }
 
+// What another rank tells of its states, and of their tensors.
+void read_rank_state(const std::string& text) {
+  const recovery::Announcement read = recovery::parse_announcement(text, 1);
+  TORCH_INTERNAL_ASSERT(!read.is_lost() || read.held.empty());
+}
+
+void read_inventory(const std::string& text) {
+  for (const size_t sources : {1, 3}) {
+    for (const auto& part : recovery::read_inventory(text, sources).parts) {
+      TORCH_INTERNAL_ASSERT(part.source < sources && part.entry.begin <= part.entry.end);
+    }
+  }
+}
+
+// The values of a recovery, of ElasticGroup.
+void read_elastic_point(const std::string& text) {
+  recovery::SharedState shared;
+  shared.state.values = text;
+  recovery::ElasticRun::read_point(shared, 3);
+}
+
 // Where another rank's Gloo listens.
 void read_gloo_address(std::string_view bytes) {
   const rendezvous::GlooAddress address = rendezvous::GlooAddress::parse({bytes.begin(), bytes.end()});
@@ -200,6 +225,23 @@ std::vector<Target> launcher_targets() {
          return std::vector<std::string>{"10.0.0.2:41207\n", "[::1]:7\n"};
        }},
       of_text("holding", read_holding, holdings()),
+      of_text("rank_state", read_rank_state,
+              {R"({"why_unusable":"","states":[[7,)" + holdings()[0] + R"(],[8,)" + holdings()[1] + "]]}",
+               R"({"why_unusable":"the optimizer is sharded","states":[]})"}),
+      of_text("rank_inventory", read_inventory,
+              {R"(20 {"__metadata__":{"values":"{}"},"common.w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+               R"("own.n":{"dtype":"I32","shape":[],"data_offsets":[16,20]}})"}),
+      of_text("rank_values", [](const std::string& text) { recovery::parse_named_values(text, "the plan of rank 1"); },
+              {R"([["seed","1"],["hook","int8"]])"}),
+      of_text("elastic_values", read_elastic_point,
+              {R"({"step":41,"is_over":false,"buckets":[["w","b"],["x"]],"reductions":7})"}),
+      of_text(
+          "training_values",
+          [](const std::string& text) {
+            training::RecoveredState recovered;
+            training::read_values(text, recovered);
+          },
+          {R"({"step":41,"is_reported":true,"world_size":3,"is_sharded":true,"has_values":false,"training":{"a":1}})"}),
       {"gloo_address", read_gloo_address,
        [] { return std::vector<std::string>{std::string(8, '\0') + "\x88" + std::string(7 + 136 + 16, '\0')}; }},
       of_text("store_sealed", read_sealed_entry, {sealed_entry()}),

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <torch/serialize.h>
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "tests/programs/launcher/run_commands.h"
+#include "tests/programs/launcher/node_commands.h"
 #include "tests/programs/program_paths.h"
+#include "tests/programs/train_commands.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -105,6 +107,35 @@ TEST_F(ElasticGroupTest, UnderARestartingLauncherAllRanksBeginAgain) {
   EXPECT_THAT(ended.errors, AllOf(HasSubstr("restart 1"), Not(HasSubstr("takes its place"))));
   EXPECT_EQ(count_of("ends after 30 steps, 0 recoveries", ended.output), kElasticGroupRanks);
   EXPECT_THAT(ended.output, Not(HasSubstr("goes on with step")));
+}
+
+// Nodes of one rank each, whose steps do not end.
+class ElasticGroupOnNodesTest : public NarrowcastRunNodesFixture {
+ protected:
+  // As if all ranks were on one node: the store is at a loopback address.
+  Words node(const std::string& is_host, const std::string& fault = "") const {
+    Words flags = quick();
+    flags.back() += ",last_call_timeout=0.3,is_host=" + is_host;
+    const std::string program = std::string(kElasticSteps) + " " + (folder / "") + " 1000000 " + fault;
+    return launcher({"--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port},
+                    "export LOCAL_WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$RANK; exec " + program,
+                    flags + Words{"--recovery=in_place", "--max_restarts=3"});
+  }
+};
+
+TEST_F(ElasticGroupOnNodesTest, ANewcomerWithAnotherStateEndsAlone) {
+  RunningProgram host(node("true"));
+  host.wait_for_output("rank 0 takes step 300");
+  const ProgramEnd ended = run_to_end(node("false", "another:1:0"));
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.errors, HasSubstr("narrowcast-run: the others go on without this node: state 'more': this new "
+                                      "process has 'Float [1]', the ranks of the job have none"));
+  EXPECT_THAT(ended.errors, Not(HasSubstr("takes its place")));
+  host.wait_for_errors("was removed: its ranks do not fit the others: goes on with 1 rank");
+  RunningProgram newcomer(node("false"));
+  newcomer.wait_for_output("rank 1 goes on with step ");
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
 }
 
 }  // namespace

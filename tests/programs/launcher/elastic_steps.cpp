@@ -2,9 +2,9 @@
 //
 //   elastic_steps FOLDER STEPS [FAULT:RANK:STEP...]
 //
-// FAULT is "kill" (before the step), "die" (by an error, before the step), "late" (kill after optimizer.step()) or
-// "hang" (stop). Each happens once, in whichever process reaches it first. Each rank writes its result to
-// FOLDER/rank-RANK.
+// FAULT is "kill" (before the step), "die" (by an error, before the step), "late" (kill after optimizer.step()), "hang"
+// (stop) or, of step 0, "another" (another state than other ranks'). Each happens once, in whichever process reaches it
+// first. Each rank writes its result to FOLDER/rank-RANK.
 #include <ATen/CPUGeneratorImpl.h>
 #include <fcntl.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -58,6 +58,8 @@ void train(const std::filesystem::path& folder, int64_t last, const Faults& faul
   state.add("net", *net);
   state.add("optimizer", optimizer);
   state.add("steps", steps);
+  const at::Tensor more = at::zeros({1});
+  if (faults.begins("another", env.rank, 0)) state.add("more", more);
   narrowcast::ElasticOptions options;
   options.group.silence = std::chrono::seconds(3);
   options.on_recovery = [&](const narrowcast::ElasticRecovery& recovery) {
@@ -72,6 +74,7 @@ void train(const std::filesystem::path& folder, int64_t last, const Faults& faul
                                                        {.node_size = 1, .link_gbit = 1, .link_us = 100}));
       },
       [&](auto& ddp, int64_t step) {
+        if (step == 300) std::cout << "rank " << env.rank << " takes step 300" << std::endl;
         if (faults.begins("kill", env.rank, step)) std::raise(SIGKILL);
         if (faults.begins("hang", env.rank, step)) std::raise(SIGSTOP);
         TORCH_CHECK_VALUE(!faults.begins("die", env.rank, step), "no data for step ", step);

@@ -19,11 +19,12 @@ using ::testing::Not;
 class NarrowcastRunNewcomersTest : public NarrowcastRunNodesFixture {
  protected:
   // A launcher with workers that run `script`. The first one is the host.
-  Words node(const std::string& script, int workers = 1, const std::string& conf = "last_call_timeout=0.3") const {
+  Words node(const std::string& script, int workers = 1, const std::string& conf = "last_call_timeout=0.3",
+             int most = 2) const {
     Words flags = quick();
     flags.back() += "," + conf;
     return launcher(
-        {"--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script,
+        {"--nnodes=1:" + std::to_string(most), "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script,
         flags + Words{"--recovery=in_place", "--max_restarts=3", "--nproc_per_node=" + std::to_string(workers)});
   }
 
@@ -93,6 +94,26 @@ TEST_F(NarrowcastRunNewcomersTest, AreNotWaitedForWhenARankIsLost) {
   folder.write("go", "");
   host.wait_for_errors("recovered: 4 ranks instead of 2");
   wait_for_steps(3);
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+// A batch of 18 can be shared by 2 and 6 ranks, but not by 4. The launchers then count 4, also for the new process.
+TEST_F(NarrowcastRunNewcomersTest, WaitUntilTheBatchCanBeSharedWithThem) {
+  const auto joins = [&] {
+    return node("echo $$ >" + folder / "pid" + "$RANK; " + train({"--batch_size=18"}), 2, "last_call_timeout=0.3", 3);
+  };
+  RunningProgram host(joins());
+  wait_for_steps(3);
+  RunningProgram first(joins());
+  host.wait_for_errors("waits until more nodes join: the number of ranks must divide 18");
+  wait_for_steps(10);
+  ASSERT_EQ(::kill(std::stoi(files::read_file(folder / "pid1")), SIGKILL), 0);
+  host.wait_for_errors("recovered: rank 1 is new");
+  wait_for_steps(10);
+  RunningProgram second(joins());
+  host.wait_for_errors("recovered: 6 ranks instead of 2");
+  wait_for_steps(10);
   host.send(SIGTERM);
   EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
 }

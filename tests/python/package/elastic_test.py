@@ -5,9 +5,11 @@ import os
 import pathlib
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -29,6 +31,8 @@ STEPS = ROOT / "tests/python/support/elastic_steps.py"
 EXAMPLE = ROOT / "docs/examples/elastic.py"
 WORLD, COUNT = 2, 20  # Ranks and steps.
 BREAKS = range(9, 19)  # Steps before which all connections break.
+# Nodes whose store is at a loopback address.
+AS_ON_ONE_NODE = 'export LOCAL_WORLD_SIZE=$WORLD_SIZE LOCAL_RANK=$RANK; exec "$@"'
 LIMIT = 300  # Seconds of a run on a machine with other work.
 
 
@@ -84,6 +88,38 @@ class UnderNarrowcastRun(unittest.TestCase):
             self.assertEqual(result(folder, 1)[0], expected)
         self.assertEqual(output.count("UserWarning: make: something else still refers to a Distributed"), WORLD, output)
 
+    def test_newcomer_that_differs(self):
+        """It ends alone: with another state, and with another hook."""
+        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+            free.close()
+
+            def start_node(is_host, *arguments):
+                return subprocess.Popen([os.environ["NARROWCAST_RUN"], "--nnodes=1:2", "--rdzv_backend=c10d",
+                                         f"--rdzv_endpoint=127.0.0.1:{port}",
+                                         f"--rdzv_conf=last_call_timeout=0.3,is_host={is_host}", "--nproc_per_node=1",
+                                         "--recovery=in_place", "--max_restarts=3", "sh", "-c", AS_ON_ONE_NODE, "sh",
+                                         sys.executable, "-W", "ignore", STEPS, folder, "1000000", *arguments],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+            host = start_node("true")
+            try:
+                while not (pathlib.Path(folder) / "begun-0").exists():
+                    self.assertIsNone(host.poll())
+                    time.sleep(.1)
+                for kind, message in (("another_state", "state 'more': this new process has"), ("error_feedback", "")):
+                    newcomer = start_node("false", kind)
+                    output = newcomer.communicate(timeout=LIMIT)[0]
+                    self.assertEqual(newcomer.returncode, 1, output)
+                    self.assertIn("narrowcast-run: the others go on without this node: " + message, output)
+                    self.assertNotIn("a new process takes its place", output)
+                    self.assertIsNone(host.poll())
+            finally:
+                host.terminate()
+                output = host.communicate(timeout=LIMIT)[0]
+            self.assertEqual(output.count("its ranks do not fit the others: goes on with 1 rank"), 2, output)
+            self.assertNotIn("Traceback", output)
+
     def test_example(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("example", folder)), [0, 0])
@@ -134,20 +170,27 @@ class WithoutRecovery(unittest.TestCase):
         self.assertFalse(dist.is_initialized())
 
     def hung_rank(self):
-        """It is an error that names the rank. The other rank then ends it."""
+        """It is an error that names the rank, also if the other one waits for it in a group of its own. That rank then ends it."""
+        waits_in, = self.arguments
         ranks = [0] * WORLD
 
-        def step(ddp, number):
+        def make_with_groups(group):
+            return make(group), {"default": None, "new": dist.new_group([0, 1]), "gloo": dist.new_group(backend="gloo")}
+
+        def step(made, number):
+            ddp, groups = made
             if number == 0:
                 dist.all_gather_object(ranks, os.getpid())
             if number == 1 and dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
+            if number == 1:
+                dist.all_reduce(torch.ones(1), group=groups[waits_in])
             ddp(torch.ones(3, 4)).sum().backward()
             return True
 
         try:
             with self.assertRaisesRegex(dist.DistBackendError, "rank 0: rank 1 is lost: it has sent no heartbeat for 3 s"):
-                narrowcast.ElasticGroup(silence_seconds=3).run({}, make, step)
+                narrowcast.ElasticGroup(silence_seconds=3).run({}, make_with_groups, step)
         finally:
             os.kill(ranks[1], signal.SIGKILL)
 
@@ -193,7 +236,9 @@ class Ranks(unittest.TestCase):
         self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("lost_rank")), [0, -signal.SIGKILL])
 
     def test_hung_rank(self):
-        self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("hung_rank")), [0, -signal.SIGKILL])
+        for waits_in in "default", "new", "gloo":
+            with self.subTest(waits_in):
+                self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("hung_rank", waits_in)), [0, -signal.SIGKILL])
 
     def test_hook_that_does_not_average(self):
         self.assertEqual(run_on_free_ranks(WORLD, WithoutRecovery("hook_that_does_not_average")), [0, 0])

@@ -1,6 +1,6 @@
 """A program whose steps are an ElasticGroup's, and which fails where it is told to:
 
-  elastic_steps.py FOLDER STEPS [error_feedback] [keep] [FAULT:RANK:STEP...]
+  elastic_steps.py FOLDER STEPS [error_feedback] [keep] [another_state] [FAULT:RANK:STEP...]
 
 FAULT is "kill" (before the step), "die" (by an exception, before the step), "late" (kill after optimizer.step()) or "break" (the
 connections, before optimizer.step()). With "keep", the program keeps all that it makes. Each happens once, in whichever process reaches it first. Each rank writes what it has at the end, and
@@ -71,6 +71,8 @@ def train(folder, last, *arguments):
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "steps": steps,
              "scaler": scaler,
              "losses": (lambda: {"losses": torch.tensor(losses)}, lambda saved: losses.__setitem__(slice(None), saved["losses"].tolist()))}
+    if "another_state" in arguments:
+        state["more"] = torch.zeros(1)
     used, kept = {}, []
 
     def make(group):
@@ -86,6 +88,8 @@ def train(folder, last, *arguments):
             os.kill(os.getpid(), signal.SIGKILL)
         if faults.begins("die", step):
             raise KeyError(f"no data for step {step}")
+        if step == 300:
+            (folder / f"begun-{rank}").touch()
         ddp = made.parts[0]["ddp"]
         inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(100 * step + rank))
         loss = (ddp(inputs) - inputs.sum(1, keepdim=True)).square().mean()

@@ -41,6 +41,11 @@ inline constexpr const char* kWhenReady = "ready";
 // state. Then nodes that come wait until one is lost. Below job_prefix().
 inline constexpr const char* kKeepsNewcomersOut = "keeps_newcomers_out";
 
+// The key by which a rank tells, before kRegroups, a number that the number of ranks must divide: a training could not
+// share its batch otherwise. Nodes that come then wait until the ranks of all that join at once make such a number.
+// Below job_prefix(). Without it, any number of ranks works.
+inline constexpr const char* kRanksDivide = "ranks_divide";
+
 // The key of the time without heartbeats after which the launchers take a node for lost, in milliseconds, below
 // job_prefix(). Written with kPlaces. It tells ranks how long the news of a loss may take.
 inline constexpr const char* kNodeSilence = "node_silence";

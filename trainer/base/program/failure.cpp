@@ -1,7 +1,6 @@
 #include "trainer/base/program/failure.h"
 
 #include <c10/util/Exception.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,17 +12,12 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include <narrowcast/errors.h>
 #include "ops/common/error_message.h"
-#include "ops/common/file_descriptor.h"
 #include "ops/common/text.h"
-#include "trainer/base/files/json.h"
-#include "trainer/base/files/open_file.h"
 #include "trainer/base/process/process_limits.h"
 
 namespace narrowcast::program {
@@ -108,28 +102,6 @@ int64_t seconds_of(const Failure& failure) {
   return std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
 }
 
-// The file's content; empty if the file does not exist, is not a regular file or is longer than any error.
-std::string text_of(const std::filesystem::path& file) {
-  try {
-    return files::read_file(file, {.links = files::Links::kRefuse, .most_bytes = files::JsonLimits().bytes});
-  } catch (const c10::Error&) {
-    return "";
-  }
-}
-
-// Returns false if the file exists already or cannot be written.
-bool write_new(const std::filesystem::path& path, std::string_view bytes) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  while (file.is_open() && !bytes.empty()) {
-    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno != EINTR) {
-      return false;
-    }
-    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(0, written)));
-  }
-  return file.is_open() && file.close();
-}
-
 // A process reports one failure.
 std::atomic<bool> is_reported = false;
 
@@ -168,44 +140,6 @@ ExitCode report_failure(std::string_view program, const Failure& failure, const 
   }
   report(program, {failure.code, printable(first_line(failure.message)), failure.is_final}, on_failure);
   return failure.code;
-}
-
-WorkerError read_error_file(const std::filesystem::path& file) {
-  const nlohmann::json json = files::try_parse_json(text_of(file)).value;
-  if (!json.is_object() || !json.contains("message")) {
-    return {};
-  }
-  const auto& told = json["message"];
-  const nlohmann::json message = told.is_object() && told.contains("message") ? told["message"] : told;
-  if (!message.is_string()) {
-    return {};
-  }
-  return {.message = message.get<std::string>(), .is_final = json.value("restart", nlohmann::json()) == false};
-}
-
-bool write_error_file(const std::filesystem::path& file, const WorkerError& written, int64_t seconds) {
-  std::error_code error;
-  const auto status = std::filesystem::symlink_status(file, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    return false;  // Renaming a file over a device removes the device for all programs.
-  }
-  const nlohmann::json details = {{"py_callstack", written.message}, {"timestamp", std::to_string(seconds)}};
-  nlohmann::json content = {{"message", {{"message", written.message}, {"extraInfo", details}}}};
-  if (written.is_final) {
-    content["restart"] = false;
-  }
-  std::filesystem::path unfinished = file;
-  unfinished += ".tmp";
-  std::filesystem::remove(unfinished, error);  // A file there is not ours, and might be a pipe, which would block.
-  bool is_written = write_new(unfinished, content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  if (is_written) {
-    std::filesystem::rename(unfinished, file, error);
-    is_written = !error;
-  }
-  if (!is_written) {
-    std::filesystem::remove(unfinished, error);
-  }
-  return is_written;
 }
 
 FailureListener error_file_writer(const std::filesystem::path& file) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "trainer/base/process/error_file.h"
+
 namespace narrowcast::program {
 
 // The code with which a program ends.
@@ -41,29 +43,9 @@ int run_program(std::string_view program, const std::function<int()>& body, cons
 // another failure, this function never returns, and that failure counts.
 ExitCode report_failure(std::string_view program, const Failure& failure, const FailureListener& on_failure = {});
 
-// In the error file a failing process writes the reason for its launcher, as with torchrun and PyTorch's @record:
-//
-//     {"message": {"message": "M", "extraInfo": {"py_callstack": "text", "timestamp": "1700000000"}}}
-//
-// Older writers write {"message": "M"}. "restart": false beside "message" means that a restart would fail in the same
-// way.
-
-// The content of an error file.
-struct WorkerError {
-  std::string message;    // as in the file: use printable() before it is shown on a terminal
-  bool is_final = false;  // as in Failure
-};
-
-// Reads a worker's error file. The message is empty if the file does not exist, is a link or not a regular file, or has
-// other content. The failure is then reported without it.
-WorkerError read_error_file(const std::filesystem::path& file);
-
-// Writes an error with the time `seconds` since 1970, completely or not at all. Returns false if it cannot be written,
-// or if there is a link, a device, a pipe or a folder in its place, which stays. Bytes that are not UTF-8 are replaced.
-bool write_error_file(const std::filesystem::path& file, const WorkerError& error, int64_t seconds);
-
-// Returns a listener that writes a failure to `file`, which the launcher named. With an empty path it does nothing. If
-// the file cannot be written, it does nothing either, because nobody is left to be informed.
+// Returns a listener that writes a failure to the error file `file` (process/error_file.h), which the launcher named.
+// With an empty path it does nothing. If the file cannot be written, it does nothing either, because nobody is left to
+// be informed.
 //
 // torchrun blames the worker with the earliest time, in whole seconds. A worker that lost a peer notices the peer's
 // death before torchrun does, so it writes a time 2 seconds later than the present one.

@@ -8,7 +8,9 @@
 #include <csignal>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/network_errors.h>
@@ -48,6 +50,48 @@ std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, con
   return c10d::ProcessGroupGloo::createDeviceForHostname(address);
 }
 
+// Gloo closes all connections of a network when a wait for one of its messages times out.
+void close_alone(c10d::Backend& backend) {
+  for (int tag = kUnsentTag; tag > kUnsentTag - kMostNetworks; --tag) {  // Gloo chooses the network by the tag.
+    for (int distance = 1; distance < backend.getSize(); ++distance) {
+      try {
+        std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
+        backend.recv(nothing, (backend.getRank() + distance) % backend.getSize(), tag)
+            ->wait(std::chrono::milliseconds(1));
+      } catch (const std::exception&) {
+        // The connection is closed now, or was before.
+      }
+    }
+  }
+}
+
+using WeakBackend = c10::weak_intrusive_ptr<c10d::Backend>;
+
+// The second backend of a pair is closed with the first one.
+struct Companions {
+  std::mutex mutex;
+  std::vector<std::pair<WeakBackend, WeakBackend>> pairs;
+};
+
+// Never destroyed: a watch's thread may be left behind, and run while static objects are destroyed.
+Companions& companions() {
+  static Companions& instance = *std::make_unique<Companions>().release();
+  return instance;
+}
+
+std::vector<c10::intrusive_ptr<c10d::Backend>> closed_with(const c10d::Backend& backend) {
+  const std::lock_guard lock(companions().mutex);
+  auto& pairs = companions().pairs;
+  std::erase_if(pairs, [](const auto& pair) { return pair.first.expired() || pair.second.expired(); });
+  std::vector<c10::intrusive_ptr<c10d::Backend>> others;
+  for (const auto& [first, second] : pairs) {
+    if (first._unsafe_get_target() == &backend) {
+      if (auto other = second.lock(); other != nullptr) others.push_back(std::move(other));
+    }
+  }
+  return others;
+}
+
 }  // namespace
 
 // LibTorch itself reads this variable when it creates Gloo's device. TCP and LINUX are names of the one transport that
@@ -78,19 +122,16 @@ GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, c
   return {c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend)};
 }
 
-// Gloo closes all connections of a network when a wait for one of its messages times out.
 void close_gloo_connections(c10d::Backend& backend) {
-  for (int tag = kUnsentTag; tag > kUnsentTag - kMostNetworks; --tag) {  // Gloo chooses the network by the tag.
-    for (int distance = 1; distance < backend.getSize(); ++distance) {
-      try {
-        std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
-        backend.recv(nothing, (backend.getRank() + distance) % backend.getSize(), tag)
-            ->wait(std::chrono::milliseconds(1));
-      } catch (const std::exception&) {
-        // The connection is closed now, or was before.
-      }
-    }
+  close_alone(backend);
+  for (const auto& other : closed_with(backend)) {
+    close_alone(*other);
   }
+}
+
+void close_together(const c10::intrusive_ptr<c10d::Backend>& backend, const c10::intrusive_ptr<c10d::Backend>& other) {
+  const std::lock_guard lock(companions().mutex);
+  companions().pairs.push_back({WeakBackend(backend), WeakBackend(other)});
 }
 
 }  // namespace narrowcast

@@ -23,4 +23,8 @@ GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, c
 // nothing.
 void close_gloo_connections(c10d::Backend& backend);
 
+// From now on close_gloo_connections(*backend) also ends those of `other`, another of Gloo's backends, as long as both
+// exist: a rank may wait in another group for a machine that is lost. Thread-safe.
+void close_together(const c10::intrusive_ptr<c10d::Backend>& backend, const c10::intrusive_ptr<c10d::Backend>& other);
+
 }  // namespace narrowcast

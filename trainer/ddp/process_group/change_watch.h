@@ -3,6 +3,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,7 +15,11 @@
 
 namespace narrowcast {
 
-// Looks into the launchers' store once per second, on a separate thread. When a rank is lost or the store moves, it
+// The time between two looks of a rank into the launchers' store, in a group of so many ranks: 200 ms to 1 s. With 200
+// ranks or more, the store's work per second does not grow with them.
+std::chrono::milliseconds between_change_looks(int64_t ranks);
+
+// Looks into the launchers' store again and again, on a separate thread. When a rank is lost or the store moves, it
 // ends this process's connections to the other ranks: the machine of the lost one may be gone without a sign, and each
 // wait then ends with an error. When only newcomers have come, nothing breaks.
 class ChangeWatch {
@@ -32,6 +38,9 @@ class ChangeWatch {
   // To be called before: has_newcomers will then tell the launchers that nodes can join only in the place of lost ones.
   void keep_newcomers_out();
 
+  // The same: nodes can join only if the number of all ranks then divides `number`.
+  void let_ranks_divide(int64_t number);
+
  private:
   struct State;
 
@@ -46,6 +55,10 @@ bool has_newcomers(const ProcessGroupScope& scope);
 // To be called by all ranks before has_newcomers, if newcomers could not get the state of the work: then nodes join
 // only in the place of lost ones.
 void keep_newcomers_out(const ProcessGroupScope& scope);
+
+// To be called by all ranks before has_newcomers, if the work can be shared only by a number of ranks that divides
+// `number` (>= 1): then nodes join only when they make such a number together.
+void let_ranks_divide(const ProcessGroupScope& scope, int64_t number);
 
 // To be called before joining by a process whose work no newcomer can join. Throws c10::ValueError if the job's ranks
 // do other work, which newcomers can join: they have called has_newcomers. `work` is the option that asks for this

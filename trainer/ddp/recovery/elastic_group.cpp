@@ -1,13 +1,16 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include <narrowcast/elastic_group.h>
+#include "ops/common/text.h"
 #include "trainer/base/network/places.h"
+#include "trainer/base/process/error_file.h"
 #include "trainer/ddp/backends/gloo_backend.h"
 #include "trainer/ddp/backends/group_backend.h"
 #include "trainer/ddp/process_group/change_watch.h"
@@ -78,6 +81,18 @@ class GuardedScope {
   const ProcessGroupScope scope_;
 };
 
+// Tells the launcher that this process does not fit the others: it replaces no process, and they go on without its
+// node.
+void write_misfit(const WorkerEnv& env, const c10::Error& error) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  if (!env.error_file.empty()) {
+    program::write_error_file(
+        env.error_file,
+        {.message = printable(first_line(error.what_without_backtrace())), .is_final = true, .is_misfit = true},
+        std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  }
+}
+
 }  // namespace
 
 void ElasticGroup::run_steps(ElasticState& state, const std::function<ElasticSteps(const ProcessGroupPtr&)>& make) {
@@ -105,7 +120,12 @@ void ElasticGroup::run_steps(ElasticState& state, const std::function<ElasticSte
                             env_.node > 0 ? recovery::StopAgreement::Asked(asked) : recovery::StopAgreement::Asked());
     });
   };
-  recovery::work_until_nothing_is_lost(env_, {.attempt = attempt, .step = [&] { return run.step(); }});
+  try {
+    recovery::work_until_nothing_is_lost(env_, {.attempt = attempt, .step = [&] { return run.step(); }});
+  } catch (const c10::ValueError& error) {
+    if (run.is_misfit()) write_misfit(env_, error);
+    throw;
+  }
   recoveries_ = run.recoveries();
 }
 

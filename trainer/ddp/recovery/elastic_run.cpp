@@ -15,6 +15,7 @@
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/json.h"
+#include "trainer/ddp/recovery/new_ranks.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast::recovery {
@@ -54,7 +55,7 @@ ElasticRecovery recovery_of(const SharedState& shared, int64_t step, const Attem
 
 AttemptEnd ElasticRun::take_steps(const ProcessGroupPtr& group, const Attempt& attempt,
                                   const StopAgreement::Asked& asked) {
-  check_equal_on_all_ranks(group, description());
+  const std::vector<int64_t> new_ranks = agree(group);
   std::optional<RankState> own;
   if (point_) {
     own = rank_state();
@@ -66,8 +67,8 @@ AttemptEnd ElasticRun::take_steps(const ProcessGroupPtr& group, const Attempt& a
     check_equal_on_all_ranks(group, {{"first_step", std::to_string(options_.first_step)}});
     point_.reset();
   }
-  const ElasticSteps steps =
-      with_network_errors(group->getRank(), "making the object of the steps", [&] { return make_(group); });
+  const ElasticSteps steps = make_steps(group, new_ranks);
+  has_agreed_ = true;
   if (!point_) {
     point_ = Point{.step = options_.first_step};
   } else if (point_->reducer) {
@@ -84,6 +85,29 @@ AttemptEnd ElasticRun::take_steps(const ProcessGroupPtr& group, const Attempt& a
     options_.on_recovery(recovery_of(*shared, point_->step, attempt));
   }
   return take_steps_from_point(group, steps, asked);
+}
+
+// A new rank that has another state ends alone. Returns the ranks that are new.
+std::vector<int64_t> ElasticRun::agree(const ProcessGroupPtr& group) {
+  const Standing standing = has_agreed_ ? Standing::kHasAgreed : Standing::kNew;
+  const NewRanks found = check_new_ranks(group, standing, "state", description());
+  is_misfit_ = !found.misfit.empty();
+  TORCH_CHECK_VALUE(!is_misfit_, found.misfit);
+  return found.ranks;
+}
+
+// Ranks that differ in what they make, e.g. in the hook, throw c10::ValueError. The ranks that have worked together
+// have made it before. So new ranks are to blame, and end alone.
+ElasticSteps ElasticRun::make_steps(const ProcessGroupPtr& group, const std::vector<int64_t>& new_ranks) {
+  const bool some_have_worked = std::ssize(new_ranks) < group->getSize();
+  try {
+    return with_network_errors(group->getRank(), "making the object of the steps", [&] { return make_(group); });
+  } catch (const c10::ValueError& error) {
+    is_misfit_ = some_have_worked && !has_agreed_;
+    TORCH_CHECK_WITH(DistBackendError, !has_agreed_ || new_ranks.empty(), "rank ", group->getRank(), ": with ",
+                     describe_ranks(new_ranks), ", which are new: ", error.what_without_backtrace());
+    throw;
+  }
 }
 
 void ElasticRun::take_steps_once(const ProcessGroupPtr& group) const {
@@ -242,6 +266,8 @@ ElasticRun::Point ElasticRun::read_point(const SharedState& shared, int64_t worl
     NARROWCAST_CHECK_INPUT(false, kRecovery, ": the values of rank ", shared.first_source, ": ",
                            files::problem_with(error));
   }
+  NARROWCAST_CHECK_INPUT(point.step >= 0, kRecovery, ": the values of rank ", shared.first_source, ": step ",
+                         point.step);
   return point;
 }
 

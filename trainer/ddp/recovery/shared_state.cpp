@@ -8,13 +8,11 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include <narrowcast/consensus.h>
@@ -22,28 +20,15 @@
 #include <narrowcast/network_errors.h>
 #include "ops/comm/groups/group.h"
 #include "ops/common/text.h"
-#include "trainer/base/files/json.h"
 #include "trainer/base/files/safetensors_header.h"
+#include "trainer/ddp/recovery/announcements.h"
 
 namespace narrowcast::recovery {
 namespace {
 
-constexpr const char* kStep = "recovery of lost ranks";
 constexpr int kTag = 0x7265;  // of the messages with tensors
 constexpr int64_t kNothing = -1;
 constexpr int64_t kLongestInventory = int64_t{1} << 30;  // bytes
-constexpr const char* kCommon = "common.";               // before the names of RankState::common in an inventory
-constexpr const char* kOwn = "own.";                     // and of RankState::own
-constexpr const char* kValues = "values";                // RankState::values in an inventory
-
-// A rank tells this of its states.
-struct Announcement {
-  std::map<int64_t, pieces::Holding> held;  // by point, if they can be used
-  std::string why_unusable;
-
-  bool has(int64_t point) const { return held.contains(point); }
-  bool is_lost() const { return held.empty() && why_unusable.empty(); }
-};
 
 std::string text_of(const std::vector<RankState>& own) {
   nlohmann::json text = {{"why_unusable", ""}, {"states", nlohmann::json::array()}};
@@ -60,19 +45,7 @@ std::string text_of(const std::vector<RankState>& own) {
 std::vector<Announcement> announcements_of_ranks(const ProcessGroupPtr& group, const std::vector<RankState>& own) {
   std::vector<Announcement> all;
   for (const std::string& text : all_gather_text(group, text_of(own))) {
-    const std::string source = c10::str(kStep, ": the state of rank ", all.size());
-    Announcement& announcement = all.emplace_back();
-    try {
-      const nlohmann::json read = files::parse_json(text, source);
-      announcement.why_unusable = read.at("why_unusable").get<std::string>();
-      for (const nlohmann::json& state : read.at("states")) {
-        const auto point = state.at(0).get<int64_t>();
-        NARROWCAST_CHECK_INPUT(point > kNothing, source, ": its point is ", point);
-        announcement.held[point] = pieces::read_holding(state.at(1), source);
-      }
-    } catch (const nlohmann::json::exception& error) {
-      NARROWCAST_CHECK_INPUT(false, source, ": ", files::problem_with(error));
-    }
+    all.push_back(parse_announcement(text, std::ssize(all)));
   }
   return all;
 }
@@ -118,17 +91,6 @@ int64_t common_point(const std::vector<Announcement>& announcements, std::string
   return kNothing;
 }
 
-// Tensors of the sources, by name, and from which source each comes.
-struct Inventory {
-  struct Part {
-    std::string name;
-    files::TensorEntry entry;
-    size_t source = 0;  // index among the sources
-  };
-  std::vector<Part> parts;
-  std::string values;
-};
-
 TensorMap tensors_of(const RankState& state) {
   TensorMap tensors;
   for (const auto& [name, tensor] : state.common) tensors[kCommon + name] = tensor;
@@ -149,29 +111,6 @@ std::string to_text(const RankState& state) {
   }
   header.metadata = {{kValues, state.values}};
   return c10::str(end, " ", files::format_safetensors_header(header, kStep));
-}
-
-// Throws CorruptInputError for a text that to_text does not write.
-Inventory read_inventory(const std::string& text, size_t sources) {
-  int64_t bytes = -1;
-  const char* const end = text.data() + text.size();
-  const auto number = std::from_chars(text.data(), end, bytes);
-  NARROWCAST_CHECK_INPUT(number.ec == std::errc() && bytes >= 0 && number.ptr != end && *number.ptr == ' ', kStep,
-                         ": the first source's inventory does not begin with a number of bytes");
-  const files::SafetensorsHeader header =
-      files::parse_safetensors_header(std::string_view(number.ptr + 1, end), bytes, kStep);
-  const auto values = header.metadata.find(kValues);
-  NARROWCAST_CHECK_INPUT(values != header.metadata.end(), kStep, ": the first source's inventory has no '", kValues,
-                         "'");
-  Inventory inventory = {.parts = {}, .values = values->second};
-  std::vector<int64_t> load(sources);  // bytes that each source sends
-  for (const auto& [name, entry] : header.tensors) {
-    const size_t source =
-        name.starts_with(kCommon) ? static_cast<size_t>(std::ranges::min_element(load) - load.begin()) : 0;
-    load[source] += entry.end - entry.begin;
-    inventory.parts.push_back({name, entry, source});
-  }
-  return inventory;
 }
 
 // Broadcasts a tensor of one rank. Returns it on the CPU.

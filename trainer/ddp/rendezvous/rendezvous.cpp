@@ -217,9 +217,12 @@ bool JobStore::have_changed(milliseconds within) {
   }
 }
 
-void JobStore::announce_regroups(Newcomers newcomers) {
+void JobStore::announce_regroups(Newcomers newcomers, int64_t ranks_divide) {
   if (newcomers == Newcomers::kReplaceLost) {
     keys_->set(kKeepsNewcomersOut, std::vector<uint8_t>{'1'});
+  }
+  if (ranks_divide > 0) {
+    keys_->set(kRanksDivide, std::to_string(ranks_divide));
   }
   keys_->set(kRegroups, std::string(kWhenReady));
 }

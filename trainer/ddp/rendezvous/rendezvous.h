@@ -85,8 +85,9 @@ class JobStore {
     kJoin,
     kReplaceLost,  // only in the place of others that are lost
   };
-  // Tells the launchers that this job's ranks can form a new group when nodes are lost or join.
-  void announce_regroups(Newcomers newcomers = Newcomers::kJoin);
+  // Tells the launchers that this job's ranks can form a new group when nodes are lost or join. `ranks_divide` is a
+  // number that the number of ranks must divide when nodes join; 0: any number of ranks works.
+  void announce_regroups(Newcomers newcomers = Newcomers::kJoin, int64_t ranks_divide = 0);
 
   // With recovers_in_place: asks the launcher to end the process of a rank that was found silent.
   void report_silent(int64_t rank);

@@ -86,6 +86,7 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
         change_members();
       }
       mark_newcomers();
+      note_unfitting();
       look_at_newcomers();
       look_at_members();
       break;
@@ -232,6 +233,7 @@ void Coordinator::form() {
   joined_.clear();
   regroups_ = false;
   newcomers_ = Newcomers::kJoin;
+  ranks_divide_ = 0;
   misfits_.clear();
   is_ending_ = false;
   decision_.store = store_;

@@ -77,10 +77,12 @@ class Coordinator {
   // and who has joined this host.
   void learn(const LastKnown& known, const std::vector<NodeView>& joined);
 
-  // Tells that the ranks of the round can form a new group. Only then do members change while it runs.
-  void let_members_change(Newcomers newcomers = Newcomers::kJoin) {
+  // Tells that the ranks of the round can form a new group. Only then do members change while it runs. The number of
+  // ranks must divide `ranks_divide`; 0: any number of ranks works.
+  void let_members_change(Newcomers newcomers = Newcomers::kJoin, int64_t ranks_divide = 0) {
     regroups_ = true;
     newcomers_ = newcomers;
+    ranks_divide_ = ranks_divide;
   }
 
   // Whether a node joins the round that runs, or has done so, and had not met the others at a later change:
@@ -89,8 +91,9 @@ class Coordinator {
     return decision_.phase == Decision::Phase::kRunning && (joined_.contains(ticket) || !is_member(ticket));
   }
 
-  // Whether the ranks of the others meet without those of a member: it starts, and the others are enough.
-  bool is_left_out(int64_t ticket) const;
+  // The members without whose ranks those of the others meet: these are enough, and it starts, or with its ranks their
+  // number would not fit.
+  std::set<int64_t> left_out() const;
 
   // Tells that a rank of the round has ended with success, so that the others do so soon. From now on nobody joins.
   void let_round_end() { is_ending_ = true; }
@@ -140,6 +143,7 @@ class Coordinator {
   void adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined);
   void note_newcomers(const std::vector<Member>& members);
   void mark_newcomers();
+  void note_unfitting();
   rendezvous::Progress progress_of(int64_t ticket) const;
   bool is_starting(int64_t ticket) const { return progress_of(ticket) == rendezvous::Progress::kStart; }
   bool has_met(int64_t ticket) const { return progress_of(ticket) == rendezvous::Progress::kMet; }
@@ -182,6 +186,7 @@ class Coordinator {
   RestartRule restarts_;
   bool regroups_ = false;
   Newcomers newcomers_ = Newcomers::kJoin;
+  int64_t ranks_divide_ = 0;
   bool is_ending_ = false;
   Quorum quorum_;
   std::string store_;                       // Decision::store from the next change on

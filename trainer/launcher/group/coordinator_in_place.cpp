@@ -7,6 +7,7 @@
 #include "ops/common/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/coordinator.h"
+#include "trainer/launcher/group/fitting_nodes.h"
 
 namespace narrowcast::launcher {
 
@@ -87,14 +88,51 @@ rendezvous::Progress Coordinator::progress_of(int64_t ticket) const {
                                           : found->second.view.progress;
 }
 
-bool Coordinator::is_left_out(int64_t ticket) const {
+std::set<int64_t> Coordinator::left_out() const {
   // Ranks that keep newcomers out meet one in the place of a lost node at once: they would never take it in later.
   const bool waits_for_ranks = newcomers_ == Newcomers::kJoin;
-  const auto may_be = [&](int64_t node) { return (waits_for_ranks && is_starting(node)) || is_too_late(node); };
-  const auto others = std::ranges::count_if(decision_.members, [&](const Member& member) {
-    return present(roster_.nodes().at(member.ticket)) && !may_be(member.ticket);
-  });
-  return may_be(ticket) && others >= own_.settings.min_nodes;
+  const auto starts = [&](int64_t node) { return (waits_for_ranks && is_starting(node)) || is_too_late(node); };
+  std::set<int64_t> out;
+  std::vector<WaitingNode> waiting;
+  int64_t nodes = 0;
+  int64_t ranks = 0;
+  const auto is_present = [&](const Member& member) { return present(roster_.nodes().at(member.ticket)); };
+  const auto others = std::ranges::count_if(
+      decision_.members, [&](const Member& member) { return is_present(member) && !starts(member.ticket); });
+  for (const Member& member : decision_.members) {
+    if (others >= own_.settings.min_nodes && starts(member.ticket)) {
+      out.insert(member.ticket);
+    } else if (is_present(member) && has_met(member.ticket)) {
+      ++nodes;
+      ranks += member.nproc;
+    } else if (is_present(member)) {
+      waiting.push_back({.ticket = member.ticket, .ranks = member.nproc});
+    }
+  }
+  const std::set<int64_t> fitting = nodes_that_fit(
+      waiting, {.ranks = ranks, .ranks_divide = ranks_divide_, .missing = own_.settings.min_nodes - nodes});
+  for (const WaitingNode& node : waiting) {
+    if (!fitting.contains(node.ticket)) out.insert(node.ticket);
+  }
+  return out;
+}
+
+// Tells which nodes are ready and not taken in.
+void Coordinator::note_unfitting() {
+  if (!changes_in_place() || ranks_divide_ == 0) {
+    return;
+  }
+  const std::set<int64_t> out = left_out();
+  std::vector<std::string> names;
+  for (const Member& member : decision_.members) {
+    const bool is_ready = progress_of(member.ticket) == rendezvous::Progress::kReady;
+    if (is_ready && out.contains(member.ticket)) names.push_back(member.name);
+  }
+  if (!names.empty()) {
+    decision_.note = printable(c10::str(absl::StrJoin(names, ", "), names.size() == 1 ? " waits" : " wait",
+                                        " until more nodes join: the number of ranks must divide ", ranks_divide_),
+                               kLongestReason);
+  }
 }
 
 // Why a newcomer cannot work with the others: it has other flags, or its ranks have ended while they started. Empty if
@@ -106,7 +144,9 @@ std::string Coordinator::why_misfit(const Member& member) const {
   }
   if (report->end == NodeReport::End::kFailed) {
     const FailureRecord& failure = *report->failure;
-    const bool has_other_flags = failure.is_final && failure.ending.exit_code == program::kWrongUse;
+    // A user's program has an exit code of its own.
+    const bool has_other_flags =
+        failure.is_final && (failure.is_misfit || failure.ending.exit_code == program::kWrongUse);
     const std::string why = failure.message.empty() ? describe(failure.ending) : failure.message;
     return has_other_flags || !has_met(member.ticket) ? why : "";
   }

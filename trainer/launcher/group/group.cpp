@@ -262,10 +262,17 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role, standby, is_new)
 
 void to_json(json& j, const FailureRecord& record) {
-  j = {{"rank", record.rank},        {"pid", record.pid},           {"node", record.node},
-       {"ending", record.ending},    {"time_ms", record.time_ms},   {"after_ms", record.after.count()},
-       {"message", record.message},  {"log_file", record.log_file}, {"last_lines", record.last_lines},
-       {"is_final", record.is_final}};
+  j = {{"rank", record.rank},
+       {"pid", record.pid},
+       {"node", record.node},
+       {"ending", record.ending},
+       {"time_ms", record.time_ms},
+       {"after_ms", record.after.count()},
+       {"message", record.message},
+       {"log_file", record.log_file},
+       {"last_lines", record.last_lines},
+       {"is_final", record.is_final},
+       {"is_misfit", record.is_misfit}};
 }
 
 void from_json(const json& j, FailureRecord& record) {
@@ -279,6 +286,7 @@ void from_json(const json& j, FailureRecord& record) {
   j.at("log_file").get_to(record.log_file);
   j.at("last_lines").get_to(record.last_lines);
   j.at("is_final").get_to(record.is_final);
+  j.at("is_misfit").get_to(record.is_misfit);
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeReport, end, failure, before, signal, text, stopped_ranks, killed, left_behind,

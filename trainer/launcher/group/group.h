@@ -25,6 +25,7 @@ struct FailureRecord {
   std::chrono::milliseconds after{0};        // since the start of its round
   std::string message = {};                  // the error in the worker's error file
   bool is_final = false;                     // by its error file, a restarted worker would fail again
+  bool is_misfit = false;                    // by its error file, the other ranks can go on without its node
   std::string log_file = {};                 // file with its standard error; empty: none
   std::vector<std::string> last_lines = {};  // last lines of its standard error
 };

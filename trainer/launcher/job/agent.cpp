@@ -73,10 +73,7 @@ void Agent::warn_of_ignored() const {
 Directive Agent::next_directive() {
   Directive directive = rendezvous_.directive();
   while (directive.kind == Directive::Kind::kWait || directive.kind == Directive::Kind::kStop) {
-    if (!directive.note.empty() && directive.note != last_note_) {
-      options_.tell(directive.note);
-      last_note_ = directive.note;
-    }
+    tell_note(directive);
     if (directive.awaits_report) {
       report_to_group({.end = NodeReport::End::kStopped});  // The round ended before this node could start its workers.
     }
@@ -88,6 +85,13 @@ Directive Agent::next_directive() {
     directive = rendezvous_.directive();
   }
   return directive;
+}
+
+void Agent::tell_note(const Directive& directive) {
+  if (!directive.note.empty() && directive.note != last_note_) {
+    options_.tell(directive.note);
+    last_note_ = directive.note;
+  }
 }
 
 // Waits for monitor_interval without workers. Returns a signal that came, and reports the first one to the group;
@@ -192,6 +196,7 @@ bool Agent::goes_on() {
     round_ = directive.round;
     options_.tell(round_.change + (have_changed ? ": goes on with " + world_text(round_) : ": waits for other nodes"));
   }
+  tell_note(directive);
   return true;
 }
 
@@ -240,6 +245,7 @@ FailureRecord Agent::record_of(const WorkerFailure& failure) {
           .after = failure.after,
           .message = std::move(error.message),
           .is_final = error.is_final,
+          .is_misfit = error.is_misfit,
           .log_file = worker.error.file,
           .last_lines = only_in_file ? read_last_lines(worker.error.file) : runner_.last_error_lines(failure.rank)};
 }

@@ -46,6 +46,7 @@ class Agent {
 
  private:
   Directive next_directive();
+  void tell_note(const Directive& directive);
   void run_round(const Directive& directive);
   void announce_restart(const Directive& directive) const;
   void begin_recovery();

@@ -48,7 +48,7 @@ struct Directive {
   Round round = {};
   bool awaits_report = false;        // kStop: the group waits for this node's report of `round`
   std::optional<GroupEnd> end = {};  // kRun: end of the previous round, if any; kOver: end of the job
-  std::string note = {};             // kWait: text for users about the wait; may be empty
+  std::string note = {};             // kWait, kRun: text for users about what this node, or others, wait for; or empty
 };
 
 // A launcher's connection to its group.

@@ -70,7 +70,10 @@ Directive directive_for(const Decision& decision, const NodeState& state) {
   if (decision.phase == Decision::Phase::kStopping || state.reported_round == decision.round || state.interrupted) {
     return {.kind = Directive::Kind::kStop};
   }
-  return {.kind = Directive::Kind::kRun, .round = round_of(decision, state, *own), .end = decision.end};
+  return {.kind = Directive::Kind::kRun,
+          .round = round_of(decision, state, *own),
+          .end = decision.end,
+          .note = decision.note.empty() ? "" : "waiting: " + decision.note};
 }
 
 StoreRendezvous::StoreRendezvous(const LinkOptions& options)

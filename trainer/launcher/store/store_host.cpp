@@ -104,8 +104,9 @@ void StoreHost::forget_nodes() {
 void StoreHost::look_at_ranks() {
   const std::string run_id = coordinator_.decision().run_id;
   if (can_regroup(entries_.store(), run_id)) {
-    coordinator_.let_members_change(keeps_newcomers_out(entries_.store(), run_id) ? Newcomers::kReplaceLost
-                                                                                  : Newcomers::kJoin);
+    coordinator_.let_members_change(
+        keeps_newcomers_out(entries_.store(), run_id) ? Newcomers::kReplaceLost : Newcomers::kJoin,
+        divided_by_ranks(entries_.store(), run_id));
   }
   if (has_ended_rank(entries_.store(), run_id)) {
     coordinator_.let_round_end();
@@ -115,9 +116,9 @@ void StoreHost::look_at_ranks() {
 // Their number grows whenever other nodes meet.
 rendezvous::Places StoreHost::places_of(const Decision& decision) const {
   rendezvous::Places places;
+  const std::set<int64_t> left_out = coordinator_.left_out();
   for (const Member& member : decision.members) {
-    std::vector<rendezvous::NodeRanks>& nodes =
-        coordinator_.is_left_out(member.ticket) ? places.starting : places.nodes;
+    std::vector<rendezvous::NodeRanks>& nodes = left_out.contains(member.ticket) ? places.starting : places.nodes;
     nodes.push_back({.node = member.ticket, .ranks = member.nproc});
   }
   const bool is_first = decision.round != prepared_.round;

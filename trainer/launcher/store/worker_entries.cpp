@@ -99,6 +99,10 @@ bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id) {
   return has_key(store, run_id, rendezvous::kKeepsNewcomersOut);
 }
 
+int64_t divided_by_ranks(c10d::Store& store, const std::string& run_id) {
+  return parse_starts(value_of(store, run_id, rendezvous::kRanksDivide).value_or("")).value_or(0);
+}
+
 void announce_loss(c10d::Store& store, const std::string& run_id) { add_starts(store, run_id, 1); }
 
 rendezvous::Progress progress_of(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node) {

@@ -48,6 +48,9 @@ bool can_regroup(c10d::Store& store, const std::string& run_id);
 // Whether a rank has told before that it cannot take in newcomers while no node is lost.
 bool keeps_newcomers_out(c10d::Store& store, const std::string& run_id);
 
+// The number that a rank has told before, which the number of ranks must divide. 0: any number of ranks works.
+int64_t divided_by_ranks(c10d::Store& store, const std::string& run_id);
+
 // How far the ranks of a node that joins have come. If ranks do not tell it (rendezvous::kRegroups), they have met once
 // ranks can form a new group.
 rendezvous::Progress progress_of(c10d::Store& store, const std::string& run_id, const rendezvous::NodeRanks& node);

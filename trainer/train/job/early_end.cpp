@@ -58,6 +58,7 @@ std::function<int()> asked_to_stop(const AgreedJob& agreed, const CaughtSignals*
   if (!can_take_in_newcomers(agreed)) {
     agreed.recovery->keep_newcomers_out();
   }
+  agreed.recovery->let_ranks_divide(training::divided_by_ranks(agreed.job.training));
   return [by_signal, has_newcomers = agreed.recovery->has_newcomers] {
     return has_newcomers() ? recovery::kNewcomers : (by_signal ? by_signal() : 0);
   };

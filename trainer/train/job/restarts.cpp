@@ -1,20 +1,16 @@
 #include "trainer/train/job/restarts.h"
 
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include <narrowcast/consensus.h>
-#include <narrowcast/errors.h>
-#include "ops/common/text.h"
-#include "trainer/base/files/json.h"
 #include "trainer/base/network/places.h"
+#include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/first_failure.h"
+#include "trainer/ddp/recovery/new_ranks.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/options/plan_entries.h"
@@ -43,44 +39,17 @@ bool recovers_in_place(const TrainJob& job, const WorkerEnv& env) {
   return env.recovers_in_place && !rendezvous::is_alone(env) && !job.verification.has_value();
 }
 
-namespace {
-
-// The first value in which a rank differs from one that has worked before. Empty if there is none.
-std::string difference_from(const std::vector<NamedValue>& former, const std::vector<NamedValue>& own) {
-  for (const std::vector<NamedValue>* const values : {&former, &own}) {
-    for (const NamedValue& value : *values) {
-      const auto has_it = [&](const NamedValue& other) { return other.name == value.name; };
-      const auto before = std::ranges::find_if(former, has_it);
-      const auto now = std::ranges::find_if(own, has_it);
-      if (before == former.end() || now == own.end() || before->value != now->value) {
-        return c10::str(value.name, ": this new process has ", now == own.end() ? "none" : in_quotes(now->value),
-                        ", the ranks of the job have ", before == former.end() ? "none" : in_quotes(before->value));
-      }
-    }
-  }
-  return "";
+void use_newcomers_of(const ProcessGroupScope& scope, InPlaceRecovery& recovery) {
+  recovery.has_newcomers = [&scope] { return has_newcomers(scope); };
+  recovery.keep_newcomers_out = [&scope] { keep_newcomers_out(scope); };
+  recovery.let_ranks_divide = [&scope](int64_t number) { let_ranks_divide(scope, number); };
 }
 
-std::string to_text(const std::vector<NamedValue>& values) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const NamedValue& value : values) list.push_back({value.name, value.value});
-  return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+int64_t ranks_to_check(const TrainJob& job, const WorkerEnv& env) {
+  const bool may_change = recovers_in_place(job, env) && env.node > 0 && !job.dry_run;
+  const int64_t possible = may_change ? training::possible_ranks(job.training, env.world_size) : 0;
+  return possible > 0 ? possible : env.world_size;
 }
-
-std::vector<NamedValue> parse_values(const std::string& text, int64_t rank) {
-  const std::string source = c10::str("the plan of rank ", rank);
-  std::vector<NamedValue> values;
-  try {
-    for (const nlohmann::json& pair : files::parse_json(text, source)) {
-      values.push_back({pair.at(0).get<std::string>(), pair.at(1).get<std::string>()});
-    }
-  } catch (const nlohmann::json::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, source, ": ", files::problem_with(error));
-  }
-  return values;
-}
-
-}  // namespace
 
 void check_plans(const AgreedJob& begun) {
   const std::vector<NamedValue> own = options::compared_values(begun.plan);
@@ -88,23 +57,9 @@ void check_plans(const AgreedJob& begun) {
   if (recovery == nullptr) {
     return check_equal_on_all_ranks(begun.group, own);
   }
-  const std::vector<std::string> have_agreed = all_gather_text(begun.group, recovery->has_agreed ? "yes" : "");
-  const auto former = std::ranges::find(have_agreed, "yes") - have_agreed.begin();
-  if (former == std::ssize(have_agreed)) {
-    check_equal_on_all_ranks(begun.group, own);
-    recovery->has_agreed = true;
-    return;
-  }
-  const std::vector<std::string> texts = all_gather_text(begun.group, to_text(own));
-  const std::string& wanted = texts[static_cast<size_t>(former)];
-  if (!recovery->has_agreed) {
-    const std::string difference = difference_from(parse_values(wanted, former), own);
-    TORCH_CHECK_VALUE(difference.empty(), difference);
-  }
-  for (int64_t rank = 0; rank < std::ssize(texts); ++rank) {
-    TORCH_CHECK_WITH(DistBackendError, texts[static_cast<size_t>(rank)] == wanted, "rank ", begun.group->getRank(),
-                     ": rank ", rank, " is new, and has another plan");
-  }
+  const auto standing = recovery->has_agreed ? recovery::Standing::kHasAgreed : recovery::Standing::kNew;
+  const std::string misfit = recovery::check_new_ranks(begun.group, standing, "plan", own).misfit;
+  TORCH_CHECK_VALUE(misfit.empty(), misfit);
   recovery->has_agreed = true;
 }
 

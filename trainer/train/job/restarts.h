@@ -22,6 +22,15 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
 // Whether this process recovers in place: its launcher does its part, and the job is a training on several ranks.
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env);
 
+// Sets the functions of `recovery` that tell of newcomers to this scope of the job's ranks, which must outlive their
+// use.
+void use_newcomers_of(const ProcessGroupScope& scope, InPlaceRecovery& recovery);
+
+// The number of ranks for this rank's checks before it meets the others. Of a job on nodes that may change, the
+// launcher's number may count nodes that wait to join: then it is the largest one up to that with which the batch can
+// be shared. The others share it now, and are not hurt by this rank.
+int64_t ranks_to_check(const TrainJob& job, const WorkerEnv& env);
+
 // A collective: throws c10::ValueError on all ranks if their plans differ. If ranks have worked together before, it
 // does so on a new process alone that differs from them. The others throw c10::DistBackendError, as if it had been
 // lost.

@@ -17,7 +17,6 @@
 #include "trainer/base/network/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
-#include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/ddp/rendezvous/life_signs.h"
 #include "trainer/train/data/checked_targets.h"
@@ -188,7 +187,7 @@ void check_alone(const TrainJob& job, const WorkerEnv& env) {
     check_verification_job(job, env.world_size);
     return;
   }
-  check_training_job(job, env.world_size);
+  check_training_job(job, ranks_to_check(job, env));
   check_optimizer_shards(job, env);
   // Other ranks, perhaps on machines without these folders, would wait for a rank that ends here. With several ranks,
   // prepare_places throws on all.
@@ -228,7 +227,9 @@ void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv&
   }
   training::use_device(inputs.device);
   model->to(inputs.device);
-  const models::Batch batch = training::on_device(first_batch(job, inputs, env.rank, env.world_size), inputs.device);
+  const int64_t ranks = ranks_to_check(job, env);
+  const models::Batch batch =
+      training::on_device(first_batch(job, inputs, std::min(env.rank, ranks - 1), ranks), inputs.device);
   std::vector<std::string> unused;
   training::on_trial(*model, [&] {
     const training::Autocast autocast(inputs.device.type(), job.training.precision);
@@ -291,8 +292,7 @@ int run_through_losses(const TrainJob& job, JobInputs& inputs, const ProcessGrou
     recovery.interrupted_at = attempt.interrupted_at;
     const ProcessGroupScope scope(attempt.env, group);
     attempt.has_joined = true;
-    recovery.has_newcomers = [&scope] { return narrowcast::has_newcomers(scope); };
-    recovery.keep_newcomers_out = [&scope] { narrowcast::keep_newcomers_out(scope); };
+    use_newcomers_of(scope, recovery);
     recovery.regroups = false;
     JobContext again = context;
     again.env = scope.env();

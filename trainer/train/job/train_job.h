@@ -78,8 +78,9 @@ struct InPlaceRecovery {
   std::string why_nothing = {};              // share_states found no state in the ranks' memory, because of this
   std::function<void()> make_inputs = {};    // makes model and data anew: nobody has the state of the last training
   std::function<bool()> has_newcomers = {};  // has_newcomers (change_watch.h) of the present group
-  std::function<void()> keep_newcomers_out = {};    // keep_newcomers_out of the same
-  bool has_agreed = false;                          // this process has been in a group of ranks with equal plans
+  std::function<void()> keep_newcomers_out = {};       // keep_newcomers_out of the same
+  std::function<void(int64_t)> let_ranks_divide = {};  // let_ranks_divide of the same
+  bool has_agreed = false;                             // this process has been in a group of ranks with equal plans
   bool has_placed_shards = false;                   // this process has been in a group that has placed the job's shards
   bool regroups = false;                            // the training has stopped to take newcomers in
   std::unique_ptr<CaughtSignals> caught = nullptr;  // the signals for preemption, which must not be forgotten meanwhile

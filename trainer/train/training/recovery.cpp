@@ -62,7 +62,8 @@ recovery::RankState rank_state(const SurvivingState& state) {
   return result;
 }
 
-// Throws CorruptInputError for values that rank_state does not write.
+}  // namespace
+
 void read_values(const std::string& text, RecoveredState& recovered) {
   const json values = files::parse_json(text, kName);
   try {
@@ -75,9 +76,10 @@ void read_values(const std::string& text, RecoveredState& recovered) {
   } catch (const json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, kName, ": the first source's values: ", files::problem_with(error));
   }
+  NARROWCAST_CHECK_INPUT(recovered.restored.step >= 0 && recovered.former_ranks >= 1, kName,
+                         ": the first source's values: step ", recovered.restored.step, ", ", recovered.former_ranks,
+                         " ranks");
 }
-
-}  // namespace
 
 std::optional<RecoveredState> share_states(const ProcessGroupPtr& group, std::optional<SurvivingState> own,
                                            std::string* why_nothing) {

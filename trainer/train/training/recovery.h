@@ -51,6 +51,9 @@ struct RecoveredState {
   int64_t lost_residuals = 0;       // its ranks whose residuals (error feedback) are lost
 };
 
+// Reads what a source tells of its state besides tensors. Throws CorruptInputError for a text that no rank writes.
+void read_values(const std::string& text, RecoveredState& recovered);
+
 // A collective of the new group. Ranks at the furthest point at which they hold everything keep their state, and are
 // the sources of the others. Each source sends a part. Returns nothing, on all ranks, if there is no such point. Then
 // `why_nothing` says why, if a rank has lived on. Throws c10::DistBackendError if a peer fails, and CorruptInputError

@@ -25,9 +25,8 @@ constexpr int64_t kLargestStep = 10000;  // to a larger number of ranks
 // The nearest numbers of ranks for this batch size, and batch sizes for this number of ranks.
 std::string possible_sizes(const TrainingOptions& options, int64_t world_size) {
   const auto fits = [&](int64_t ranks) { return options.batch_size % (ranks * options.accumulation_steps) == 0; };
-  const int64_t most = options.batch_size / options.accumulation_steps;
-  int64_t fewer = std::min(world_size - 1, most);
-  while (fewer > 0 && !fits(fewer)) --fewer;
+  const int64_t most = divided_by_ranks(options);
+  const int64_t fewer = possible_ranks(options, world_size - 1);
   int64_t more = world_size + 1;
   const int64_t last = std::min(most, world_size + kLargestStep);
   while (more <= last && !fits(more)) ++more;
@@ -46,6 +45,15 @@ std::string possible_sizes(const TrainingOptions& options, int64_t world_size) {
 OptimizerShards parse_optimizer_shards(const std::string& name) { return kOptimizerShardsNames.parse_known(name); }
 
 std::string to_string(OptimizerShards shards) { return std::string(kOptimizerShardsNames.name_of(shards)); }
+
+int64_t possible_ranks(const TrainingOptions& options, int64_t most) {
+  if (options.batch_size < 1 || options.accumulation_steps < 1) {
+    return 0;
+  }
+  int64_t ranks = std::min(most, divided_by_ranks(options));
+  while (ranks > 0 && options.batch_size % (ranks * options.accumulation_steps) != 0) --ranks;
+  return std::max<int64_t>(0, ranks);
+}
 
 void check_training_options(const TrainingOptions& options, int64_t world_size) {
   TORCH_CHECK_VALUE(options.batch_size >= 1, "batch_size: must be at least 1, but is ", options.batch_size);

@@ -49,4 +49,12 @@ struct TrainingOptions {
 // not go together, or training on `world_size` ranks could not start.
 void check_training_options(const TrainingOptions& options, int64_t world_size);
 
+// The number that a possible number of ranks divides, for options that check_training_options accepts.
+inline int64_t divided_by_ranks(const TrainingOptions& options) {
+  return options.batch_size / options.accumulation_steps;
+}
+
+// The largest possible number of ranks up to `most` for this batch. 0: there is none.
+int64_t possible_ranks(const TrainingOptions& options, int64_t most);
+
 }  // namespace narrowcast::training

@@ -189,6 +189,15 @@ TEST_F(ErrorFileTest, TellsWhetherARestartWouldFailAlike) {
   }
 }
 
+TEST_F(ErrorFileTest, TellsWhetherThisProcessAloneIsToBlame) {
+  EXPECT_TRUE(write_error_file(file, {.message = "M", .is_final = true, .is_misfit = true}, 1));
+  EXPECT_TRUE(read_error_file(file).is_misfit);
+  EXPECT_TRUE(write_error_file(file, {.message = "M", .is_final = true}, 1));
+  EXPECT_FALSE(read_error_file(file).is_misfit);
+  EXPECT_FALSE(read_error_file(folder.write("other", R"({"message": "M", "misfit": true})")).is_misfit)
+      << "a restart may help";
+}
+
 // A wrong flag stays wrong after a restart; memory, files and peers may be available again.
 TEST_F(ErrorFileTest, WrongUseIsFinalAndWantOfResourcesIsNot) {
   const auto is_final_after = [&](const std::function<int()>& body) {

@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ops/zeros.h>
+
 #include <cstdlib>
+#include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +16,7 @@
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/trainer/ddp/process_group/ranks_on_threads.h"
+#include "trainer/ddp/backends/gloo_backend.h"
 
 namespace narrowcast {
 namespace {
@@ -86,6 +91,36 @@ TEST_F(GlooTransportTest, TakesTheOneThatWorksByBothItsNames) {
     const ProcessGroupScope scope(WorkerEnv{});
     EXPECT_EQ(scope.group()->getSize(), 1);
   }
+}
+
+// Rank 0 waits in the second of two groups, whose other rank sends nothing.
+TEST(CloseTogether, EndsWaitsInAnotherGroup) {
+  const int64_t ports[] = {free_port(), free_port()};
+  std::promise<void> is_over;
+  const auto join = [&](int64_t rank, const char* name, int64_t port) {
+    ProcessGroupOptions options = options_of_thread(rank);
+    options.group_name += name;
+    return std::make_unique<ProcessGroupScope>(env_at({rank, 2}, port), options);
+  };
+  std::thread rank1([&] {
+    const auto first = join(1, "first", ports[0]);
+    const auto second = join(1, "second", ports[1]);
+    barrier(second->group(), "until no rank connects any more");
+    is_over.get_future().wait();
+  });
+  {
+    const auto first = join(0, "first", ports[0]);
+    const auto second = join(0, "second", ports[1]);
+    barrier(second->group(), "until no rank connects any more");
+    const auto backend = [](const auto& scope) { return scope->group()->getBackend(c10::DeviceType::CPU); };
+    std::vector<at::Tensor> tensors = {at::zeros({3})};
+    const auto waits = second->group()->recv(tensors, 1, 0);
+    close_together(backend(first), backend(second));
+    close_gloo_connections(*backend(first));
+    EXPECT_ANY_THROW(waits->wait());
+    is_over.set_value();
+  }
+  rank1.join();
 }
 
 }  // namespace

@@ -122,5 +122,11 @@ TEST_F(ChangeWatchTest, ARankAloneMeetsAnewAfterALoss) {
   EXPECT_TRUE(has_newcomers(scope));
 }
 
+TEST(BetweenChangeLooks, BoundsTheWorkOfTheStore) {
+  EXPECT_EQ(between_change_looks(2).count(), 200);
+  EXPECT_EQ(between_change_looks(600).count(), 600);
+  EXPECT_EQ(between_change_looks(10000).count(), 1000);
+}
+
 }  // namespace
 }  // namespace narrowcast

@@ -106,6 +106,17 @@ TEST_F(ChangingNodesTest, RanksMayTellThatNewcomersMustWait) {
   });
 }
 
+TEST_F(ChangingNodesTest, RanksMayTellWhichNumberOfRanksFits) {
+  on_ranks([&](const ProcessGroupScope& scope) {
+    barrier(scope.group(), "until no rank connects any more");
+    let_ranks_divide(scope, 18);
+    EXPECT_FALSE(has_newcomers(scope));
+    launcher_.wait({"narrowcast/run/regroups"}, testing::kPatience);
+    EXPECT_EQ(launcher_.get_to_str("narrowcast/run/ranks_divide"), "18") << "before";
+    barrier(scope.group(), "test");
+  });
+}
+
 // Rank 1 lives, but hangs before it joins, e.g. while it reads its data. The launcher replaces it.
 TEST_F(ChangingNodesTest, ARankThatDoesNotComeInTimeIsReplaced) {
   const auto join = [&](int64_t rank) {

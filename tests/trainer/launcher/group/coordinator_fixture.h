@@ -67,6 +67,7 @@ class CoordinatorTest : public ::testing::Test {
 
   const Decision& decision() const { return coordinator->decision(); }
   const GroupEnd& end() const { return decision().end.value(); }
+  bool is_left_out(int64_t ticket) const { return coordinator->left_out().contains(ticket); }
   NodeView& view(int64_t ticket) { return views.at(static_cast<size_t>(ticket - 1)); }
 
   void reports(int64_t ticket, NodeReport::End end, int exit_code = 0) {

@@ -97,7 +97,7 @@ TEST_F(CoordinatorInPlaceTest, NewcomersMayOnlyReplaceLostNodes) {
   after(600);
   EXPECT_EQ(after(600).changes, 1);
   EXPECT_EQ(decision().members.back().ticket, 3) << "it has waited";
-  EXPECT_FALSE(coordinator->is_left_out(3)) << "without the next loss nobody would take it in";
+  EXPECT_FALSE(is_left_out(3)) << "without the next loss nobody would take it in";
 }
 
 // Otherwise a typo in the launcher that is started in a lost node's place would end the job.

@@ -89,16 +89,80 @@ TEST_F(CoordinatorNewcomersTest, OnlyTheNodesThatStartAreLeftOut) {
   runs_in_place();
   const int64_t first = comes("b", 0);
   after(100);
-  EXPECT_TRUE(coordinator->is_left_out(first));
+  EXPECT_TRUE(is_left_out(first));
   view(first).progress = Progress::kReady;
   const int64_t second = comes("c", 0);
   ASSERT_EQ(after(100).members.size(), 3U);
-  EXPECT_FALSE(coordinator->is_left_out(1));
-  EXPECT_FALSE(coordinator->is_left_out(first));
-  EXPECT_TRUE(coordinator->is_left_out(second));
+  EXPECT_FALSE(is_left_out(1));
+  EXPECT_FALSE(is_left_out(first));
+  EXPECT_TRUE(is_left_out(second));
   view(first).progress = Progress::kStart;
   after(100);
-  EXPECT_TRUE(coordinator->is_left_out(first)) << "its process has ended";
+  EXPECT_TRUE(is_left_out(first)) << "its process has ended";
+}
+
+// A batch of 18 can be shared by 2 and 6 ranks, 2 of each node, but not by 4 or 8.
+class UnfittingNewcomersTest : public CoordinatorNewcomersTest {
+ protected:
+  // Node "a", in its first round. The number of ranks must divide `number`.
+  void begin_dividing(int64_t number, int64_t most) {
+    begin_alone(most);
+    EXPECT_EQ(after(100).phase, Phase::kRunning);
+    coordinator->let_members_change(Newcomers::kJoin, number);
+  }
+  int64_t is_ready(const std::string& host) {
+    const int64_t ticket = comes(host, 0);
+    after(100);
+    view(ticket).progress = Progress::kReady;
+    after(100);
+    return ticket;
+  }
+};
+
+TEST_F(UnfittingNewcomersTest, WaitUntilTheyJoinTogether) {
+  begin_dividing(18, 4);
+  const int64_t first = is_ready("b");
+  EXPECT_TRUE(is_left_out(first));
+  EXPECT_EQ(decision().note, "node 1 (b) waits until more nodes join: the number of ranks must divide 18");
+  const int64_t second = is_ready("c");
+  EXPECT_FALSE(is_left_out(first));
+  EXPECT_FALSE(is_left_out(second));
+  EXPECT_EQ(decision().note, "");
+  const int64_t third = is_ready("d");
+  EXPECT_FALSE(is_left_out(first));
+  EXPECT_TRUE(is_left_out(third));
+}
+
+TEST_F(UnfittingNewcomersTest, MayTakeThePlaceOfALostNode) {
+  begin_dividing(18, 4);
+  is_ready("b");
+  const int64_t second = is_ready("c");
+  view(2).progress = Progress::kMet;
+  view(second).progress = Progress::kMet;
+  const int64_t third = is_ready("d");
+  ASSERT_TRUE(is_left_out(third));
+  dead.insert(2);
+  after(600);
+  after(600);
+  ASSERT_EQ(after(100).members.size(), 3U);
+  EXPECT_FALSE(is_left_out(third));
+}
+
+// Ranks that cannot share their batch end with an error that names possible numbers.
+TEST_F(UnfittingNewcomersTest, AreWaitedForIfTheOthersAreTooFew) {
+  begin_in_place(2, 3);
+  comes("b", 0);
+  for (int i = 0; i < 4; ++i) {
+    after(900);
+  }
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  coordinator->let_members_change(Newcomers::kJoin, 2);
+  dead.insert(2);
+  const int64_t other = comes("c", 0);
+  after(600);
+  after(600);
+  ASSERT_EQ(after(100).members.size(), 2U);
+  EXPECT_FALSE(is_left_out(other));
 }
 
 // With fewer than the minimum nobody works.
@@ -111,12 +175,12 @@ TEST_F(CoordinatorNewcomersTest, RanksOfTooFewNodesWaitForOnesThatStart) {
   runs_in_place();
   const int64_t newcomer = comes("c", 0);
   after(100);
-  EXPECT_TRUE(coordinator->is_left_out(newcomer));
+  EXPECT_TRUE(is_left_out(newcomer));
   dead.insert(2);
   after(600);
   after(600);
   ASSERT_EQ(after(100).members.size(), 2U);
-  EXPECT_FALSE(coordinator->is_left_out(newcomer));
+  EXPECT_FALSE(is_left_out(newcomer));
 }
 
 TEST_F(CoordinatorNewcomersTest, ANewcomerIsNoLongerTakenInWhenTheOthersEnd) {
@@ -126,10 +190,10 @@ TEST_F(CoordinatorNewcomersTest, ANewcomerIsNoLongerTakenInWhenTheOthersEnd) {
   after(100);
   view(ticket).progress = Progress::kReady;
   after(100);
-  EXPECT_FALSE(coordinator->is_left_out(ticket));
+  EXPECT_FALSE(is_left_out(ticket));
   coordinator->let_round_end();
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_TRUE(coordinator->is_left_out(ticket));
+  EXPECT_TRUE(is_left_out(ticket));
   reports(1, NodeReport::End::kSucceeded);
   EXPECT_EQ(after(100).phase, Phase::kOver) << "without it";
 }
@@ -144,6 +208,26 @@ TEST_F(CoordinatorNewcomersTest, MembersAreNewUntilTheyHaveMetTheOthers) {
     EXPECT_FALSE(decision().members[0].is_new);
     EXPECT_EQ(decision().members[1].is_new, progress != Progress::kMet);
   }
+}
+
+// The program of a user has any exit code. Its error file tells that the others can go on.
+TEST_F(CoordinatorNewcomersTest, ANewcomerThatMetTheOthersAndDoesNotFitThemEndsAlone) {
+  begin_alone(2);
+  runs_in_place();
+  const int64_t ticket = comes("b", 0);
+  ASSERT_EQ(after(100).members.size(), 2U);
+  view(ticket).progress = Progress::kMet;
+  after(100);
+  reports(ticket, NodeReport::End::kFailed, 134);
+  FailureRecord& failure = *view(ticket).report->report.failure;
+  failure.is_final = failure.is_misfit = true;
+  failure.message = "state 'x': differs";
+  view(ticket).report = parse_report(to_text(*view(ticket).report));
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(decision().members.size(), 1U);
+  EXPECT_EQ(decision().losses, 1) << "the others wait for its ranks";
+  EXPECT_EQ(decision().evicted.at(ticket).code, 134);
+  EXPECT_EQ(decision().evicted.at(ticket).text, "the others go on without this node: state 'x': differs");
 }
 
 // Nodes "a", "b" and, as a newcomer, "c", until the second one takes over from the first.
@@ -175,7 +259,7 @@ class SucceededNewcomersTest : public CoordinatorNewcomersTest {
 
 TEST_F(SucceededNewcomersTest, AreStillNew) {
   take_over(Progress::kStart);
-  EXPECT_TRUE(coordinator->is_left_out(3));
+  EXPECT_TRUE(is_left_out(3));
   reports(3, NodeReport::End::kFailed, program::kWrongUse);
   view(3).report->report.failure->is_final = true;
   EXPECT_EQ(after(100).phase, Phase::kRunning);
@@ -195,7 +279,7 @@ TEST_F(SucceededNewcomersTest, EndAloneIfTheirRanksEndBeforeTheyMeet) {
 
 TEST_F(SucceededNewcomersTest, HaveMetOnceAndForAll) {
   take_over(Progress::kMet);
-  EXPECT_FALSE(coordinator->is_left_out(3));
+  EXPECT_FALSE(is_left_out(3));
   reports(3, NodeReport::End::kFailed, program::kWrongUse);
   view(3).report->report.failure->is_final = true;
   EXPECT_EQ(after(100).phase, Phase::kStopping);
@@ -204,7 +288,7 @@ TEST_F(SucceededNewcomersTest, HaveMetOnceAndForAll) {
 TEST_F(SucceededNewcomersTest, HaveMetIfAnyoneKnowsIt) {
   take_over(Progress::kReady, {2, 3});
   EXPECT_FALSE(decision().members[1].is_new);
-  EXPECT_FALSE(coordinator->is_left_out(3));
+  EXPECT_FALSE(is_left_out(3));
   reports(3, NodeReport::End::kFailed, program::kWrongUse);
   view(3).report->report.failure->is_final = true;
   EXPECT_EQ(after(100).phase, Phase::kStopping) << "its ranks have worked with the others";

@@ -183,6 +183,16 @@ TEST_F(WorkerEntriesTest, TellsRanksAfterWhichTimeANodeIsLost) {
   EXPECT_EQ(seen_by_ranks.get(rendezvous::kNodeSilence), entry("30000"));
 }
 
+TEST_F(WorkerEntriesTest, RanksTellWhichNumberTheirNumberMustDivide) {
+  EXPECT_EQ(divided_by_ranks(store, "job7"), 0) << "any number of ranks works";
+  seen_by_ranks.set(rendezvous::kRanksDivide, entry("18"));
+  seen_by_ranks.add("until the last entry is there", 1);
+  EXPECT_EQ(divided_by_ranks(store, "job7"), 18);
+  seen_by_ranks.set(rendezvous::kRanksDivide, entry("-18"));
+  seen_by_ranks.add("until the last entry is there", 1);
+  EXPECT_EQ(divided_by_ranks(store, "job7"), 0);
+}
+
 TEST(ParseStarts, TakesNumbersFromZeroUp) {
   EXPECT_EQ(parse_starts("0"), 0);
   EXPECT_EQ(parse_starts("41"), 41);

@@ -161,5 +161,27 @@ TEST(RecoversInPlace, ATrainingOfSeveralRanks) {
   EXPECT_FALSE(recovers_in_place(small_job(folder), env));
 }
 
+// The launcher also counts nodes that wait to join.
+TEST(RanksToCheck, AreAPossibleNumberOnNodesThatMayChange) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.training.batch_size = 36;
+  job.training.accumulation_steps = 2;
+  WorkerEnv env;
+  env.recovers_in_place = true;
+  env.world_size = 8;
+  EXPECT_EQ(ranks_to_check(job, env), 8) << "nodes do not change";
+  env.node = 2;
+  EXPECT_EQ(ranks_to_check(job, env), 6);
+  env.world_size = 9;
+  EXPECT_EQ(ranks_to_check(job, env), 9);
+  env.world_size = 8;
+  job.dry_run = true;
+  EXPECT_EQ(ranks_to_check(job, env), 8);
+  job.dry_run = false;
+  job.training.accumulation_steps = 100;
+  EXPECT_EQ(ranks_to_check(job, env), 8) << "no number is possible";
+}
+
 }  // namespace
 }  // namespace narrowcast::job

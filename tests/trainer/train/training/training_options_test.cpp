@@ -42,5 +42,20 @@ TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
   EXPECT_THAT(with([](auto& o) { o.learning_rate.peak = -1; }), HasSubstr("learning_rate"));
 }
 
+TEST(PossibleRanks, AreTheMostThatShareTheBatch) {
+  TrainingOptions options;
+  options.batch_size = 36;
+  options.accumulation_steps = 2;
+  EXPECT_EQ(divided_by_ranks(options), 18);
+  EXPECT_EQ(possible_ranks(options, 8), 6);
+  EXPECT_EQ(possible_ranks(options, 6), 6);
+  EXPECT_EQ(possible_ranks(options, 100), 18);
+  EXPECT_EQ(possible_ranks(options, 0), 0);
+  options.accumulation_steps = 5;
+  EXPECT_EQ(possible_ranks(options, 8), 0);
+  options.accumulation_steps = 0;
+  EXPECT_EQ(possible_ranks(options, 8), 0);
+}
+
 }  // namespace
 }  // namespace narrowcast::training

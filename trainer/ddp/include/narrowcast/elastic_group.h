@@ -143,7 +143,9 @@ class ElasticGroup {
   //   - for a time-out,
   //   - for the last of 10 losses in a row with neither a step nor a minute in between;
   // c10::ValueError, on all ranks, if the names, dtypes or shapes of the state, or options.first_step, differ between
-  // ranks; c10::ValueError naming a tensor whose shape or dtype has changed, or that ranks share
+  // ranks. If the others have worked together before, it is thrown on a new process alone, also if `make` throws
+  // c10::ValueError because that process differs. It tells its launcher, which ends its node without the others.
+  // c10::ValueError naming a tensor whose shape or dtype has changed, or that ranks share
   // (ShardOptions::share_parameters); and what init_process_group throws.
   template <class Make, class Step>
   void run(ElasticState& state, const Make& make, const Step& step) {

@@ -118,6 +118,7 @@ class ProcessGroupScope {
  private:
   friend bool has_newcomers(const ProcessGroupScope& scope);
   friend void keep_newcomers_out(const ProcessGroupScope& scope);
+  friend void let_ranks_divide(const ProcessGroupScope& scope, int64_t number);
 
   void throw_if_broken_off() const;
   void throw_explained(const std::exception& error) const;
