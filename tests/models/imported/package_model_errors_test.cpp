@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -88,6 +89,44 @@ TEST(PackageModelErrors, NegativeClassesAreErrors) {
   batch.targets[0] = -1;
   EXPECT_EQ(error_message<c10::ValueError>([&] { model.forward(batch); }),
             "loss: cross_entropy needs classes from 0 as targets, but the data has a target -1");
+}
+
+// A package whose inputs, float32 [B, 4], have a range at every second element, and whose loss takes -100 as a class.
+SmallPackage package_with_ranges() {
+  SmallPackage package;
+  package.manifest["loss"] = "custom";
+  package.manifest["inputs"]["ranges"] = {{{"least", -2}, {"most", 4}, {"ignored", nullptr}, {"slices", {{1, 4, 2}}}}};
+  package.manifest["targets"]["ranges"] = {
+      {{"least", 0}, {"most", 2}, {"ignored", -100}, {"slices", nlohmann::json::array()}}};
+  return package;
+}
+
+TEST(PackageModelErrors, IndicesHaveRanges) {
+  PackageModel model = model_named_net(package_with_ranges());
+  const auto error_of = [&](float value, int64_t column) {
+    Batch batch = small_batch(2);
+    batch.inputs.fill_(0);
+    batch.inputs.select(1, column)[5] = value;
+    return error_message<c10::ValueError>([&] { model.forward(batch); });
+  };
+  EXPECT_EQ(error_of(4.75, 1), "nothing was thrown") << "the code takes its integer part";
+  EXPECT_EQ(error_of(-2, 3), "nothing was thrown");
+  EXPECT_EQ(error_of(99, 0), "nothing was thrown");
+  EXPECT_EQ(error_of(99, 2), "nothing was thrown");
+  const std::string start = "net.pt2: takes inputs at [1:4:2] of each sample in -2..4, but the data has ";
+  EXPECT_EQ(error_of(5, 1), start + "0 to 5");
+  EXPECT_EQ(error_of(-3, 3), start + "-3 to 0");
+  EXPECT_THAT(error_of(std::numeric_limits<float>::quiet_NaN(), 3), StartsWith(start));
+}
+
+TEST(PackageModelErrors, ClassesThatTheLossIgnoresAreValid) {
+  PackageModel model = model_named_net(package_with_ranges());
+  Batch batch = small_batch(2);
+  batch.targets[0] = -100;
+  EXPECT_NO_THROW(model.forward(batch));
+  batch.targets[1] = -1;
+  EXPECT_EQ(error_message<c10::ValueError>([&] { model.forward(batch); }),
+            "net.pt2: takes targets in 0..2 or -100, but the data has -1 to 2");
 }
 
 TEST(PackageModelErrors, ExpectedClassesAreComparedWithTheLogits) {
