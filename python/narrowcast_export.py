@@ -137,6 +137,7 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
             dynamo.patch(error_on_nested_fx_trace=False):
         step.check_eager()
         graphs = {name: _trace(step, name) for name in ("train", "evaluate")}
+        step.draws = _draws(graphs["train"])
         _check_vocabulary(step, graphs["evaluate"], vocabulary)
         manifest = _manifest(step, graphs, {"instruction_set": level or _native_instruction_set(),
                                             "threads": 1 if one_thread else None,
@@ -535,7 +536,6 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
             raise step.fail(f"it calls the operator {node.target}, which LibTorch does not contain; use operators of PyTorch")
     if name == "train":
         _drop_unchanged_buffers(step, graph)
-        step.draws = _draws(graph)
     return graph
 
 

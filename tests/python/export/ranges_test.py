@@ -110,7 +110,7 @@ class Ranges(unittest.TestCase):
             x[:, 0].clamp_(max=2)
             return net.small(x[:, 0])
 
-        self.assert_inputs(clamps, [])
+        self.assert_inputs(clamps, [], TOKENS % 3)
         self.assert_inputs(lambda net, x: net.table(x[:1]).mean() + net.table(x), whole(99))
         self.assert_inputs(lambda net, x: net.table(x[:1]).mean() * x.float(), [])
 
