@@ -699,16 +699,24 @@ def _indices(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, Any, Callable
             for dimension, index in indices:
                 if index is not None:  # Negative ones count from the end.
                     yield index, arguments["self"].meta["val"].size(dimension), lambda size: {"least": -size}
-    elif kind == "aten::eq" and len(node.args) == 2 and all(isinstance(each, torch.fx.Node) for each in node.args):
-        # Eager one_hot fails for other classes, and a graph would return zeros.
+    elif one_hot := _one_hot(node):
+        yield *one_hot, lambda size: {}
+
+
+def _one_hot(node: torch.fx.Node) -> Optional[tuple[torch.fx.Node, int]]:
+    """The index and the number of classes of one_hot, which eager PyTorch checks. Its graph compares all classes with the index,
+    so that others become zeros."""
+    aten = torch.ops.aten
+    if node.target is aten.eq.Tensor:  # Calls of arange in Python have other arguments than one_hot's in torch 2.11.
         index, classes = node.args
-        if classes.target == torch.ops.aten.arange.default and _is_of_one_hot(classes) and isinstance(classes.args[0], int):
-            yield index, classes.args[0], lambda size: {}
-
-
-def _is_of_one_hot(arange: torch.fx.Node) -> bool:
-    """Calls of arange in Python have other arguments."""
-    return "layout" in arange.kwargs and "pin_memory" not in arange.kwargs
+        found = (isinstance(classes, torch.fx.Node) and classes.target is aten.arange.default and "layout" in classes.kwargs
+                 and "pin_memory" not in classes.kwargs)
+        return (index, classes.args[0]) if found else None
+    # Newer ones check the index in the graph.
+    if node.target is aten._assert_async.msg and node.args[1].startswith("one_hot") and node.args[0].target is aten.all.default:
+        (limit,) = node.args[0].args
+        return tuple(limit.args) if limit.target is aten.lt.Scalar else None
+    return None
 
 
 class _Places:
