@@ -4,6 +4,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -148,6 +149,28 @@ class BufferModel : public models::Model {
   models::ModelOptions options() const override { return {}; }
   at::Tensor buffer;
 };
+
+class SizeModel : public BufferModel {
+ public:
+  SizeModel() : BufferModel(1) {}
+  models::Evaluated evaluate(const models::Batch& batch) override {
+    EXPECT_FALSE(is_training());
+    EXPECT_FALSE(c10::GradMode::is_enabled());
+    buffer.add_(1);
+    sizes.push_back(batch.inputs.size(0));
+    return BufferModel::evaluate(batch);
+  }
+  std::vector<int64_t> sizes;
+};
+
+// 7 of the 13 samples are those of rank 1: 3, 3 and 1.
+TEST(TryEvaluation, EvaluatesTheSmallestBatchAndChangesNothing) {
+  SizeModel model;
+  try_evaluation(model, small_text(), {.rank = 1, .world_size = 2}, {.samples = 13, .batch = 3});
+  EXPECT_THAT(model.sizes, ::testing::ElementsAre(1));
+  EXPECT_TRUE(model.is_training());
+  EXPECT_EQ(model.buffer.item<double>(), 1);
+}
 
 // Rank 0's buffers are saved.
 TEST(HeldOut, IsEvaluatedWithTheBuffersOfRankZero) {
