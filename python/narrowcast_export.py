@@ -31,6 +31,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
+from operator import getitem
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 from unittest import mock
 
@@ -39,6 +40,10 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 FORMAT = 1
@@ -54,8 +59,11 @@ _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", tor
 _INPUT_DTYPES = (torch.float32, torch.uint8, torch.bool, torch.int64)
 _TARGET_DTYPES = (torch.float32, torch.int64)
 _OTHER_SIZES = (2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 127, 128, 255, 256, 1000, 1024)
+# Of gradients, relative to their norm. ReLUs at their edge may change so much.
+_LARGEST_ROUNDING = 1e-2
 _LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3"}
 _TORCHSCRIPT = "or train the module with TorchScript: torch.jit.script(module).save(\"net.pt\")"
+_LOSS_IN_FORWARD = "call it in the module's forward(inputs, targets), and give loss=None"
 _log = logging.getLogger(__name__)
 
 
@@ -122,9 +130,14 @@ def export(module: nn.Module, example: tuple[Tensor, Tensor], loss: Loss = None,
     step = _Step(module, example, loss, label_smoothing, max_batch)
     level = _instruction_set(instruction_set)
     _check_toolchain()
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    from torch._dynamo import config as dynamo
+
+    # Parts that torch.compile has compiled run as they are written.
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.compiler.set_stance("force_eager"), \
+            dynamo.patch(error_on_nested_fx_trace=False):
         step.check_eager()
         graphs = {name: _trace(step, name) for name in ("train", "evaluate")}
+        step.draws = _draws(graphs["train"])
         _check_vocabulary(step, graphs["evaluate"], vocabulary)
         manifest = _manifest(step, graphs, {"instruction_set": level or _native_instruction_set(),
                                             "threads": 1 if one_thread else None,
@@ -157,6 +170,11 @@ class _Step:
         self.loss, self.label_smoothing, self.max_batch = loss, label_smoothing, max_batch
         self.inputs, self.targets = self._checked_example(example)
         self._check_arguments(module)
+        self._check_layers(module)
+        try:
+            self.first_loss = copy.deepcopy(self.loss)
+        except Exception as error:
+            raise ExportError(f"loss: cannot be copied: {_first_line(error)}; {_LOSS_IN_FORWARD}") from error
         parameters, everything = {id(each) for each in module.parameters()}, _named(module)
         persistent = module.state_dict(keep_vars=True).keys()
         # Of each tensor the first name, of those that state_dict() has if there are any.
@@ -177,6 +195,7 @@ class _Step:
         except Exception as error:
             raise self.fail(f"cannot be copied: {_first_line(error)}; assign no results of forward to its attributes") from error
         self._check_modes(module)
+        self._check_averages()
         self.state = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         self.trained = [name for name, role in self.roles.items() if role == "trained"]
         self.buffers = [name for name, role in self.roles.items() if role == "buffer"]
@@ -184,6 +203,7 @@ class _Step:
         self.changed: list[str] = self.buffers  # The buffers that the training step may change; fewer once it is traced.
         self.unused: set[str] = set()
         self.is_training = True
+        self.draws = False  # Whether the training step draws random numbers.
         self.reused: set[str] = set()  # Parameters whose gradients' memory the compiled step uses for something else, too.
         self.heard: dict[int, tuple[Tensor, Tensor]] = {}  # Of the last run. It keeps the memory from the next run.
         self.signals: dict[str, Tensor] = {}  # Of the parameters in the order in which gradients become complete.
@@ -219,8 +239,10 @@ class _Step:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise ExportError(f"loss: must be {', '.join(LOSSES)}, a function or None, but is '{self.loss}'")
         if isinstance(self.loss, nn.Module) and any(each.requires_grad for each in self.loss.parameters()):
-            raise ExportError("loss: has parameters, which would not be trained; call it in the module's forward(inputs, "
-                              "targets), and give loss=None")
+            raise ExportError(f"loss: has parameters, which would not be trained; {_LOSS_IN_FORWARD}")
+        if self.loss == "cross_entropy" and not self.targets.is_floating_point() and int(self.targets.min()) < 0:
+            raise ExportError(f"loss: \"cross_entropy\" takes no targets below 0, but the example has {int(self.targets.min())}; compute "
+                              "the loss in the module's forward(inputs, targets), with ignore_index, and give loss=None")
         if self.label_smoothing and self.loss != "cross_entropy":
             raise ExportError("label_smoothing: needs loss=\"cross_entropy\"")
         if not 0 <= self.label_smoothing < 1:
@@ -234,6 +256,23 @@ class _Step:
             returned = " and return the loss, since loss is None" if arguments == 2 else ""
             raise self.fail(f"its forward must take {names}{returned}, but is forward{inspect.signature(module.forward)}; wrap it "
                             "in a module whose forward does") from error
+
+    def _check_layers(self, module: nn.Module) -> None:
+        for name, tensor in _named(module).items():
+            if is_lazy(tensor):
+                raise self.fail(f"'{name}' has no shape before the first forward pass; call module(inputs) once before the export")
+        for name, layer in module.named_modules():
+            for hook in layer._forward_pre_hooks.values():
+                if isinstance(hook, (WeightNorm, SpectralNorm)):
+                    function = "weight_norm" if isinstance(hook, WeightNorm) else "spectral_norm"
+                    raise self.fail(f"layer '{name}' has torch.nn.utils.{function}, which keeps its result in an attribute; use "
+                                    f"torch.nn.utils.parametrizations.{function}")
+
+    def _check_averages(self) -> None:
+        for name, layer in self.module.train().named_modules():
+            if isinstance(layer, _BatchNorm) and layer.training and layer.track_running_stats and layer.momentum is None:
+                raise self.fail(f"layer '{name}' is a {type(layer).__name__} with momentum=None, whose code depends on the number of "
+                                f"steps; give a momentum, such as 0.1, {_TORCHSCRIPT}")
 
     def _check_modes(self, module: nn.Module) -> None:
         """The graphs have the modes that train() and eval() set, as the steps of a training do."""
@@ -307,8 +346,7 @@ class _Step:
     def train(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Loss, gradients of `trained`, new values of `changed`, results of _GRADIENT_READY."""
         state = self._state_of(tensors)
-        self.is_training = True
-        self.copied.train()
+        self._set_mode(is_training=True)
         leaves = {name: state[name].detach().requires_grad_(True) for name in self.trained}
         self.signals = {}
         for name, leaf in leaves.items():
@@ -339,18 +377,28 @@ class _Step:
 
     def evaluate(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Loss, and outputs if the module returns any."""
-        self.is_training = False
-        self.copied.eval()
+        self._set_mode(is_training=False)
         with torch.no_grad():
             loss, outputs = self.values(self._functional(self._state_of(tensors)), *tensors[-2:])
         return (loss,) if outputs is None else (loss, outputs)
 
     def renew(self) -> None:
-        """Forgets what a former step has left in the module's attributes."""
-        self.copied = copy.deepcopy(self.module)
+        """Forgets what a former step has left in attributes of the module and the loss."""
+        self.copied, self.loss = copy.deepcopy(self.module), copy.deepcopy(self.first_loss)
+
+    def _set_mode(self, *, is_training: bool) -> None:
+        self.is_training = is_training
+        for each in (self.copied, self.loss):
+            if isinstance(each, nn.Module):
+                each.train(is_training)
 
     def check_attributes(self) -> None:
         """A graph contains an attribute's value before the step: it cannot keep one from step to step."""
+        for part in self.loss.modules() if isinstance(self.loss, nn.Module) else (self.loss,):
+            for name, value in getattr(part, "__dict__", {}).items():
+                if isinstance(value, FakeTensor):
+                    raise ExportError(f"loss: keeps a tensor in the attribute '{name}', which would not be saved; register it as a "
+                                      f"buffer of the module, and {_LOSS_IN_FORWARD}")
         for prefix, module in self.copied.named_modules():
             for name, value in vars(module).items():
                 if isinstance(value, FakeTensor):
@@ -374,8 +422,9 @@ class _Step:
 
     def eager(self, name: str, state: dict[str, Tensor], batch: tuple[Tensor, Tensor], dtype: torch.dtype) -> list[Tensor]:
         """The results of `train` or `evaluate` with this state, computed as a training in eager PyTorch does."""
-        self.is_training = name == "train"
-        module = copy.deepcopy(self.module).train(self.is_training)
+        self.renew()
+        self._set_mode(is_training=name == "train")
+        module = self.copied
         tensors = _named(module)
         for each, value in state.items():
             tensors[each].data = value.clone()
@@ -450,6 +499,11 @@ class _Step:
             for name, copied, given in zip(("inputs", "targets"), copies[-2:], (self.inputs, self.targets)):
                 if not copied.equal(given):
                     raise self.fail(f"its forward changes the {name} in place; clone them first")
+            if isinstance(self.loss, nn.Module):
+                before = _named(self.first_loss)
+                for name, tensor in _named(self.loss).items():
+                    if tensor.shape != before[name].shape or not tensor.equal(before[name]):
+                        raise ExportError(f"loss: changes its buffer '{name}', which would not be saved; {_LOSS_IN_FORWARD}")
 
 
 def _named(module: nn.Module) -> dict[str, Tensor]:
@@ -597,20 +651,26 @@ def _depends_on_values(detail: str) -> str:
             f"{_TORCHSCRIPT}")
 
 
+def _is_changed(node: torch.fx.Node) -> bool:
+    """Whether an operator may change the tensor in place, or a view of it."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if user.op == "output":
+            continue
+        if user.target is getitem:
+            if _is_changed(user):
+                return True
+            continue
+        # The schemas of batch norms lack the change of their running averages.
+        if schema is None or schema.is_mutable or "batch_norm" in schema.name:
+            return True
+        if any(each.alias_info is not None for each in schema.returns) and _is_changed(user):
+            return True
+    return False
+
+
 def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
     """Removes the outputs of buffers that no operator changes, such as masks. The check compares them all the same."""
-    def is_changed(node: torch.fx.Node) -> bool:
-        for user in node.users:
-            schema = getattr(user.target, "_schema", None)
-            if user.op == "output":
-                continue
-            # The schemas of batch norms lack the change of their running averages.
-            if schema is None or schema.is_mutable or "batch_norm" in schema.name:
-                return True
-            if any(each.alias_info is not None for each in schema.returns) and is_changed(user):
-                return True
-        return False
-
     placeholders = dict(zip(step.state, graph.graph.find_nodes(op="placeholder")))
     (output,) = graph.graph.find_nodes(op="output")
     values = list(output.args[0])
@@ -622,34 +682,144 @@ def _drop_unchanged_buffers(step: _Step, graph: torch.fx.GraphModule) -> None:
         while source.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             source = source.args[0]
         is_copy = source.target == torch.ops.aten.clone.default and source.args[0] is placeholders[name]
-        if not is_copy or is_changed(source):
+        if not is_copy or _is_changed(source):
             kept.append((name, value))
     step.changed = [name for name, _ in kept]
     output.args = (tuple(values[:first] + [value for _, value in kept] + values[last:]),)
     graph.recompile()
 
 
-def _bound(graph: torch.fx.GraphModule, name: str) -> Optional[int]:
-    """The inputs or the targets, if they are rows of an embedding or classes, must be below this number. Compiled code ends
-    the process if they are not."""
-    aten = torch.ops.aten
-    views = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.slice.Tensor, aten.select.int,
-             aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.detach.default, aten.alias.default,
-             aten.clone.default, aten.expand.default, aten.transpose.int, aten.t.default, aten.permute.default}
+# Operators that only move elements of their first argument, or of the list that it is.
+_MOVES = {getattr(torch.ops.aten, name) for name in (
+    "view", "_unsafe_view", "reshape", "slice", "select", "unsqueeze", "squeeze", "detach", "alias", "clone", "expand", "transpose",
+    "t", "permute", "cat", "stack", "split", "split_with_sizes", "unbind", "flip", "roll", "repeat", "diagonal", "constant_pad_nd")}
+# Operators with an index, whose range compiled code checks: the arguments that are indexed and the index, and the dimension,
+# a number or an argument.
+_INDEXING = {
+    **{f"aten::{name}": ("self", "index", "dim") for name in (
+        "gather", "index_select", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_",
+        "index_add", "index_add_", "index_copy", "index_copy_", "index_fill", "index_fill_")},
+    **{f"aten::{name}": ("weight", "indices", 0) for name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only")},
+    "aten::nll_loss_forward": ("self", "target", -1), "aten::nll_loss2d_forward": ("self", "target", 1)}
+_INDEXING_BY_LISTS = ("aten::index", "aten::index_put", "aten::index_put_")
+
+
+def _ranges(step: _Step, graph: torch.fx.GraphModule, name: str) -> list[dict[str, Any]]:
+    """The ranges of the inputs or the targets, for the elements that are indices, such as rows of an embedding and classes.
+    Compiled code ends the process if they are outside. An index that is computed from inputs or targets has none."""
     (inputs, targets) = graph.graph.find_nodes(op="placeholder")[-2:]
-    wanted, bounds = inputs if name == "inputs" else targets, []
+    wanted, example = (inputs, step.inputs) if name == "inputs" else (targets, step.targets)
+    places, found = _Places(wanted, example), []
     for node in graph.graph.nodes:
-        if node.target is aten.embedding.default:
-            index, bound = node.args[1], node.args[0].meta["val"].size(0)
-        elif node.target is aten.nll_loss_forward.default:
-            index, bound = node.args[1], node.args[0].meta["val"].size(-1)
-        else:
-            continue
-        while index.target in views:
-            index = index.args[0]
-        if index is wanted:
-            bounds.append(int(bound))
-    return min(bounds, default=None)
+        for index, size, limits in _indices(node):
+            slices = places.slices(index) if isinstance(size, int) else None
+            if slices is None:
+                continue
+            entry = {"least": 0, "most": size - 1, "ignored": None, "slices": slices, **limits(size)}
+            numbers = example[(slice(None), *(slice(*each) for each in slices))].long()
+            is_valid = (numbers >= entry["least"]) & (numbers <= entry["most"]) | (numbers == entry["ignored"])
+            if entry not in found and bool(is_valid.all()):
+                found.append(entry)
+    return found
+
+
+def _indices(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, Any, Callable[[int], dict[str, Any]]]]:
+    """The indices of an operator, the size of the indexed dimension, and other entries of their range."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    arguments = {**dict(zip((each.name for each in node.target._schema.arguments), node.args)), **node.kwargs}
+    kind = node.target._schema.name
+    if kind in _INDEXING:
+        of, index, dimension = _INDEXING[kind]
+        sizes = arguments[of].meta["val"].shape
+        ignored = arguments.get("ignore_index", -100) if index == "target" else None
+        if sizes:
+            yield (arguments[index], sizes[arguments[dimension] if isinstance(dimension, str) else dimension],
+                   lambda size: {"ignored": ignored})
+    elif kind in _INDEXING_BY_LISTS:
+        indices = list(enumerate(arguments["indices"]))
+        if all(index is None or index.meta["val"].dtype == torch.int64 for _, index in indices):  # Others are masks.
+            for dimension, index in indices:
+                if index is not None:  # Negative ones count from the end.
+                    yield index, arguments["self"].meta["val"].size(dimension), lambda size: {"least": -size}
+    elif one_hot := _one_hot(node):
+        yield *one_hot, lambda size: {}
+
+
+def _one_hot(node: torch.fx.Node) -> Optional[tuple[torch.fx.Node, int]]:
+    """The index and the number of classes of one_hot, which eager PyTorch checks. Its graph compares all classes with the index,
+    so that others become zeros."""
+    aten = torch.ops.aten
+    if node.target is aten.eq.Tensor:  # Calls of arange in Python have other arguments than one_hot's in torch 2.11.
+        index, classes = node.args
+        found = (isinstance(classes, torch.fx.Node) and classes.target is aten.arange.default and "layout" in classes.kwargs
+                 and "pin_memory" not in classes.kwargs)
+        return (index, classes.args[0]) if found else None
+    # Newer ones check the index in the graph.
+    if node.target is aten._assert_async.msg and node.args[1].startswith("one_hot") and node.args[0].target is aten.all.default:
+        (limit,) = node.args[0].args
+        return tuple(limit.args) if limit.target is aten.lt.Scalar else None
+    return None
+
+
+class _Places:
+    """Which elements of a tensor of the graph are elements of `wanted`, a tensor like `example`."""
+
+    def __init__(self, wanted: torch.fx.Node, example: Tensor):
+        self.example = example
+        self.known: dict[torch.fx.Node, Any] = {wanted: torch.arange(example.numel()).view(example.shape)}
+
+    def of(self, node: torch.fx.Node) -> Any:
+        """Their numbers in `wanted`, -1 for other elements. A list if the node is one."""
+        if node not in self.known:
+            self.known[node] = self._moved(node)
+        return self.known[node]
+
+    def _moved(self, node: torch.fx.Node) -> Any:
+        if node.target is getitem:
+            return self.of(node.args[0])[node.args[1]]
+        kind = getattr(node.target, "overloadpacket", None)
+        if kind is torch.ops.aten._to_copy and node.meta["val"].dtype in (torch.int32, torch.int64) and not _is_changed(node):
+            return self.of(node.args[0])
+        if kind in _MOVES and not _is_changed(node):
+            args, kwargs = torch.fx.node.map_aggregate((node.args, node.kwargs), self._argument)
+            if kind is torch.ops.aten.constant_pad_nd:
+                args = (*args[:2], -1)
+            return node.target(*args, **kwargs)
+        return pytree.tree_map_only(Tensor, lambda each: torch.full([self._size(size) for size in each.shape], -1), node.meta["val"])
+
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, torch.fx.Node):
+            return value
+        return self.of(value) if isinstance(value.meta["val"], Tensor) else self._size(value.meta["val"])
+
+    def _size(self, size: Any) -> int:
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        return int(expression.subs({symbol: self.example.size(0) for symbol in expression.free_symbols}))
+
+    def slices(self, node: torch.fx.Node) -> Optional[list[list[int]]]:
+        """The elements of `wanted` in the node: [begin, end, step] for each dimension but the batch. None if there are none,
+        or if slices are not all of them."""
+        try:
+            places = self.of(node).unique()
+        except (KeyError, RuntimeError):  # For example a view of a tensor that has other strides here.
+            return None
+        places = places[places >= 0]
+        batch, shape = self.example.size(0), self.example.shape[1:]
+        in_sample = (places % max(shape.numel(), 1)).unique()
+        if places.numel() == 0 or places.numel() != batch * in_sample.numel():
+            return None
+        slices, count = [], 1
+        for coordinates in torch.unravel_index(in_sample, shape) if shape else ():
+            values = coordinates.unique()
+            steps = values.diff().unique().tolist() or [1]
+            if len(steps) > 1:
+                return None
+            slices.append([int(values[0]), int(values[-1]) + 1, steps[0]])
+            count *= values.numel()
+        return slices if count == in_sample.numel() else None
 
 
 def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dict[str, Any]) -> dict[str, Any]:
@@ -675,7 +845,7 @@ def _manifest(step: _Step, graphs: dict[str, torch.fx.GraphModule], options: dic
     loss = "module" if step.loss is None else step.loss if isinstance(step.loss, str) else "custom"
     return {"format": FORMAT, "module": step.name, "torch": torch.__version__, "device": "cpu", "machine": platform.machine(),
             "loss": loss, "label_smoothing": float(step.label_smoothing), **options,
-            **{name: {**described(each, batch=True), "bound": _bound(graphs["train"], name)}
+            **{name: {**described(each, batch=True), "ranges": _ranges(step, graphs["train"], name)}
                for name, each in (("inputs", step.inputs), ("targets", step.targets))},
             "state": state, "tied": step.tied,
             "graphs": {name: {"batch": {"min": 2, "max": step.max_batch}, "random": _draws(graph), "outputs": outputs[name]}
@@ -1030,8 +1200,7 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
         if not worst <= tolerance:
             raise step.fail(f"{where}: its gradients differ by {measured['gradients_float64']:.1e} of their norm from float64 and by "
                             f"{measured['gradients_float32']:.1e} from float32, and the tolerance is {tolerance:.0e} (eager float32 "
-                            f"differs from float64 by {own:.1e}); no package is written. If the module is deep and has ReLUs or batch "
-                            "norms, try another example, or give tolerance=1e-4")
+                            f"differs from float64 by {own:.1e}); no package is written{_cause(step, worst)}")
     rounding = torch.finfo(torch.float32).eps * _norm(exact[gradients])
     for label, ours, wide, single in zip(labels, results, exact, narrow):
         if not wide.is_floating_point():
@@ -1058,6 +1227,16 @@ def _compare(step: _Step, name: str, run: Run, state: dict[str, Tensor], batch: 
                         if memory in others or memories.count(memory) > 1}
         step.heard = heard
     return measured
+
+
+def _cause(step: _Step, difference: float) -> str:
+    """What probably made gradients differ, for the end of an error."""
+    if difference < _LARGEST_ROUNDING:
+        return ". If the module is deep and has ReLUs or batch norms, try another example, or give tolerance=1e-4"
+    if step.draws:
+        return ("; such a difference is not rounding. A graph draws random numbers in another order if the step sets seeds, and twice "
+                "if a dropout is inside of torch.utils.checkpoint: call its function directly")
+    return "; such a difference is not rounding, so that the compiled code is wrong"
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:

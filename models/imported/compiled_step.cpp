@@ -53,6 +53,7 @@ struct DeferredStep : torch::CustomClassHolder {
   at::Tensor loss;  // shares its memory with the loss that forward has returned
 };
 
+// DistributedDataParallel finds its node by the class's name, kDeferredLossNode.
 class DeferredLoss : public torch::autograd::Function<DeferredLoss> {
  public:
   // `anchor` requires a gradient, so that the loss does.

@@ -66,7 +66,7 @@ std::vector<std::string> ImportedModel::check_trains(const Batch& batch) {
     trained.push_back(parameter.value());
   }
   TORCH_CHECK_VALUE(!trained.empty(), path_, ": none of its ", parameters().size(), " parameters requires a ",
-                    "gradient: there is nothing to train (torch.jit.freeze turns parameters into constants)");
+                    "gradient: there is nothing to train", reason_without_gradients());
   const at::Tensor loss = forward(batch);
   TORCH_CHECK_VALUE(loss.requires_grad(), path_, ": its loss depends on no parameter that requires a gradient");
   std::vector<at::Tensor> gradients;

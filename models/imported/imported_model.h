@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +49,13 @@ class ImportedModel : public Model {
   // the vocabulary.
   virtual std::optional<int64_t> classes() const { return std::nullopt; }
 
+  // The numbers of samples that evaluate takes at once, as far as they are known.
+  struct BatchSizes {
+    int64_t least = 1;
+    int64_t most = std::numeric_limits<int64_t>::max();
+  };
+  virtual BatchSizes evaluated_sizes() const { return {}; }
+
   // Empty: the file does not record how the model was made.
   ModelOptions options() const override { return {}; }
 
@@ -78,6 +86,9 @@ class ImportedModel : public Model {
   void check_classes(int64_t classes, const at::Tensor& targets) const;
 
  private:
+  // Why no parameter may require a gradient, for the end of an error; may be empty.
+  virtual std::string reason_without_gradients() const { return ""; }
+
   // The reason in an error of the model's own code, in one line.
   virtual std::string reason_of(const std::exception& error) const;
 

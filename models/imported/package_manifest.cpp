@@ -87,10 +87,26 @@ class Reader {
     check(!all.empty() && all[0] == -1 && std::count(all.begin(), all.end(), -1) == 1,
           "has an input whose first size alone should be '", kBatch, "': ", shown(object.at("shape")));
     PackagedInput input = {.sample_shape = {all.begin() + 1, all.end()}, .dtype = dtype(object)};
-    if (const auto bound = object.find("bound"); bound != object.end() && !bound->is_null()) {
-      input.bound = integer(object, "bound");
+    for (const json& entry : object.value("ranges", json::array())) {
+      input.ranges.push_back(range(entry, input.sample_shape));
     }
     return input;
+  }
+
+  PackagedRange range(const json& object, const std::vector<int64_t>& sample_shape) const {
+    PackagedRange range = {.least = integer(object, "least"), .most = integer(object, "most")};
+    if (!object.at("ignored").is_null()) range.ignored = integer(object, "ignored");
+    const json& slices = object.at("slices");
+    check(range.least <= range.most && slices.is_array() && slices.size() == sample_shape.size(),
+          "has an invalid range: ", shown(object));
+    for (size_t i = 0; i < slices.size(); ++i) {
+      const std::vector<int64_t> numbers = sizes(slices[i], 0);
+      check(numbers.size() == 3 && numbers[0] < numbers[1] && numbers[1] <= sample_shape[i] && 1 <= numbers[2] &&
+                numbers[2] <= numbers[1],
+            "has an invalid slice: ", shown(slices[i]));
+      range.slices.push_back({.begin = numbers[0], .end = numbers[1], .step = numbers[2]});
+    }
+    return range;
   }
 
   PackagedTensor tensor(const json& object) const {

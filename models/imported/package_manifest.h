@@ -26,11 +26,26 @@ struct PackagedTensor {
   bool is_persistent = true;  // of a buffer: the module's state_dict() has it
 };
 
+// The range of those elements of inputs or targets that the compiled code uses as an index.
+struct PackagedRange {
+  // Elements of each sample along one dimension: begin, begin + step and so on, below end.
+  struct Slice {
+    int64_t begin = 0;
+    int64_t end = 0;
+    int64_t step = 1;
+  };
+
+  int64_t least = 0;
+  int64_t most = 0;
+  std::optional<int64_t> ignored = {};  // a number that is valid besides least..most
+  std::vector<Slice> slices = {};       // one for each dimension of a sample
+};
+
 // Inputs or targets of a batch.
 struct PackagedInput {
   std::vector<int64_t> sample_shape;  // the shape without the first dimension, the batch
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::optional<int64_t> bound = {};  // All numbers are in 0..bound-1.
+  std::vector<PackagedRange> ranges = {};
 };
 
 // One of the two compiled graphs.

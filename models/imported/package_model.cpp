@@ -37,6 +37,34 @@ at::Tensor own_tensor(const at::Tensor& output) {
   return output.storage().use_count() > 1 ? output.clone(at::MemoryFormat::Contiguous) : output.contiguous();
 }
 
+// "targets at [0:8, 1:2]", in Python's notation for a sample; "targets" if these are all elements.
+std::string elements_text(const char* kind, const PackagedRange& range, at::IntArrayRef sample_shape) {
+  std::vector<std::string> parts;
+  bool is_whole = true;
+  for (size_t i = 0; i < range.slices.size(); ++i) {
+    const auto [begin, end, step] = range.slices[i];
+    parts.push_back(c10::str(begin, ":", end, step == 1 ? "" : c10::str(":", step)));
+    is_whole = is_whole && begin == 0 && end == sample_shape[i] && step == 1;
+  }
+  return is_whole ? kind : c10::str(kind, " at [", c10::Join(", ", parts), "] of each sample");
+}
+
+void check_range(const std::string& path, const char* kind, const at::Tensor& tensor, const PackagedRange& range) {
+  at::Tensor part = tensor;
+  for (size_t i = 0; i < range.slices.size(); ++i) {
+    const auto [begin, end, step] = range.slices[i];
+    part = part.slice(static_cast<int64_t>(i) + 1, begin, end, step);
+  }
+  if (part.numel() == 0) return;
+  part = part.to(at::kLong);  // As the compiled code converts floats to an index.
+  if (range.ignored.has_value()) part = part.masked_fill(part.eq(*range.ignored), range.least);
+  const auto [least, most] = part.aminmax();
+  TORCH_CHECK_VALUE(range.least <= least.item<int64_t>() && most.item<int64_t>() <= range.most, path, ": takes ",
+                    elements_text(kind, range, tensor.sizes().slice(1)), " in ", range.least, "..", range.most,
+                    range.ignored.has_value() ? c10::str(" or ", *range.ignored) : "", ", but the data has ",
+                    least.item<int64_t>(), " to ", most.item<int64_t>());
+}
+
 void check_tensor(const std::string& path, const char* kind, const at::Tensor& tensor, const PackagedInput& expected) {
   const bool fits = tensor.scalar_type() == expected.dtype && tensor.dim() >= 1 &&
                     tensor.sizes().slice(1) == at::IntArrayRef(expected.sample_shape) && tensor.is_cpu();
@@ -44,11 +72,9 @@ void check_tensor(const std::string& path, const char* kind, const at::Tensor& t
                     at::IntArrayRef(expected.sample_shape), " for each sample, but the data has ", tensor.scalar_type(),
                     " with ", tensor.dim() >= 1 ? tensor.sizes().slice(1) : tensor.sizes(),
                     tensor.is_cpu() ? "" : " on a GPU");
-  if (!expected.bound.has_value() || tensor.numel() == 0) return;
-  const auto [least, most] = tensor.aminmax();
-  TORCH_CHECK_VALUE(least.item<int64_t>() >= 0 && most.item<int64_t>() < *expected.bound, path, ": takes ", kind,
-                    " in 0..", *expected.bound - 1, ", but the data has ", least.item<int64_t>(), " to ",
-                    most.item<int64_t>());
+  for (const PackagedRange& range : expected.ranges) {
+    check_range(path, kind, tensor, range);
+  }
 }
 
 }  // namespace
@@ -100,6 +126,10 @@ std::optional<int64_t> PackageModel::context() const {
 
 std::optional<int64_t> PackageModel::classes() const {
   return has_classes() ? std::optional(manifest_.evaluate.outputs->back()) : std::nullopt;
+}
+
+ImportedModel::BatchSizes PackageModel::evaluated_sizes() const {
+  return {.least = manifest_.evaluate.least_batch, .most = manifest_.evaluate.most_batch};
 }
 
 bool PackageModel::has_classes() const { return loss() == Loss::kCrossEntropy && manifest_.targets.dtype == at::kLong; }

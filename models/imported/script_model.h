@@ -59,6 +59,9 @@ class ScriptModel : public ImportedModel {
   };
 
   bool has_label_smoothing() const override { return loss() == Loss::kCrossEntropy; }
+  std::string reason_without_gradients() const override {
+    return " (torch.jit.freeze turns parameters into constants)";
+  }
   std::string reason_of(const std::exception& error) const override;
   at::Tensor run(std::vector<c10::IValue> arguments);
   ClassRows class_rows(const Batch& batch);

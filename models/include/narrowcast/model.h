@@ -57,8 +57,8 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
   // nothing but a multiplication by a constant may use it. It makes sense for a model that computes loss and gradients
   // together: gradients are then complete one after another, so that their exchange overlaps with computing, instead of
   // all when the backward pass begins. Parameters and buffers must not change until backward() returns, for example in
-  // a hook of a gradient. The autograd graph does not contain the parameters: find_unused_parameters and static_graph
-  // of DistributedDataParallel do not work with it. Other models ignore it.
+  // a hook of a gradient. The autograd graph does not contain the parameters: with find_unused_parameters or
+  // static_graph, the first forward pass of DistributedDataParallel throws c10::ValueError. Other models ignore it.
   virtual void compute_loss_in_backward() {}
 
   // Additional names of a parameter or buffer, each with the name under which the module has it.

@@ -103,6 +103,25 @@ TEST(PackageManifest, OtherModelsHaveOtherParts) {
   EXPECT_TRUE(manifest.state[10].is_persistent);
 }
 
+TEST(PackageManifest, HasTheRangesOfIndices) {
+  SmallPackage package;
+  package.manifest["inputs"]["ranges"] = nlohmann::json::parse(
+      R"([{"least": -5, "most": 4, "ignored": null, "slices": [[1, 4, 2]]},
+          {"least": 0, "most": 2, "ignored": -100, "slices": [[0, 1, 1]]}])");
+  const PackageManifest manifest = parse_manifest(package.manifest_text(), "net.pt2");
+  ASSERT_EQ(manifest.inputs.ranges.size(), 2U);
+  const PackagedRange& first = manifest.inputs.ranges[0];
+  EXPECT_EQ(first.least, -5);
+  EXPECT_EQ(first.most, 4);
+  EXPECT_FALSE(first.ignored.has_value());
+  ASSERT_EQ(first.slices.size(), 1U);
+  EXPECT_EQ(first.slices[0].begin, 1);
+  EXPECT_EQ(first.slices[0].end, 4);
+  EXPECT_EQ(first.slices[0].step, 2);
+  EXPECT_EQ(manifest.inputs.ranges[1].ignored, -100);
+  EXPECT_THAT(manifest.targets.ranges, IsEmpty());
+}
+
 TEST(PackageManifest, SizesThatFollowFromTheBatchAreOpen) {
   SmallPackage package;
   package.manifest["loss"] = "custom";
@@ -174,6 +193,39 @@ INSTANTIATE_TEST_SUITE_P(
                                       "has an invalid range of batch sizes: {\"max\":1,\"min\":2}"},
                       InvalidManifest{R"({"op": "replace", "path": "/graphs/train/batch/max", "value": 1e300})",
                                       "has an invalid max: 1e+300"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranges, InvalidManifestTest,
+    ::testing::Values(
+        InvalidManifest{R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1}]})",
+                        "is invalid: 'ignored' is missing"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/targets/ranges", "value": [{"least": 2, "most": 1, "ignored": null, "slices": []}]})",
+            "has an invalid range: {\"ignored\":null,\"least\":2,\"most\":1,\"slices\":[]}"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": null, "slices": []}]})",
+            "has an invalid range: {\"ignored\":null,\"least\":0,\"most\":1,\"slices\":[]}"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": 2.5, "slices": []}]})",
+            "has an invalid ignored: 2.5"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": null, "slices": [[0, 5, 1]]}]})",
+            "has an invalid slice: [0,5,1]"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": null, "slices": [[2, 2, 1]]}]})",
+            "has an invalid slice: [2,2,1]"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": null, "slices": [[0, 2, 0]]}]})",
+            "has an invalid slice: [0,2,0]"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": null, "slices": [[0, 2, 3]]}]})",
+            "has an invalid slice: [0,2,3]"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": null, "slices": [[0, 2]]}]})",
+            "has an invalid slice: [0,2]"},
+        InvalidManifest{
+            R"({"op": "add", "path": "/inputs/ranges", "value": [{"least": 0, "most": 1, "ignored": null, "slices": [[-1, 2, 1]]}]})",
+            "has an invalid size: -1"}));
 
 INSTANTIATE_TEST_SUITE_P(
     State, InvalidManifestTest,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -90,6 +91,53 @@ TEST(PackageModelErrors, NegativeClassesAreErrors) {
             "loss: cross_entropy needs classes from 0 as targets, but the data has a target -1");
 }
 
+// A package whose inputs, float32 [B, 4], have a range at every second element. Of the classes 0, 1 and 2, the last one
+// is ignored.
+SmallPackage package_with_ranges() {
+  SmallPackage package;
+  package.manifest["loss"] = "custom";
+  package.manifest["inputs"]["ranges"] = {{{"least", -2}, {"most", 4}, {"ignored", nullptr}, {"slices", {{1, 4, 2}}}}};
+  package.manifest["targets"]["ranges"] = {
+      {{"least", 0}, {"most", 1}, {"ignored", 2}, {"slices", nlohmann::json::array()}}};
+  return package;
+}
+
+TEST(PackageModelErrors, IndicesHaveRanges) {
+  PackageModel model = model_named_net(package_with_ranges());
+  const auto error_of = [&](float value, int64_t column) {
+    Batch batch = small_batch(2);
+    batch.inputs.fill_(0);
+    batch.inputs.select(1, column)[5] = value;
+    return error_message<c10::ValueError>([&] { model.forward(batch); });
+  };
+  EXPECT_EQ(error_of(4.75, 1), "nothing was thrown") << "the code takes its integer part";
+  EXPECT_EQ(error_of(-2, 3), "nothing was thrown");
+  EXPECT_EQ(error_of(99, 0), "nothing was thrown");
+  EXPECT_EQ(error_of(99, 2), "nothing was thrown");
+  const std::string start = "net.pt2: takes inputs at [1:4:2] of each sample in -2..4, but the data has ";
+  EXPECT_EQ(error_of(5, 1), start + "0 to 5");
+  EXPECT_EQ(error_of(-3, 3), start + "-3 to 0");
+  EXPECT_THAT(error_of(std::numeric_limits<float>::quiet_NaN(), 3), StartsWith(start));
+}
+
+TEST(PackageModelErrors, ClassesThatTheLossIgnoresAreValid) {
+  PackageModel model = model_named_net(package_with_ranges());
+  Batch batch = small_batch(2);
+  batch.targets[0] = 2;
+  batch.targets[1] = 1;
+  EXPECT_NO_THROW(model.forward(batch));
+  batch.targets[2] = -1;
+  EXPECT_EQ(error_message<c10::ValueError>([&] { model.forward(batch); }),
+            "net.pt2: takes targets in 0..1 or 2, but the data has -1 to 1");
+}
+
+TEST(PackageModelErrors, FrozenParametersCannotBeTrained) {
+  PackageModel model = model_named_net({});
+  for (const at::Tensor& parameter : model.parameters()) at::Tensor(parameter).requires_grad_(false);
+  EXPECT_EQ(error_message<c10::ValueError>([&] { model.check_trains(small_batch(2)); }),
+            "net.pt2: none of its 9 parameters requires a gradient: there is nothing to train");
+}
+
 TEST(PackageModelErrors, ExpectedClassesAreComparedWithTheLogits) {
   PackageModel model = model_named_net({});
   model.expect_classes(3);
@@ -121,6 +169,8 @@ TEST(PackageModelErrors, EachGraphTakesItsRangeOfSamples) {
   EXPECT_THAT(error_of(17), StartsWith("net.pt2: takes from 2 to 16 samples at once, but got 17"));
   EXPECT_EQ(error_of(16), "nothing was thrown");
   model.eval();
+  EXPECT_EQ(model.evaluated_sizes().least, 1);
+  EXPECT_EQ(model.evaluated_sizes().most, 32);
   EXPECT_EQ(error_of(1), "nothing was thrown");
   EXPECT_EQ(error_of(32), "nothing was thrown");
   EXPECT_THAT(error_of(33), StartsWith("net.pt2: takes from 1 to 32 samples at once, but got 33"));

@@ -7,6 +7,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import narrowcast_export
 from narrowcast_export import ExportError, export
@@ -135,6 +136,46 @@ class Refused(Folder):
         self.assert_refused(r"^Net: its code depends on the batch size: .* holds for the example, but not for a batch of 3001; use code",
                             net(lambda self, inputs: self.layers(inputs * (2 if inputs.shape[0] > 3000 else 1))))
 
+    def test_losses(self):
+        class Counts(nn.CrossEntropyLoss):
+            def __init__(self):
+                super().__init__(weight=torch.ones(3))
+                self.count = nn.Buffer(torch.zeros(()))
+
+            def forward(self, outputs, targets):
+                self.count += 1
+                return super().forward(outputs, targets)
+
+        class Averages:
+            mean = torch.zeros(())
+
+            def __call__(self, outputs, targets):
+                self.mean = 0.9 * self.mean + 0.1 * outputs.detach().mean()
+                return nn.functional.cross_entropy(outputs, targets) * self.mean
+
+        counts, averages = Counts(), Averages()
+        self.assert_refused(r"^loss: changes its buffer 'count', which would not be saved; call it in the module's forward\(inputs, "
+                            r"targets\), and give loss=None$", Net(), loss=counts)
+        self.assert_refused("^loss: keeps a tensor in the attribute 'mean', which would not be saved; register it as a buffer of the "
+                            "module, and call it", Net(), loss=averages)
+        self.assertTrue(counts.count == 0 and counts.training and averages.mean is Averages.mean)
+        targets = EXAMPLE[1].clone()
+        targets[2] = -100
+        self.assert_refused('^loss: "cross_entropy" takes no targets below 0, but the example has -100; compute the loss in the module',
+                            Net(), example=(EXAMPLE[0], targets))
+
+    def test_layers(self):
+        self.assert_refused(r"^Net: 'layers.0.weight' has no shape before the first forward pass; call module\(inputs\) once",
+                            net(Net.forward, layers=nn.Sequential(nn.LazyLinear(3))))
+        for name in ("weight_norm", "spectral_norm"):
+            module = Net()
+            getattr(nn.utils, name)(module.layers[3])
+            self.assert_refused(fr"^Net: layer 'layers.3' has torch.nn.utils.{name}, .*; use torch.nn.utils.parametrizations.{name}$", module)
+        module = Net()
+        module.layers[1].momentum = None
+        self.assert_refused("^Net: layer 'layers.1' is a BatchNorm1d with momentum=None, whose code depends on the number of steps; give",
+                            module)
+
     def test_attributes(self):
         def averages(self, inputs):
             self.mean = 0.9 * self.mean + 0.1 * inputs.mean(0)
@@ -188,7 +229,7 @@ class Refused(Folder):
 class WrongResults(Folder):
     """The check, on traced graphs instead of compiled ones."""
 
-    def export_with(self, change, module=None, reported=None, **options):
+    def export_with(self, change, module=None, reported=None, loss="cross_entropy", **options):
         """Exports a module whose graphs return what change(name, outputs) makes of their outputs. Returns the manifest that
         would be written."""
         graphs = {}
@@ -208,7 +249,7 @@ class WrongResults(Folder):
         with mock.patch.object(narrowcast_export, "_compile", keep), \
                 mock.patch.object(narrowcast_export, "_runner", lambda path, name: graphs[path.stem]), \
                 mock.patch.object(narrowcast_export, "_write", lambda path, *rest: path.touch()):
-            return export(module or Net(), EXAMPLE, "cross_entropy", self.path, **options)
+            return export(module or Net(), EXAMPLE, loss, self.path, **options)
 
     def changed(self, graph, index, change):
         def apply(name, outputs):
@@ -233,6 +274,35 @@ class WrongResults(Folder):
             self.export_with(wrong)
         self.export_with(wrong, tolerance=2e-3)
         self.path.unlink()
+
+    def test_a_layer_that_torch_compile_has_compiled(self):
+        module = Net()
+        module.layers[0] = torch.compile(module.layers[0])
+        manifest = self.export_with(lambda name, outputs: outputs, module)
+        self.path.unlink()
+        self.assertIn("layers.0._orig_mod.weight", [entry["name"] for entry in manifest["state"]])
+
+    def test_the_cause_of_large_differences(self):
+        for factor, text in ((1.002, "is written. If the module is deep and has ReLUs or batch norms, try another example, or give"),
+                             (1.5, "is written; such a difference is not rounding, so that the compiled code is wrong$")):
+            with self.assertRaisesRegex(ExportError, text):
+                self.export_with(self.changed("train", 1, lambda gradient, factor=factor: gradient * factor))
+        with self.assertRaisesRegex(ExportError, "is not rounding. .* twice if a dropout is inside of torch.utils.checkpoint: call its"):
+            self.export_with(lambda name, outputs: outputs, net(
+                lambda self, inputs: checkpoint(self.dropout, self.layers(inputs), use_reentrant=False),
+                dropout=nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 3))))
+
+    def test_the_mode_of_a_loss(self):
+        """Its dropout draws in the training step only, and the given loss stays as it is."""
+        class Drops(nn.CrossEntropyLoss):
+            def forward(self, outputs, targets):
+                return super().forward(nn.functional.dropout(outputs, 0.5, self.training), targets)
+
+        loss = Drops(weight=torch.tensor([1., 2., 3.]))
+        manifest = self.export_with(lambda name, outputs: outputs, loss=loss)
+        self.path.unlink()
+        self.assertEqual({name: graph["random"] for name, graph in manifest["graphs"].items()}, {"train": True, "evaluate": False})
+        self.assertTrue(loss.training and type(loss.weight) is torch.Tensor)
 
     def test_a_wrong_gradient_that_is_small_beside_the_others(self):
         # A batch norm subtracts the bias (output 2): its gradient is only rounding errors.

@@ -72,7 +72,7 @@ class Models(PackageTestCase):
             self.assert_trains_like(package, net, Memory.__call__, *batch)
             self.assertNotIn("outputs", self.assert_evaluates_like(package, net, Memory.__call__, *batch))
         self.assertEqual(package.manifest["loss"], "module")
-        self.assertEqual([package.manifest[each]["bound"] for each in ("inputs", "targets")], [20, 20])
+        self.assertEqual([[each["most"] for each in package.manifest[name]["ranges"]] for name in ("inputs", "targets")], [[19], [19]])
         losses = package.train([tokens(8, 5, 20, seed) for seed in range(100)])
         self.assertLess(losses[-1], 0.5 * losses[0])
 

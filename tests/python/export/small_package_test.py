@@ -82,8 +82,9 @@ class SmallPackage(PackageTestCase):
         self.assertEqual(self.package.metadata("train")["AOTI_CPU_ISA"], "AVX2")
         fixed = {"format": 1, "module": "Small", "torch": torch.__version__, "device": "cpu", "machine": "x86_64",
                  "instruction_set": "AVX2", "threads": None, "loss": "cross_entropy", "label_smoothing": 0.1, "vocabulary": ["a", "b", "c", "d"],
-                 "inputs": {"shape": ["batch", 6], "dtype": "U8", "bound": None},
-                 "targets": {"shape": ["batch"], "dtype": "I64", "bound": 4},
+                 "inputs": {"shape": ["batch", 6], "dtype": "U8", "ranges": []},
+                 "targets": {"shape": ["batch"], "dtype": "I64",
+                             "ranges": [{"least": 0, "most": 3, "ignored": -100, "slices": []}]},
                  "tied": {"again.weight": "middle.weight"}}
         self.assertEqual({key: manifest[key] for key in fixed}, fixed)
         state = {entry.pop("name"): entry for entry in manifest["state"]}

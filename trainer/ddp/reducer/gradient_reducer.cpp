@@ -289,6 +289,7 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
   if (!reduces) {
     return outputs;
   }
+  if (wants_outputs()) check_contains_parameters(outputs);
   backward_->arm();
   if (keeps_replicas_equal()) {
     passes_->arm();
@@ -305,9 +306,7 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
                  [](const at::Tensor& output) { return output.defined(); });
   }
   reducer_->prepare_for_backward(roots);
-  if (!wants_outputs()) {
-    return outputs;
-  }
+  if (!wants_outputs()) return outputs;
   return pass_through_sink(outputs, is_first_static_step() ? static_reduction() : nullptr);
 }
 

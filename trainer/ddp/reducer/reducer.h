@@ -43,6 +43,10 @@ std::vector<std::vector<at::Tensor>> bucket_parameters(const c10d::Reducer& redu
 BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters);
 BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTensor>& parameters);
 
+// Throws c10::ValueError if an output is a loss that its backward pass computes (Model::compute_loss_in_backward), or a
+// multiple of such a loss: neither unused parameters nor a static graph can be found behind it.
+void check_contains_parameters(const std::vector<at::Tensor>& outputs);
+
 // Copies `outputs` that have a gradient function; other outputs are returned unchanged. The backward of the copies
 //   - calls `on_backward` first, if it is given, on the thread of the backward pass;
 //   - reaches all outputs: outputs that the loss does not use get an undefined gradient instead of none, so that the

@@ -34,6 +34,7 @@
 #include "trainer/train/options/option_table.h"
 #include "trainer/train/options/plan_entries.h"
 #include "trainer/train/reporting/formatting.h"
+#include "trainer/train/training/evaluation.h"
 
 namespace narrowcast::job {
 namespace {
@@ -219,12 +220,17 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   }
 }
 
-// Tries forward and backward passes of a model from a file on this rank's first batch. Throws if it cannot be trained.
+data::BatchPlan batch_plan(const TrainJob& job, int64_t world_size) {
+  return data::BatchPlan({.global_batch = job.training.batch_size,
+                          .world_size = world_size,
+                          .accumulation_steps = job.training.accumulation_steps});
+}
+
+// Tries the passes of a model from a file on this rank's first batch, and an evaluation. Throws if the model cannot be
+// trained or evaluated.
 void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& env) {
   const auto& model = inputs.imported;
-  if (model == nullptr) {
-    return;
-  }
+  if (model == nullptr) return;
   training::use_device(inputs.device);
   model->to(inputs.device);
   const int64_t ranks = ranks_to_check(job, env);
@@ -239,6 +245,9 @@ void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv&
   TORCH_CHECK_VALUE(unused.empty() || job.ddp.find_unused_parameters() || job.ddp.static_graph(), job.model,
                     ": the loss of the first batch does not depend on parameters ", describe_names(unused),
                     ": if the module is meant to leave parameters unused, set --find_unused_parameters");
+  if (job.verification.has_value() || job.training.eval_batches == 0) return;
+  training::try_evaluation(*model, *inputs.dataset, {.rank = env.rank, .world_size = env.world_size},
+                           evaluation_of(job.training, batch_plan(job, env.world_size).micro_batch()));
 }
 
 // The number of ranks on this rank's node, according to its launcher.
@@ -272,9 +281,7 @@ int run_in_group(const AgreedJob& begun) {
   const AgreedJob agreed = {job, begun.inputs, plan, begun.group, begun.context, begun.recovery};
   add_nodes(plan, job, begun.inputs, begun.group);
   add_optimizer_shards(plan, agreed);
-  if (!has_recovered(begun)) {
-    print_nodes(plan, begun.context);
-  }
+  if (!has_recovered(begun)) print_nodes(plan, begun.context);
   // It was initialised on the CPU, so that every device begins with the same bits.
   begun.inputs.model->to(begun.inputs.device);
   training::seed_draws(begun.inputs.device,
@@ -326,20 +333,15 @@ JobInputs make_inputs(const TrainJob& job) {
 }
 
 models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size) {
-  const data::BatchPlan plan({.global_batch = job.training.batch_size,
-                              .world_size = world_size,
-                              .accumulation_steps = job.training.accumulation_steps});
   const data::SampleOrder order(inputs.dataset->training_size(), static_cast<uint64_t>(job.seed));
-  return inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
+  return inputs.dataset->training_batch(batch_plan(job, world_size).samples(order, rank, /*step=*/0, /*micro_step=*/0));
 }
 
 ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options, const JobContext& context) {
   program::JobSecret::of_environment(process_environment());  // Throws before the ranks meet.
   options.on_silence = context.on_silence;
   options.backend = training::choose_backend(options.backend, device);
-  if (device.is_cuda()) {
-    options.gpu = device.index();
-  }
+  if (device.is_cuda()) options.gpu = device.index();
   return options;
 }
 
@@ -358,9 +360,7 @@ void print_warnings(const std::vector<std::string>& warnings, const JobContext& 
 
 void set_threads(int64_t threads, const JobContext& context) {
   TORCH_CHECK_VALUE(threads >= 0 && threads <= 4096, "threads: must be in 0..4096, but is ", threads);
-  if (threads == 0 && context.session.omp_num_threads_set) {
-    return;
-  }
+  if (threads == 0 && context.session.omp_num_threads_set) return;
   // If each rank of a node used all its cores, they would slow each other down.
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const int64_t share = std::max<int64_t>(1, cores / context.env.local_world_size);

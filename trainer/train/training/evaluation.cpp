@@ -67,40 +67,101 @@ struct HeldOutSums {
   double judged = 0;  // samples whose answers were counted
 };
 
-std::vector<int64_t> samples_at(const data::SampleOrder& order, int64_t begin, int64_t end) {
-  std::vector<int64_t> samples;
-  for (int64_t position = begin; position < end; ++position) {
-    samples.push_back(order.at(position));
-  }
-  return samples;
+models::ImportedModel::BatchSizes sizes_of(const models::Model& model) {
+  const auto* const imported = dynamic_cast<const models::ImportedModel*>(&model);
+  return imported != nullptr ? imported->evaluated_sizes() : models::ImportedModel::BatchSizes();
 }
+
+// Evaluates held-out batches of one rank.
+class Evaluator {
+ public:
+  Evaluator(models::Model& model, const data::Dataset& dataset, const EvaluationOptions& options)
+      : model_(model),
+        dataset_(dataset),
+        options_(options),
+        order_(dataset.held_out_size(), kOrderSeed),
+        samples_(std::min(options.samples, dataset.held_out_size())) {
+    TORCH_CHECK_VALUE(options.samples >= 1, "samples: must be at least 1, but is ", options.samples);
+    TORCH_CHECK_VALUE(options.batch >= 1, "batch: must be at least 1, but is ", options.batch);
+    const std::vector<at::Tensor> parameters = model.parameters();
+    if (!parameters.empty()) device_ = parameters[0].device();
+  }
+
+  // Over all ranks.
+  int64_t samples() const { return samples_; }
+
+  std::vector<HeldOutBatch> batches(const EvaluatingRank& of) const {
+    return held_out_batches(samples_, of, options_.batch, sizes_of(model_));
+  }
+
+  models::Evaluated evaluate(const HeldOutBatch& batch) const {
+    std::vector<int64_t> indices;
+    for (int64_t position = batch.begin; position < batch.end; ++position) {
+      indices.push_back(order_.at(position));
+    }
+    const Autocast autocast(device_.type(), options_.precision);
+    return model_.evaluate(on_device(dataset_.held_out_batch(indices), device_));
+  }
+
+ private:
+  models::Model& model_;
+  const data::Dataset& dataset_;
+  const EvaluationOptions options_;
+  const data::SampleOrder order_;
+  const int64_t samples_;
+  at::Device device_ = at::kCPU;
+};
 
 }  // namespace
 
+EvaluationOptions evaluation_of(const TrainingOptions& options, int64_t micro_batch) {
+  return {.samples = options.eval_batches * options.batch_size, .batch = micro_batch, .precision = options.precision};
+}
+
+std::vector<HeldOutBatch> held_out_batches(int64_t samples, const EvaluatingRank& of, int64_t batch,
+                                           const models::ImportedModel::BatchSizes& sizes) {
+  TORCH_CHECK_VALUE(samples >= sizes.least, "data: an evaluation has ", samples, " held-out samples, but the model ",
+                    "takes at least ", sizes.least, " at once; hold out more, or set eval_batches = 0");
+  const int64_t shares = std::min(of.world_size, samples / sizes.least);
+  if (of.rank >= shares) return {};
+  const int64_t begin = samples * of.rank / shares;
+  const int64_t end = samples * (of.rank + 1) / shares;
+  // A rest of least - 1 samples fits as well.
+  const int64_t size = std::max(std::min(batch, sizes.most - sizes.least + 1), sizes.least);
+  std::vector<HeldOutBatch> batches;
+  for (int64_t first = begin; first < end; first = batches.back().end) {
+    batches.push_back({.begin = first, .end = end - first < size + sizes.least ? end : first + size});
+  }
+  return batches;
+}
+
 HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
                           const EvaluationOptions& options) {
-  TORCH_CHECK_VALUE(options.samples >= 1, "samples: must be at least 1, but is ", options.samples);
-  TORCH_CHECK_VALUE(options.batch >= 1, "batch: must be at least 1, but is ", options.batch);
+  const Evaluator evaluator(model, dataset, options);
   const EvaluationMode mode(model);
   const BuffersOfRankZero buffers(model, group);
-  const data::SampleOrder order(dataset.held_out_size(), kOrderSeed);
-  const int64_t samples = std::min(options.samples, dataset.held_out_size());
-  const int64_t begin = samples * group->getRank() / group->getSize();
-  const int64_t end = samples * (group->getRank() + 1) / group->getSize();
-  const std::vector<at::Tensor> parameters = model.parameters();
-  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
   HeldOutSums sums;
-  for (int64_t first = begin; first < end; first += options.batch) {
-    const std::vector<int64_t> indices = samples_at(order, first, std::min(first + options.batch, end));
-    const Autocast autocast(device.type(), options.precision);
-    sums.add(model.evaluate(on_device(dataset.held_out_batch(indices), device)), static_cast<double>(indices.size()));
+  for (const HeldOutBatch& batch : evaluator.batches({.rank = group->getRank(), .world_size = group->getSize()})) {
+    sums.add(evaluator.evaluate(batch), static_cast<double>(batch.end - batch.begin));
   }
   const std::vector<double> of_all = all_reduce_sum(group, {sums.loss, sums.right, sums.judged});
-  HeldOut result = {.loss = of_all[0] / static_cast<double>(samples)};
+  HeldOut result = {.loss = of_all[0] / static_cast<double>(evaluator.samples())};
   if (of_all[2] > 0) {
     result.accuracy = of_all[1] / of_all[2];
   }
   return result;
+}
+
+void try_evaluation(models::Model& model, const data::Dataset& dataset, const EvaluatingRank& of,
+                    const EvaluationOptions& options) {
+  const Evaluator evaluator(model, dataset, options);
+  const std::vector<HeldOutBatch> batches = evaluator.batches(of);
+  if (batches.empty()) return;
+  on_trial(model, [&] {
+    const EvaluationMode mode(model);
+    evaluator.evaluate(
+        *std::ranges::min_element(batches, {}, [](const HeldOutBatch& batch) { return batch.end - batch.begin; }));
+  });
 }
 
 at::Tensor sum_over_ranks(const ProcessGroupPtr& group, at::Tensor term, const std::string& step) {

@@ -10,8 +10,10 @@
 
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
+#include "models/imported/imported_model.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/optimization/precision.h"
+#include "trainer/train/training/training_options.h"
 
 namespace narrowcast::training {
 
@@ -21,6 +23,27 @@ struct EvaluationOptions {
   int64_t batch = 32;     // samples per forward pass of a rank
   Precision precision = Precision::kFp32;
 };
+
+// The evaluation that these options of a training describe.
+EvaluationOptions evaluation_of(const TrainingOptions& options, int64_t micro_batch);
+
+// A rank's share of the held-out samples.
+struct EvaluatingRank {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+};
+
+// Held-out samples by their positions in the order of evaluation: begin..end-1.
+struct HeldOutBatch {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// The batches in which a rank evaluates its share of `samples` held-out samples, in order. A rest with too few samples
+// for the model joins the batch before it. With too few samples for all ranks, the first ranks evaluate all of them.
+// Throws c10::ValueError if the model takes more samples at once than there are.
+std::vector<HeldOutBatch> held_out_batches(int64_t samples, const EvaluatingRank& of, int64_t batch,
+                                           const models::ImportedModel::BatchSizes& sizes);
 
 // A model's results on held-out data.
 struct HeldOut {
@@ -34,6 +57,11 @@ struct HeldOut {
 // ranks return the same bits. Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
 HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
                           const EvaluationOptions& options);
+
+// Evaluates the smallest of the batches that evaluate_held_out evaluates on that rank, so that its errors come before a
+// training. Not a collective. It changes nothing.
+void try_evaluation(models::Model& model, const data::Dataset& dataset, const EvaluatingRank& of,
+                    const EvaluationOptions& options);
 
 // A collective: replaces `term`, of equal shape and dtype on all ranks, by the sum over all ranks, and returns it.
 // Throws c10::DistBackendError naming `step`, the purpose, if a peer failed.

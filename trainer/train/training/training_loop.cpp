@@ -298,9 +298,7 @@ class TrainingRun {
     std::optional<OuterOptimizer::OuterParameters> outer_parameters;
     if (steps_.outer() != nullptr) outer_parameters.emplace(*steps_.outer());
     const HeldOut held_out = evaluate_held_out(*setup_.model, setup_.dataset, setup_.group,
-                                               {.samples = options_.eval_batches * options_.batch_size,
-                                                .batch = steps_.plan().micro_batch(),
-                                                .precision = options_.precision});
+                                               evaluation_of(options_, steps_.plan().micro_batch()));
     counters_.validation_loss = held_out.loss;
     counters_.validation_accuracy = held_out.accuracy;
     if (!std::isfinite(held_out.loss)) {

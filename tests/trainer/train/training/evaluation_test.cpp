@@ -4,13 +4,16 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/small_text.h"
 #include "trainer/train/data/dataset.h"
@@ -67,6 +70,54 @@ TEST(HeldOutLoss, WorksWithFewerSamplesThanRanks) {
   EXPECT_NEAR(losses_by_rank(4, {.samples = 2, .batch = 16})[3], plain_loss(2), 3 * 64 * std::ldexp(1, -24));
 }
 
+std::vector<int64_t> batch_sizes(int64_t samples, const EvaluatingRank& of, int64_t batch,
+                                 const models::ImportedModel::BatchSizes& sizes) {
+  std::vector<int64_t> result;
+  int64_t last = -1;
+  for (const auto& [begin, end] : held_out_batches(samples, of, batch, sizes)) {
+    EXPECT_TRUE(last == -1 || begin == last);
+    last = end;
+    result.push_back(end - begin);
+  }
+  return result;
+}
+
+TEST(HeldOutBatches, ARestThatIsTooSmallJoinsTheBatchBeforeIt) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(batch_sizes(33, {}, 32, {}), ElementsAre(32, 1));
+  EXPECT_THAT(batch_sizes(33, {}, 32, {.least = 2}), ElementsAre(33));
+  EXPECT_THAT(batch_sizes(34, {}, 32, {.least = 2}), ElementsAre(32, 2));
+  EXPECT_THAT(batch_sizes(33, {}, 32, {.least = 2, .most = 32}), ElementsAre(31, 2));
+  EXPECT_THAT(batch_sizes(7, {}, 1, {.least = 3}), ElementsAre(3, 4));
+  EXPECT_THAT(batch_sizes(40, {}, 32, {.most = 16}), ElementsAre(16, 16, 8));
+}
+
+// All samples are evaluated once, in batches that the model takes.
+TEST(HeldOutBatches, CoverAllSamplesOverAllRanks) {
+  for (const int64_t least : {1, 2, 5}) {
+    for (int64_t samples = least; samples < 30; ++samples) {
+      for (int64_t ranks = 1; ranks <= 4; ++ranks) {
+        int64_t next = 0;
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          for (const auto& [begin, end] : held_out_batches(samples, {rank, ranks}, 8, {.least = least, .most = 12})) {
+            EXPECT_EQ(begin, next);
+            EXPECT_GE(end - begin, least) << samples << " samples, " << ranks << " ranks";
+            EXPECT_LE(end - begin, 12) << samples << " samples, " << ranks << " ranks";
+            next = end;
+          }
+        }
+        EXPECT_EQ(next, samples);
+      }
+    }
+  }
+}
+
+TEST(HeldOutBatches, FewerSamplesThanTheModelTakesAreAnError) {
+  EXPECT_EQ(testing::error_message<c10::ValueError>([] { held_out_batches(1, {}, 32, {.least = 2}); }),
+            "data: an evaluation has 1 held-out samples, but the model takes at least 2 at once; hold out more, or set "
+            "eval_batches = 0");
+}
+
 TEST(HeldOutLoss, LeavesModeAndGradientsAlone) {
   const data::TextDataset dataset = small_text();
   const auto model = small_models(1)[0];
@@ -98,6 +149,28 @@ class BufferModel : public models::Model {
   models::ModelOptions options() const override { return {}; }
   at::Tensor buffer;
 };
+
+class SizeModel : public BufferModel {
+ public:
+  SizeModel() : BufferModel(1) {}
+  models::Evaluated evaluate(const models::Batch& batch) override {
+    EXPECT_FALSE(is_training());
+    EXPECT_FALSE(c10::GradMode::is_enabled());
+    buffer.add_(1);
+    sizes.push_back(batch.inputs.size(0));
+    return BufferModel::evaluate(batch);
+  }
+  std::vector<int64_t> sizes;
+};
+
+// 7 of the 13 samples are those of rank 1: 3, 3 and 1.
+TEST(TryEvaluation, EvaluatesTheSmallestBatchAndChangesNothing) {
+  SizeModel model;
+  try_evaluation(model, small_text(), {.rank = 1, .world_size = 2}, {.samples = 13, .batch = 3});
+  EXPECT_THAT(model.sizes, ::testing::ElementsAre(1));
+  EXPECT_TRUE(model.is_training());
+  EXPECT_EQ(model.buffer.item<double>(), 1);
+}
 
 // Rank 0's buffers are saved.
 TEST(HeldOut, IsEvaluatedWithTheBuffersOfRankZero) {

@@ -1,5 +1,6 @@
 // Model packages under DistributedDataParallel.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <narrowcast/ddp.h>
 #include <narrowcast/models.h>
 #include "tests/models/imported/small_package.h"
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/ddp/all/ddp_fixtures.h"
@@ -86,7 +88,7 @@ class PackageInDdp : public ::testing::Test {
   // backward pass runs the training step.
   void train(const DdpOptions& options, const std::function<void(size_t step, const ByName& gradients)>& check) const {
     run_ranks(kPackageRanks, [&](int64_t rank, const ProcessGroupPtr& group) {
-      const std::shared_ptr<Model> model = models::load_package(path_);
+      const std::shared_ptr<Model> model = load();
       if (!options.find_unused_parameters() && !options.static_graph()) {
         model->named_parameters()["spare"].requires_grad_(false);
         model->compute_loss_in_backward();
@@ -100,6 +102,8 @@ class PackageInDdp : public ::testing::Test {
       EXPECT_EQ(ddp.module()->named_buffers()["steps"].item<int64_t>(), 5 + int64_t{kPackageSteps});
     });
   }
+
+  std::shared_ptr<Model> load() const { return models::load_package(path_); }
 
  private:
   static ByName compiled_gradients(Model& model, const models::Batch& batch) {
@@ -126,6 +130,20 @@ class PackageInDdp : public ::testing::Test {
   const testing::SmallPackage package_;
   const std::string path_ = package_.write(folder_ / "net.pt2");
 };
+
+// Its graph does not contain the parameters.
+TEST_F(PackageInDdp, ALossOfTheBackwardPassIsRefusedWithOptionsThatReadTheGraph) {
+  for (const DdpOptions& options : {DdpOptions().find_unused_parameters(true), DdpOptions().static_graph(true)}) {
+    run_ranks(kPackageRanks, [&](int64_t rank, const ProcessGroupPtr& group) {
+      const std::shared_ptr<Model> model = load();
+      model->compute_loss_in_backward();
+      DistributedDataParallel ddp(model, group, options);
+      EXPECT_THAT(testing::error_message<c10::ValueError>([&] { ddp.forward(batch_of(0, rank)); }),
+                  ::testing::StartsWith(
+                      "find_unused_parameters and static_graph need the parameters in the autograd graph, but"));
+    });
+  }
+}
 
 // The parameter `spare` is unused and has no gradient. Every other one has the mean.
 TEST_F(PackageInDdp, WithoutAHookGradientsAreTheMeansBits) {
