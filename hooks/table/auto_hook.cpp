@@ -30,7 +30,7 @@ constexpr const char* kCountOfChanges = "changes";
 constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_within_node";
 // The link counts as unchanged while measured / predicted time lies between these.
 constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
-// Limits of one change. A link that seems faster may be an overestimate of the other costs.
+// Limits of one change. What seems a faster link may be other costs that were overestimated.
 constexpr double kMostChange = 64, kLeastChange = 1.0 / 8;
 constexpr double kWithinNoise = 0.1;  // Share of the predicted time; smaller differences are noise.
 constexpr double kNothingSeen = std::numeric_limits<double>::max();
@@ -245,10 +245,7 @@ void AutoHook::begin_step() {
     with_backend_errors(options_.process_group->getRank(), kAgreeing, [&] { done.work->wait(); });
     take_agreed(done.factor.item<double>());
   }
-  if (!averages_shards_ && ++steps_ == window_) {
-    steps_ = 0;
-    agree_on(watch_->take_least());
-  }
+  if (!averages_shards_ && ++steps_ % window_ == 0) agree_on(watch_->take_least());
 }
 
 void AutoHook::agree_on(double factor) {
@@ -296,7 +293,6 @@ std::vector<int64_t> AutoHook::average_shards(std::optional<ShardRounding> round
   for (const auto& hook : hooks_) hook->average_shards(rounding);
   averages_shards_ = rounding.has_value();
   watch_->take_least();
-  steps_ = 0;
   return nodes_->layout.node_of_rank();
 }
 

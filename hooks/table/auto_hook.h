@@ -104,7 +104,7 @@ class AutoHook final : public TableHook {
   bool averages_shards_ = false;
   bool is_resumed_ = false;
   int64_t last_bucket_ = -1;
-  int64_t steps_ = 0;  // Steps of the current window.
+  int64_t steps_ = 0;  // In which the link was watched.
   int64_t changes_ = 0;
 };
 

@@ -225,10 +225,7 @@ void ShardedParts::start_step() {
   has_shared_gradients_ = false;
   std::exception_ptr failure = std::exchange(failure_, nullptr);
   try {
-    if (!failure) {
-      check_parameters();
-      step_pieces();
-    }
+    if (!failure) step_pieces();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -262,6 +259,7 @@ void ShardedParts::start_exchange(const std::exception_ptr& failure) {
 
 // The pieces do not keep their gradients, which are views of others: LibTorch's zero_grad refuses views.
 void ShardedParts::step_pieces() {
+  check_parameters();
   pass_gradients();
   const auto forget = c10::make_scope_exit([this] {
     for (size_t i = 0; i < tensors_.size(); ++i) {

@@ -69,12 +69,12 @@ int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout,
   return messages * encoded_size(elements_over_all(agreed, layout), format);
 }
 
-// The tensors of `elements` parameters that the optimizer keeps: moments and, if parameters are sent as differences,
-// masters.
-int64_t optimizer_bytes(const AgreedJob& agreed, int64_t elements, bool has_masters) {
+// The tensors that the optimizer keeps of `elements` elements: moments and, if parameters are sent as differences, one
+// master.
+int64_t optimizer_bytes(const AgreedJob& agreed, int64_t elements, int64_t masters = 0) {
   const training::OptimizerOptions& optimizer = agreed.job.training.optimizer;
   const int64_t moments = optimizer.kind == training::OptimizerKind::kAdamW ? 2 : optimizer.momentum > 0 ? 1 : 0;
-  return (moments + (has_masters ? 1 : 0)) * elements * static_cast<int64_t>(sizeof(float));
+  return (moments + masters) * elements * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace
@@ -185,11 +185,11 @@ void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed) {
   }
   const std::vector<at::Tensor> parameters = training::trained_parameters(*agreed.inputs.model);
   if (shards == OptimizerShards::kOff) {
-    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, 1, {}).front()), false);
+    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, 1, {}).front()));
   } else if (shards == OptimizerShards::kNode) {
     const int64_t ranks = std::ssize(nodes_of(agreed)->layout.ranks_of(0));
     plan["optimizer_shards"] = ranks;
-    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, ranks, {}).front()), false);
+    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, ranks, {}).front()));
   } else if (shards == OptimizerShards::kAll) {
     const bool has_one_level = agreed.job.ddp.wire().levels == Levels::kOne;
     const node::NodeLayout layout =
@@ -198,8 +198,9 @@ void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed) {
     plan["optimizer_shards"] = agreed.group->getSize();
     plan["parameter_format"] = to_string(format);
     plan["parameter_bytes_per_step_and_rank"] = parameter_bytes(agreed, layout, format);
-    plan["optimizer_bytes"] = agreed.job.training.shard_copies *
-                              optimizer_bytes(agreed, elements_over_all(agreed, layout), format != WireFormat::kFp32);
+    plan["optimizer_bytes"] =
+        agreed.job.training.shard_copies *
+        optimizer_bytes(agreed, elements_over_all(agreed, layout), format == WireFormat::kFp32 ? 0 : 1);
   }
 }
 

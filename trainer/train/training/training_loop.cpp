@@ -55,9 +55,7 @@ class TrainingRun {
   }
 
   TrainingResult train() {
-    if (setup_.checkpoints.restored != nullptr) {
-      resume(*setup_.checkpoints.restored);
-    }
+    if (setup_.checkpoints.restored != nullptr) resume(*setup_.checkpoints.restored);
     report_decision();
     window_began_ = Clock::now();
     stop_signal_ = stop_agreement_.before_first_step();
@@ -119,12 +117,11 @@ class TrainingRun {
       counters_.best_validation_loss.reset();
       counters_.evaluations_since_best = 0;
     }
-    const Reports reports = setup_.checkpoints.is_reported ? Reports::kDone : Reports::kDue;
-    if (restored.pieces) {
-      load_pieces(restored, steps_.parts(), [&] { last_point_.remember_recovered(counters_, reports, restored); });
-    } else {
+    const auto remember = [&] {
+      const Reports reports = setup_.checkpoints.is_reported ? Reports::kDone : Reports::kDue;
       last_point_.remember_recovered(counters_, reports, restored);
-    }
+    };
+    restored.pieces ? load_pieces(restored, steps_.parts(), remember) : remember();
     restored.replica.clear();
     restored.former = {};
     restored.pieces.reset();

@@ -159,7 +159,7 @@ int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-class ErrorFileTest : public ::testing::Test {
+class WrittenFailureTest : public ::testing::Test {
  protected:
   // The file's object "message", after a program failed with `failure`.
   nlohmann::json written(const Failure& failure) {
@@ -171,35 +171,8 @@ class ErrorFileTest : public ::testing::Test {
   const std::string file = folder / "error.json";
 };
 
-TEST_F(ErrorFileTest, IsReadInBothForms) {
-  const std::string nested = R"({"message": {"message": "M", "extraInfo": {"py_callstack": "C", "timestamp": "1"}}})";
-  EXPECT_EQ(read_error_file(folder.write("nested", nested)).message, "M");
-  EXPECT_EQ(read_error_file(folder.write("flat", R"({"message": "M"})")).message, "M");
-}
-
-TEST_F(ErrorFileTest, TellsWhetherARestartWouldFailAlike) {
-  for (const bool is_final : {false, true}) {
-    EXPECT_TRUE(write_error_file(file, {.message = "M", .is_final = is_final}, 1));
-    EXPECT_EQ(read_error_file(file).is_final, is_final);
-  }
-  EXPECT_TRUE(read_error_file(folder.write("flat", R"({"message": "M", "restart": false})")).is_final);
-  for (const char* const value : {"true", "null", "0", "\"false\"", "[]"}) {
-    const std::string text = std::string(R"({"message": "M", "restart": )") + value + "}";
-    EXPECT_FALSE(read_error_file(folder.write("other", text)).is_final) << value;
-  }
-}
-
-TEST_F(ErrorFileTest, TellsWhetherThisProcessAloneIsToBlame) {
-  EXPECT_TRUE(write_error_file(file, {.message = "M", .is_final = true, .is_misfit = true}, 1));
-  EXPECT_TRUE(read_error_file(file).is_misfit);
-  EXPECT_TRUE(write_error_file(file, {.message = "M", .is_final = true}, 1));
-  EXPECT_FALSE(read_error_file(file).is_misfit);
-  EXPECT_FALSE(read_error_file(folder.write("other", R"({"message": "M", "misfit": true})")).is_misfit)
-      << "a restart may help";
-}
-
 // A wrong flag stays wrong after a restart; memory, files and peers may be available again.
-TEST_F(ErrorFileTest, WrongUseIsFinalAndWantOfResourcesIsNot) {
+TEST_F(WrittenFailureTest, WrongUseIsFinalAndWantOfResourcesIsNot) {
   const auto is_final_after = [&](const std::function<int()>& body) {
     ::testing::internal::CaptureStderr();
     run_program("prog", body, error_file_writer(file));
@@ -213,60 +186,7 @@ TEST_F(ErrorFileTest, WrongUseIsFinalAndWantOfResourcesIsNot) {
   EXPECT_FALSE(is_final_after([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1: lost"); }));
 }
 
-TEST_F(ErrorFileTest, ReadingPutsUpWithWhatIsNone) {
-  for (const char* const text : {"", "{", "[]", "7", "{}", R"({"message": 7})", R"({"message": {"message": 7}})",
-                                 R"({"message": {}})", "{\"message\": \"\xff\"}"}) {
-    EXPECT_EQ(read_error_file(folder.write("bad", text)).message, "") << text;
-  }
-  EXPECT_EQ(read_error_file("/no/such").message, "");
-}
-
-TEST_F(ErrorFileTest, ReadingNeitherWaitsNorFollowsNorRunsOutOfStack) {
-  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-  EXPECT_EQ(read_error_file(file).message, "");
-  EXPECT_EQ(read_error_file("/dev/zero").message, "");
-  std::filesystem::create_symlink(folder.write("secret", R"({"message": "M"})"), folder / "link");
-  EXPECT_EQ(read_error_file(folder / "link").message, "");
-  EXPECT_EQ(read_error_file(folder.write("deep", "{\"message\": " + std::string(60'000, '['))).message, "");
-  EXPECT_EQ(read_error_file(folder.write("long", R"({"message": ")" + std::string(20 << 20, 'x') + "\"}")).message, "");
-}
-
-TEST_F(ErrorFileTest, WritingNeitherWaitsNorFollows) {
-  ASSERT_EQ(::mkfifo((file + ".tmp").c_str(), 0600), 0);
-  EXPECT_TRUE(write_error_file(file, {"M"}, 1));
-  EXPECT_EQ(read_error_file(file).message, "M");
-  std::filesystem::create_symlink(folder.write("precious", "content"), file + ".tmp");
-  EXPECT_TRUE(write_error_file(file, {"N"}, 1));
-  EXPECT_EQ(read_error_file(file).message, "N");
-  std::ifstream precious(folder / "precious");
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(precious), {}), "content");
-}
-
-TEST_F(ErrorFileTest, IsWrittenAsTorchrunReadsIt) {
-  EXPECT_TRUE(write_error_file(file, {"the disk \"d\" is full"}, 1700000000));
-  std::ifstream stream(file);
-  const std::string text(std::istreambuf_iterator<char>(stream), {});
-  EXPECT_EQ(text, R"({"message":{"extraInfo":{"py_callstack":"the disk \"d\" is full","timestamp":"1700000000"},)"
-                  R"("message":"the disk \"d\" is full"}})");
-  EXPECT_EQ(read_error_file(file).message, "the disk \"d\" is full");
-  EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
-}
-
-TEST_F(ErrorFileTest, CannotBeWrittenJustAnywhere) {
-  EXPECT_FALSE(write_error_file(folder / "no/such/folder/error.json", {"M"}, 1));
-  EXPECT_FALSE(write_error_file(folder / "", {"M"}, 1)) << "a folder's name";
-  EXPECT_EQ(folder.entries(), 0);
-}
-
-// "/dev/null" as the error file must stay what all programs use.
-TEST_F(ErrorFileTest, WritingReplacesNothingButFiles) {
-  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-  EXPECT_FALSE(write_error_file(file, {"M"}, 1));
-  EXPECT_TRUE(std::filesystem::is_fifo(file));
-  EXPECT_EQ(folder.entries(), 1);
-}
-
-TEST_F(ErrorFileTest, HoldsWhyAProgramFailed) {
+TEST_F(WrittenFailureTest, HoldsWhyAProgramFailed) {
   const int64_t before = seconds_now();
   const nlohmann::json message = written({kCorruptInput, "f.txt: \"byte\" 3 \xff"});
   EXPECT_EQ(message.at("message"), "f.txt: \"byte\" 3 \xEF\xBF\xBD");
@@ -275,19 +195,19 @@ TEST_F(ErrorFileTest, HoldsWhyAProgramFailed) {
   EXPECT_LE(time, seconds_now());
 }
 
-TEST_F(ErrorFileTest, ALostPeerIsToldLaterThanItsDeath) {
+TEST_F(WrittenFailureTest, ALostPeerIsToldLaterThanItsDeath) {
   const int64_t before = seconds_now();
   const nlohmann::json message = written({kPeerFailed, "rank 0: peer lost"});
   EXPECT_GE(std::stoll(message.at("extraInfo").at("timestamp").get<std::string>()), before + 2);
 }
 
-TEST_F(ErrorFileTest, NowhereToWriteIsNoError) {
+TEST_F(WrittenFailureTest, NowhereToWriteIsNoError) {
   error_file_writer("")({kWrongUse, "x"});
   error_file_writer(folder / "no/such/folder/error.json")({kWrongUse, "x"});
   EXPECT_EQ(folder.entries(), 0);
 }
 
-TEST_F(ErrorFileTest, IsWrittenByAFailingProgramOnly) {
+TEST_F(WrittenFailureTest, IsWrittenByAFailingProgramOnly) {
   const auto writer = error_file_writer(file);
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(run_program(
