@@ -1,4 +1,4 @@
-// What models and DistributedDataParallel both use of a loss whose backward pass computes it.
+// A loss that the backward pass computes, as models make it and DistributedDataParallel recognises it.
 #pragma once
 
 namespace narrowcast {

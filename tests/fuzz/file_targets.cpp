@@ -160,7 +160,7 @@ Target package_manifest() {
           [] { return std::vector<std::string>{testing::SmallPackage().manifest_text()}; }};
 }
 
-// The records of a package with these weights. Its libraries are read, but not loaded.
+// The records of a package with these weights. Its libraries are read and not loaded.
 testing::Records package_records(std::string_view weights) {
   static const testing::SmallPackage unchanged;
   testing::SmallPackage package = unchanged;

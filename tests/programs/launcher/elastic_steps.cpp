@@ -1,4 +1,4 @@
-// A program whose steps are an ElasticGroup's, and which fails where it is told to:
+// A program whose steps are an ElasticGroup's, and which fails on demand:
 //
 //   elastic_steps FOLDER STEPS [FAULT:RANK:STEP...]
 //

@@ -98,7 +98,7 @@ TEST_F(NarrowcastRunNewcomersTest, AreNotWaitedForWhenARankIsLost) {
   EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
 }
 
-// A batch of 18 can be shared by 2 and 6 ranks, but not by 4. The launchers then count 4, also for the new process.
+// 2 and 6 ranks can share a batch of 18; 4 cannot. The launchers then count 4, also for the new process.
 TEST_F(NarrowcastRunNewcomersTest, WaitUntilTheBatchCanBeSharedWithThem) {
   const auto joins = [&] {
     return node("echo $$ >" + folder / "pid" + "$RANK; " + train({"--batch_size=18"}), 2, "last_call_timeout=0.3", 3);

@@ -15,7 +15,7 @@
 
 namespace narrowcast {
 
-// The time between two looks of a rank into the launchers' store, in a group of so many ranks: 200 ms to 1 s. With 200
+// The time between two looks of a rank into the launchers' store, in a group of `ranks` ranks: 200 ms to 1 s. With 200
 // ranks or more, the store's work per second does not grow with them.
 std::chrono::milliseconds between_change_looks(int64_t ranks);
 

@@ -55,7 +55,7 @@ class SilenceGuard {
   ProcessGroupPtr group_;
 };
 
-// The job's group until the end of a scope, with a guard of its own if the program has none.
+// The job's group until the end of a scope, with a guard if the program has none.
 class GuardedScope {
  public:
   GuardedScope(const WorkerEnv& env, const ProcessGroupOptions& options) : scope_(env, guarded(options)) {

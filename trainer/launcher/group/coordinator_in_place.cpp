@@ -25,8 +25,8 @@ void Coordinator::learn(const LastKnown& known, const std::vector<NodeView>& joi
   }
 }
 
-// Makes these the members: those that joined the round stay in it while others are missing. Of a member that has not
-// joined this host nothing is known. With fixed ranks, the one before stays in its place.
+// Makes these the members: those that joined the round stay in it while others are missing. This host knows nothing
+// of a member that has not joined it. With fixed ranks, the one before stays in its place.
 void Coordinator::adopt(const std::vector<int64_t>& tickets, const std::vector<NodeView>& joined) {
   std::vector<Member> members;
   for (size_t place = 0; place < tickets.size(); ++place) {

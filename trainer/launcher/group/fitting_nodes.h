@@ -1,4 +1,4 @@
-// Which of the nodes that wait join the others, if their work cannot be shared by any number of ranks.
+// Chooses the nodes that join, among those that wait, for work that not every number of ranks can share.
 #pragma once
 
 #include <cstdint>

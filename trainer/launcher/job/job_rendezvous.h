@@ -73,9 +73,9 @@ class LocalRendezvous : public Rendezvous {
   bool over_ = false;
 };
 
-// What to tell users who gave `host` by `flag` as the address of the store, if it is the name of a machine that this
-// machine resolves to loopback addresses alone. Some systems' /etc/hosts does so with the machine's own name. Launchers
-// on other machines then wait in vain. Else empty, also if this machine has no other address.
+// A warning if users gave `host` by `flag` as the address of the store, and it is a name that this machine resolves to
+// loopback addresses alone, as some systems' /etc/hosts does with the machine's own name. Launchers on other machines
+// then wait in vain. Else empty, also if this machine has no other address.
 std::string warning_of_loopback(const std::string& flag, const std::string& host,
                                 const std::vector<std::string>& addresses_of_host,
                                 const std::vector<std::string>& own_addresses);

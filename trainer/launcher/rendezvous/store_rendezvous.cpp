@@ -185,7 +185,7 @@ void StoreRendezvous::follow(const std::string& store) {
 }
 
 // The launcher there was lost, too: the endpoint will tell who took over from it. If the job there has ended, nobody
-// tells. A launcher that serves the endpoint begins a job of its own then. Before, it waits as long as the next host
+// tells. A launcher that serves the endpoint begins another job then. Before, it waits as long as the next host
 // may need until it leads this launcher on: otherwise both jobs would run.
 void StoreRendezvous::try_to_follow() {
   const Clock::time_point now = clock_.now();

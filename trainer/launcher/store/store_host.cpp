@@ -51,7 +51,7 @@ StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void
   for (const auto& [ticket, end] : decision.evicted) {
     tickets_ = std::max(tickets_, ticket);
   }
-  // Launchers that find the decision draw theirs. Of those up to the last spare's, any may have been drawn already.
+  // Launchers that find the decision draw theirs. Any up to the last spare's may have been drawn already.
   const auto& spares = decision.spares;
   reserve_tickets(entries_.store(), spares.empty() ? tickets_ : std::max(tickets_, std::ranges::max(spares)));
   give_sign();

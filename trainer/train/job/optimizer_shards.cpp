@@ -38,7 +38,7 @@ bool asks_for_shards(const TrainJob& job) {
          job.training.optimizer_shards == OptimizerShards::kAll;
 }
 
-// Whether the job has trained with more ranks: it goes on after a restart, or a rank has lived on since then.
+// Whether the job has trained with more ranks: it continues after a restart, or a rank has lived on since then.
 bool has_begun(const TrainJob& job, const WorkerEnv& env, const InPlaceRecovery* recovery) {
   const bool has_restarted = env.restart_count > 0 && job.checkpoints.resume;
   return has_restarted || (recovery != nullptr && recovery->has_placed_shards);

@@ -26,9 +26,9 @@ bool recovers_in_place(const TrainJob& job, const WorkerEnv& env);
 // use.
 void use_newcomers_of(const ProcessGroupScope& scope, InPlaceRecovery& recovery);
 
-// The number of ranks for this rank's checks before it meets the others. Of a job on nodes that may change, the
-// launcher's number may count nodes that wait to join: then it is the largest one up to that with which the batch can
-// be shared. The others share it now, and are not hurt by this rank.
+// The number of ranks for this rank's checks before it meets the others. If nodes may
+// change, the launcher's number may count nodes that wait to join. Then this is the largest number up to the launcher's
+// with which the batch can be shared. The others share it now, and are not hurt by this rank.
 int64_t ranks_to_check(const TrainJob& job, const WorkerEnv& env);
 
 // A collective: throws c10::ValueError on all ranks if their plans differ. If ranks have worked together before, it

@@ -80,7 +80,7 @@ class LastPoint {
   // Before the reports of the step after which all ranks stop. Of its tensors, it has the window's loss alone.
   std::optional<Point> due_ = {};
   bool all_ranks_stop_ = false;  // at point_
-  // What this rank had at point_ before remember_recovered; empty after a step.
+  // The state of this rank at point_ before remember_recovered; empty after a step.
   struct Former {
     std::vector<pieces::Piece> pieces = {};  // Their tensors may be the optimizer's own.
     bool has_values = false;                 // Ranks have offered values of parameters (held_state).

@@ -1,4 +1,4 @@
-// Ranks of an ElasticRun, each with a program of its own, whose steps fail where a test wants it.
+// Ranks of an ElasticRun, each with another program, whose steps fail where a test wants it.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -94,7 +94,7 @@ TEST(ElasticRun, RanksThatAreBehindGetTheFurthestState) {
   }
 }
 
-// All ranks stop after the same step, and go on from there in the next group.
+// All ranks stop after the same step, and continue there in the next group.
 TEST(ElasticRun, TakesNewcomersInBetweenSteps) {
   const Case value{"int8", "int8"};
   Ranks ranks = new_ranks(value);

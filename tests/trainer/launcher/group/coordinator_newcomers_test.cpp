@@ -101,7 +101,7 @@ TEST_F(CoordinatorNewcomersTest, OnlyTheNodesThatStartAreLeftOut) {
   EXPECT_TRUE(is_left_out(first)) << "its process has ended";
 }
 
-// A batch of 18 can be shared by 2 and 6 ranks, 2 of each node, but not by 4 or 8.
+// 2 and 6 ranks can share a batch of 18, 2 of each node. 4 and 8 cannot.
 class UnfittingNewcomersTest : public CoordinatorNewcomersTest {
  protected:
   // Node "a", in its first round. The number of ranks must divide `number`.

@@ -41,7 +41,7 @@ TEST(ProcessList, TellsAChildsVariables) {
   EXPECT_EQ(was_started_with(child, "NAME=value"), std::nullopt) << "it is gone";
 }
 
-// A child in a process group of its own, which runs `script` and has printed a line.
+// A child in another process group, which runs `script` and has printed a line.
 class GroupTest : public ::testing::Test {
  protected:
   pid_t start(const char* script) {
