@@ -25,11 +25,9 @@
 #include <narrowcast/elastic_group.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/row/option_values.h"
-#include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
 #include "python/classes/silence.h"
-#include "trainer/ddp/backends/gloo_backend.h"
-#include "trainer/ddp/backends/group_backend.h"
+#include "trainer/ddp/process_group/group_watch.h"
 
 namespace narrowcast::classes {
 namespace {
@@ -121,10 +119,7 @@ class ElasticGroupClass final : public torch::CustomClassHolder {
   ProcessGroupPtr group() const { return group_; }
   // Another group of these ranks, or some of them, by Gloo: its waits for a lost machine end as those of group().
   void watch(const ProcessGroupPtr& other) const {
-    if (group_ == nullptr || !collectives::moves_tensors_on(at::kCPU, other)) return;
-    const auto own = group_->getBackend(c10::DeviceType::CPU);
-    const auto backend = other->getBackend(c10::DeviceType::CPU);
-    if (backend != own && backend->getBackendName() == kGlooBackend) close_together(own, backend);
+    if (group_ != nullptr) GroupWatch::end_together(group_, other);
   }
   void give(const StateDict& tensors) { given_ = from_dict(tensors); }
   StateDict given() const { return to_dict_without_copies(given_); }

@@ -16,6 +16,7 @@
 #include "ops/common/backend_timeout.h"
 #include "ops/common/per_group.h"
 #include "trainer/ddp/backends/gloo_backend.h"
+#include "trainer/ddp/backends/group_backend.h"
 
 namespace narrowcast {
 namespace {
@@ -77,6 +78,17 @@ bool GroupWatch::is_possible(const ProcessGroupPtr& group, c10::DeviceType devic
   return std::ranges::all_of(std::array{c10::DeviceType::CPU, device}, [&](c10::DeviceType type) {
     return collectives::moves_tensors_on(type, group) && group->getBackend(type)->getBackendName() == "gloo";
   });
+}
+
+void GroupWatch::end_together(const ProcessGroupPtr& group, const ProcessGroupPtr& other) {
+  if (!collectives::moves_tensors_on(at::kCPU, other)) {
+    return;
+  }
+  const auto own = group->getBackend(c10::DeviceType::CPU);
+  const auto backend = other->getBackend(c10::DeviceType::CPU);
+  if (backend != own && backend->getBackendName() == kGlooBackend) {
+    close_together(own, backend);
+  }
 }
 
 std::shared_ptr<GroupWatch> GroupWatch::of_group(const ProcessGroupPtr& group, const Options& given) {

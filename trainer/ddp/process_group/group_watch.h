@@ -35,6 +35,11 @@ class NARROWCAST_EXPORT GroupWatch {
   // Whether waits for tensors on `device` can be ended: `group` moves them by Gloo, and CPU tensors, too.
   static bool is_possible(const ProcessGroupPtr& group, c10::DeviceType device);
 
+  // From now on, whatever ends the Gloo connections of `group` also ends those of `other`, a group of its ranks or some
+  // of them, as long as both exist: a rank may wait in another group for a machine that is lost. Has no effect if
+  // `other` does not move CPU tensors by Gloo.
+  static void end_together(const ProcessGroupPtr& group, const ProcessGroupPtr& other);
+
   // A collective: the watch of `group`. While a watch with this `silence` exists on all ranks, they share it; else each
   // rank starts one. Null without silence, in a group of one rank, and if the group's time-out is below 3 s. A longer
   // time-out that is shorter than `silence` replaces it. c10::ValueError on all ranks if `silence` differs between
