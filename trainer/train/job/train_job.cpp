@@ -234,8 +234,8 @@ void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv&
   training::use_device(inputs.device);
   model->to(inputs.device);
   const int64_t ranks = ranks_to_check(job, env);
-  const models::Batch batch =
-      training::on_device(first_batch(job, inputs, std::min(env.rank, ranks - 1), ranks), inputs.device);
+  const int64_t rank = std::min(env.rank, ranks - 1);
+  const models::Batch batch = training::on_device(first_batch(job, inputs, rank, ranks), inputs.device);
   std::vector<std::string> unused;
   training::on_trial(*model, [&] {
     const training::Autocast autocast(inputs.device.type(), job.training.precision);
@@ -246,8 +246,8 @@ void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv&
                     ": the loss of the first batch does not depend on parameters ", describe_names(unused),
                     ": if the module is meant to leave parameters unused, set --find_unused_parameters");
   if (job.verification.has_value() || job.training.eval_batches == 0) return;
-  training::try_evaluation(*model, *inputs.dataset, {.rank = env.rank, .world_size = env.world_size},
-                           evaluation_of(job.training, batch_plan(job, env.world_size).micro_batch()));
+  training::try_evaluation(*model, *inputs.dataset, {.rank = rank, .world_size = ranks},
+                           evaluation_of(job.training, batch_plan(job, ranks).micro_batch()));
 }
 
 // The number of ranks on this rank's node, according to its launcher.
