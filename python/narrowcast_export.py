@@ -986,7 +986,8 @@ def _without_divisions(expression: Any, ranges: dict[Any, Any]) -> Any:
     from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
     # Divisions that remain are variables, too.
-    ranges, divisions = dict(ranges), {}
+    ranges = dict(ranges)
+    divisions: dict[Any, Any] = {}
 
     def variable(division: Any, below: Any) -> Any:
         if division.is_number or division.is_Symbol:

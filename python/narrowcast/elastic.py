@@ -121,8 +121,8 @@ class ElasticGroup:
         except RuntimeError:
             if answers.error is None:
                 raise
-        except ValueError as error:
-            if answers.differs is None or str(answers.differs) not in str(error):
+        except ValueError as found:
+            if answers.differs is None or str(answers.differs) not in str(found):
                 raise
             raise answers.differs from None
         error, answers.error = answers.error, None
