@@ -176,7 +176,7 @@ std::vector<std::string> holdings() {
   return {pieces::to_json(whole).dump(), pieces::to_json(part).dump()};
 }
 
-// What another rank tells of its states, and of their tensors.
+// The texts of another rank about its states and their tensors.
 void read_rank_state(const std::string& text) {
   const recovery::Announcement read = recovery::parse_announcement(text, 1);
   TORCH_INTERNAL_ASSERT(!read.is_lost() || read.held.empty());

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::run_ranks;
 
-// What a rank's take_steps throws, after the others have worked together.
+// The error that a rank's take_steps throws, after the others have worked together.
 std::vector<std::string> errors_with_new_rank(const Case& value, std::unique_ptr<Rank> new_one) {
   Ranks ranks = new_ranks(value);
   for (auto& rank : ranks) rank->program.failure = {4, Place::kForward};

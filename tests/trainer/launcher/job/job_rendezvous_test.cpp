@@ -38,7 +38,7 @@ TEST(WarningOfLoopback, NamesAddressesThatOtherMachinesReach) {
 TEST(WarningOfLoopback, IsOnlyForNamesThatNobodyElseReaches) {
   EXPECT_EQ(warning_of("trainer0", {"127.0.1.1", "192.0.2.7"}), "");
   EXPECT_EQ(warning_of("trainer0", {"192.0.2.7"}), "");
-  EXPECT_EQ(warning_of("trainer0", {}), "");  // The name cannot be resolved, which is an error of its own.
+  EXPECT_EQ(warning_of("trainer0", {}), "");  // The name cannot be resolved, which is another error.
   EXPECT_EQ(warning_of("trainer0", {"127.0.1.1"}, {}), "");
   EXPECT_EQ(warning_of("localhost", {"::1", "127.0.0.1"}), "");  // The user says that all are on this machine.
   EXPECT_EQ(warning_of("127.0.0.1", {"127.0.0.1"}), "");
