@@ -27,14 +27,18 @@ FirstHop::FirstHop(const AllReduceOptions& options, std::shared_ptr<MessageMemor
       codec_(make_wire_codec(options.format, at::kCPU)),
       memory_(std::move(memory)),
       chunks_(cut_shards(options)) {
+  // Sent messages lie together: if the array is sent, nothing ever touches that memory, so that it has no pages.
+  parts_.resize(chunks());
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
-    ChunkMessages messages;
     for (int64_t rank = 0; rank < options_.world_size; ++rank) {
       const bool is_peer = rank != options_.rank;
-      messages.sent.push_back(offsets_.add(is_peer ? message_bytes(rank, chunk) : 0));
-      messages.received.push_back(offsets_.add(is_peer ? message_bytes(options_.rank, chunk) : 0));
+      parts_[chunk].received.push_back(offsets_.add(is_peer ? message_bytes(options_.rank, chunk) : 0));
     }
-    parts_.push_back(std::move(messages));
+  }
+  for (size_t chunk = 0; chunk < chunks(); ++chunk) {
+    for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+      parts_[chunk].sent.push_back(offsets_.add(rank != options_.rank ? message_bytes(rank, chunk) : 0));
+    }
   }
 }
 
@@ -88,7 +92,19 @@ void FirstHop::start(engine::Transport& transport, AllReduceCall call) {
   }
 }
 
+// The array changes only where the peers' means replace it, and a peer has these only after it has this rank's part.
+bool FirstHop::sends_array() const {
+  return options_.format == WireFormat::kFp32 && options_.order.is_identity() &&
+         call_.array.scalar_type() == at::kFloat && call_.residuals.own == nullptr;
+}
+
 void FirstHop::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
+  if (sends_array()) {
+    const Segment& part = segment(peer, chunk);
+    const at::Tensor bytes = call_.array.narrow(0, part.begin, part.numel).view(at::kByte);
+    transport.send({bytes, options_.group_rank(peer), channel(0, chunk)});
+    return;
+  }
   const at::Tensor& message = placed_[parts_[chunk].sent[peer]];
   const SentSegment part = sent(peer, chunk);
   codec_->encode(part.rounding(call_, 0), part.elements(call_), message.mutable_data_ptr<uint8_t>());

@@ -43,6 +43,9 @@ class FirstHop : public AllReduceExchange {
   // A message of the call in progress, by its index in offsets_.
   const at::Tensor& placed(size_t message) const { return placed_[message]; }
 
+  // Whether this rank sends elements of the array from the array's memory, instead of messages.
+  bool sends_array() const;
+
   // Waits for the other ranks' parts of a chunk of this rank's shard. This rank's own entry is null.
   RankMessages wait_for_parts(engine::Transport& transport, size_t chunk) const;
 

@@ -30,7 +30,7 @@ class OwnMean final : public FirstHop {
 
   void start(engine::Transport& transport, AllReduceCall call) override {
     FirstHop::start(transport, std::move(call));
-    for (size_t chunk = 0; rounds_part_ && chunk < chunks(); ++chunk) {
+    for (size_t chunk = 0; rounds_part_ && !is_exact() && chunk < chunks(); ++chunk) {
       codec().encode(own(chunk).rounding(this->call(), 0), own(chunk).elements(this->call()), message(chunk));
     }
   }
@@ -47,9 +47,14 @@ class OwnMean final : public FirstHop {
   SentSegment own(size_t chunk) const { return sent(options().rank, chunk); }
   uint8_t* message(size_t chunk) const { return placed(own_[chunk]).mutable_data_ptr<uint8_t>(); }
 
+  // Whether messages of own elements would have their bits, so that none is needed.
+  bool is_exact() const { return sends_array() && call().residuals.mean == nullptr; }
+
   void average(RankMessages parts, size_t chunk) const {
     const ArraySegment elements = {call().array, own(chunk).range, nullptr, options().order.grain_order()};
-    if (rounds_mean_) {
+    if (is_exact()) {
+      codec().average(parts, elements);
+    } else if (rounds_mean_) {
       encode_mean(codec(), own(chunk), call(), parts, message(chunk));
       codec().decode(message(chunk), elements);
     } else if (rounds_part_) {

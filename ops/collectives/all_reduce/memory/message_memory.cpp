@@ -4,12 +4,20 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <mutex>
+
+#include "ops/common/per_group.h"
 
 namespace narrowcast::collectives {
 namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = int64_t{2} << 20;
+
+struct Shared {
+  std::mutex mutex;
+  std::weak_ptr<MessageMemory> memory;
+};
 
 }  // namespace
 
@@ -22,6 +30,18 @@ at::Tensor allocate_message_buffer(int64_t bytes) {
   // Only advice to the kernel: it affects speed, not results.
   static_cast<void>(::madvise(buffer.mutable_data_ptr(), static_cast<size_t>(bytes), MADV_HUGEPAGE));
   return buffer;
+}
+
+std::shared_ptr<MessageMemory> MessageMemory::of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  static PerGroup<Shared> all;
+  const std::shared_ptr<Shared> shared = all.of(group);
+  const std::lock_guard<std::mutex> lock(shared->mutex);
+  std::shared_ptr<MessageMemory> memory = shared->memory.lock();
+  if (memory == nullptr) {
+    memory = std::make_shared<MessageMemory>();
+    shared->memory = memory;
+  }
+  return memory;
 }
 
 MessageMemory::Buffer MessageMemory::take(int64_t bytes) {

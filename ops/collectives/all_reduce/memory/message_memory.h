@@ -3,10 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "ops/collectives/all_reduce/memory/chunk_streams.h"
@@ -20,15 +23,19 @@ namespace narrowcast::collectives {
 // fresh pages cost more than the network.
 at::Tensor allocate_message_buffer(int64_t bytes);
 
-// Buffers for the messages of all exchanges of one engine that share this object. An engine has at most
-// engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them. So that number of
-// buffers, taken in turn, suffices for any number of buckets. Used by one thread at a time.
+// Buffers for the messages of all exchanges of one engine that share this object. Each takes at most one, when it
+// starts. An engine has at most engine::kMaxInFlight exchanges in flight and finishes them in the order in which it
+// started them. So that number of buffers, taken in turn, suffices for any number of buckets. Used by one thread at a
+// time.
 class MessageMemory {
  public:
   struct Buffer {
     size_t place = 0;  // Index of the buffer.
     at::Tensor bytes;
   };
+
+  // The memory that all exchanges of a group's engine can share. It is freed when its last user is destroyed.
+  static std::shared_ptr<MessageMemory> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
   // `in_flight`: most exchanges in flight, 1 to engine::kMaxInFlight.
   explicit MessageMemory(size_t in_flight = engine::kMaxInFlight) : in_flight_(in_flight) {}

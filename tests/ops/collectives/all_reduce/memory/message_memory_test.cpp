@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
+#include "tests/support/ranks.h"
+
 namespace narrowcast::collectives {
 namespace {
 
@@ -30,6 +34,17 @@ TEST(MessageMemory, TakesItsBuffersInTurn) {
   EXPECT_GE(second.bytes.numel(), 50);
   EXPECT_TRUE(memory.take(100).bytes.is_same(first.bytes));
   EXPECT_GE(memory.take(200).bytes.numel(), 200) << "a buffer that is too small is replaced";
+}
+
+TEST(MessageMemory, IsOneForAGroupWhileItIsUsed) {
+  testing::run_ranks(2, [](int64_t /*rank*/, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    std::shared_ptr<MessageMemory> memory = MessageMemory::of(group);
+    EXPECT_EQ(MessageMemory::of(group), memory);
+    const std::weak_ptr<MessageMemory> former = memory;
+    memory.reset();
+    EXPECT_TRUE(former.expired());
+    EXPECT_NE(MessageMemory::of(group), nullptr);
+  });
 }
 
 TEST(MessageOffsets, PlacesMessagesOneAfterTheOther) {
