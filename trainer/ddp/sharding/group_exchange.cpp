@@ -15,8 +15,8 @@ namespace {
 // Elements of a shard in one job. A rank holds the messages of as many ranks as there are nodes, of two jobs. Messages
 // that are too small cost more than they save. Parts must begin at blocks of every format.
 int64_t elements_of_a_part(const node::NodeLayout& layout) {
-  constexpr int64_t kMostNumel = int64_t{1} << 19;
-  constexpr int64_t kLeastNumel = int64_t{1} << 16;
+  constexpr int64_t kMostNumel = int64_t{1} << 18;
+  constexpr int64_t kLeastNumel = int64_t{1} << 15;
   return std::max(kMostNumel / layout.nodes(), kLeastNumel) / cpu::kWireGrain * cpu::kWireGrain;
 }
 
@@ -39,7 +39,7 @@ GroupExchange::GroupExchange(ProcessGroupPtr group, std::shared_ptr<const node::
     : group_(std::move(group)),
       nodes_(std::move(nodes)),
       engine_(engine::Engine::for_group(group_)),
-      memory_(std::make_shared<collectives::MessageMemory>()),
+      memory_(collectives::MessageMemory::of(group_)),
       most_numel_(elements_of_a_part(nodes_->layout)),
       decoded_(at::empty({most_numel_}, at::kFloat)) {}
 
@@ -174,6 +174,19 @@ void GroupExchange::start_differences(const std::string& name, WireFormat format
 void GroupExchange::run(const std::string& name, const std::vector<Elements>& shards,
                         const std::exception_ptr& failure) {
   start_copying(name, shards, failure);
+  finish();
+}
+
+void GroupExchange::move(const std::string& name, const Elements& own, const std::vector<Elements>& shards) {
+  const auto all = std::make_shared<const std::vector<Elements>>(shards);
+  const auto give = [own](float* to, int64_t begin, int64_t numel) {
+    own.copy_to(to, begin, numel);
+    own.release(begin, numel);
+  };
+  const auto take = [all](int64_t shard, const float* from, int64_t begin, int64_t numel) {
+    (*all)[shard].copy_from(from, begin, numel);
+  };
+  exchange(name, WireFormat::kFp32, give, take, nullptr);
   finish();
 }
 

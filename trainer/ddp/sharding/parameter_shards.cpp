@@ -1,6 +1,7 @@
 #include "trainer/ddp/sharding/parameter_shards.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
@@ -91,12 +92,17 @@ ParameterShards::~ParameterShards() {
   }
 }
 
+// In the parameter's memory.
+at::Tensor ParameterShards::part_of(const Piece& piece) const {
+  const at::Tensor& parameter = parameters_[piece.parameter];
+  return piece.numel == parameter.numel() ? parameter.detach() : memory_of(parameter, piece);
+}
+
 // In the parameters' memory, or copies for masters.
 std::vector<at::Tensor> ParameterShards::pieces_of(const Shard& shard) const {
   std::vector<at::Tensor> pieces;
   for (const Piece& piece : shard) {
-    const at::Tensor& parameter = parameters_[piece.parameter];
-    const at::Tensor part = piece.numel == parameter.numel() ? parameter.detach() : memory_of(parameter, piece);
+    const at::Tensor part = part_of(piece);
     pieces.push_back(has_masters() ? part.clone() : part);
   }
   return pieces;
@@ -125,25 +131,24 @@ bool ParameterShards::follow(const std::vector<std::vector<at::Tensor>>& buckets
   return moves;
 }
 
-std::vector<at::Tensor> ParameterShards::moved_masters(const Shard& target) {
-  std::vector<at::Tensor> moved = pieces_of(target);
+std::vector<at::Tensor> ParameterShards::moved_masters(const Shard& target) const {
   const auto memory_of_each = [](const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> memory;
     for (const at::Tensor& tensor : tensors) memory.push_back(memory_of_whole(tensor));
     return memory;
   };
   if (!has_taken_masters_) {
-    return moved;
+    return pieces_of(target);
+  }
+  std::vector<at::Tensor> moved;
+  for (const Piece& piece : target) {
+    moved.push_back(at::empty_like(part_of(piece)));
   }
   std::vector<Elements> elements;
   for (const Shard& shard : shards_) {
     elements.push_back(elements_in(shard, target, memory_of_each(moved)));
   }
-  Elements& own = elements[exchange_->own()];
-  const Elements given(memory_of_each(masters_));
-  copy_elements(given, own);
-  own = given;
-  exchange_->run("moving the masters of the parameters", elements);
+  over_all_->move("moving the masters of the parameters", Elements(memory_of_each(masters_)), elements);
   return moved;
 }
 

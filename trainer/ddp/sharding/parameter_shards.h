@@ -68,8 +68,9 @@ class NARROWCAST_EXPORT ParameterShards {
   void shard_within_nodes();
   void shard_over_all();
   void use(std::vector<Shard> shards, int64_t largest);
+  at::Tensor part_of(const Piece& piece) const;
   std::vector<at::Tensor> pieces_of(const Shard& shard) const;
-  std::vector<at::Tensor> moved_masters(const Shard& target);
+  std::vector<at::Tensor> moved_masters(const Shard& target) const;
   const Shard& own_shard() const { return shards_[exchange_->own()]; }
 
   const ProcessGroupPtr group_;

@@ -258,8 +258,8 @@ void ShardedParts::forget(const OptimizerKind& kind, size_t tensor) {
   }
 }
 
-// Moves masters and state to other shards, one tensor after the other, so that a rank holds one of them twice. If an
-// exchange fails, the group cannot be used any more, and so nobody can ask for the state. All pieces are parts of
+// Moves masters and state to other shards, one tensor after the other. The old memory shrinks while the new one grows.
+// If an exchange fails, the group cannot be used any more, and so nobody can ask for the state. All pieces are parts of
 // parameters. Before the first step there may be nothing to move.
 void ShardedParts::move_to(std::vector<Shard> shards) {
   const at::NoGradGuard no_grad;
@@ -272,30 +272,37 @@ void ShardedParts::move_to(std::vector<Shard> shards) {
   const std::unordered_map<size_t, PieceHeader> headers = by_parameter(gather_headers(optimizer_kind));
   const Shard target = held_of(shards);
   const auto moved = [&](const std::vector<at::Tensor>& values) {
-    PieceMemory memory{target, {}};
+    std::vector<at::Tensor> memory;
     for (const Piece& piece : target) {
-      memory.memory.push_back(at::zeros({piece.numel}, at::kFloat));
+      memory.push_back(at::empty({piece.numel}, at::kFloat));  // All of it is written: shards have all elements.
     }
-    gather(values, memory);
-    return memory.memory;
+    std::vector<Elements> elements;
+    for (const Shard& shard : shards_) {
+      elements.push_back(elements_in(shard, target, memory));
+    }
+    place_.over_all->move(kGathering, Elements(values), elements);
+    return memory;
   };
   std::vector<ParameterState> states(target.size());
   for (size_t tensor = 0; tensor < optimizer_kind.tensors.size(); ++tensor) {
     const bool any = std::ranges::any_of(headers, [&](const auto& header) { return header.second.has(tensor); });
-    const std::vector<at::Tensor> values = any ? moved(own_values(optimizer_kind, tensor)) : std::vector<at::Tensor>();
-    forget(optimizer_kind, tensor);
+    const std::vector<at::Tensor> former = any ? own_values(optimizer_kind, tensor) : std::vector<at::Tensor>();
+    forget(optimizer_kind, tensor);  // Copies of other shards have no other owner.
+    const std::vector<at::Tensor> values = any ? moved(former) : std::vector<at::Tensor>();
     for (size_t i = 0; i < target.size(); ++i) {
       states[i].tensors.push_back(any && headers.at(target[i].parameter).has(tensor) ? values[i] : at::Tensor());
     }
   }
-  const std::vector<at::Tensor> moved_masters = has_masters() ? moved(own_masters()) : std::vector<at::Tensor>();
+  std::vector<at::Tensor> masters;
+  if (has_masters()) {
+    const Elements copies({tensors_.begin() + own_pieces(), tensors_.end()});
+    copies.release(0, copies.numel());
+    masters = moved(own_masters());
+  }
   inner_.state().clear();
   use(std::move(shards));
-  make_tensors();
+  make_tensors(std::move(masters));
   for (size_t i = 0; i < target.size(); ++i) {
-    if (has_masters()) {
-      tensors_[i].copy_(moved_masters[i]);
-    }
     const PieceHeader& header = headers.at(target[i].parameter);
     if (header.step != kNoState) {
       states[i].step = optimizer_kind.counts_steps ? std::optional(header.step) : std::nullopt;

@@ -100,11 +100,12 @@ Shard ShardedParts::held_of(const std::vector<Shard>& shards) const {
   return held;
 }
 
-void ShardedParts::make_tensors() {
-  tensors_.clear();
-  for (const Piece& piece : held_) {
-    const at::Tensor& parameter = parameters_[piece.parameter];
-    const at::Tensor part = place_.cuts_parameters ? memory_of(parameter, piece) : parameter;
+// `masters`: of all pieces; by default copies of the parameters.
+void ShardedParts::make_tensors(std::vector<at::Tensor> masters) {
+  tensors_ = std::move(masters);
+  for (size_t i = tensors_.size(); i < held_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[held_[i].parameter];
+    const at::Tensor part = place_.cuts_parameters ? memory_of(parameter, held_[i]) : parameter;
     tensors_.push_back(has_masters() ? part.detach().clone() : part);
   }
   replace_parameters();

@@ -120,7 +120,7 @@ class ShardedParts {
   std::vector<Shard> cut(int64_t count) const;
   void use(std::vector<Shard> shards);
   void find_first_places();
-  void make_tensors();
+  void make_tensors(std::vector<at::Tensor> masters = {});
   void take_masters();
   void check_parameters() const;
   void replace_parameters();

@@ -1,8 +1,11 @@
 #include "trainer/ddp/shards/shards.h"
 
 #include <c10/util/Exception.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 
@@ -168,6 +171,18 @@ void Elements::subtract_from(float* minuend, int64_t begin, int64_t numel) const
   each(begin, numel, [&](const float* memory, int64_t offset, int64_t part) {
     for (int64_t i = 0; i < part; ++i) {
       minuend[offset + i] -= memory[i];
+    }
+  });
+}
+
+// Only advice to the kernel: it affects memory, not results.
+void Elements::release(int64_t begin, int64_t numel) const {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  each(begin, numel, [](const float* memory, int64_t /*offset*/, int64_t part) {
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + page - 1) / page * page;
+    const uintptr_t end = reinterpret_cast<uintptr_t>(memory + part) / page * page;
+    if (end > first) {
+      static_cast<void>(::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED));
     }
   });
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -94,6 +95,38 @@ TEST_P(GroupExchangeOf, ThePartsThatWereWaitedForAreThere) {
     }
     exchange.wait_from(0);  // Nothing is in progress any more.
     exchange.finish();
+  });
+}
+
+// Each rank takes every other block of all shards. What it gave is gone, but for parts of pages.
+TEST_P(GroupExchangeOf, ElementsMoveAndLeaveTheirMemory) {
+  const auto [world_size, node_size] = GetParam();
+  testing::run_ranks(world_size, [node_size = node_size](int64_t rank, const Group& group) {
+    constexpr int64_t kBlock = 5000;
+    GroupExchange exchange(group, node::find_nodes(group, node_size));
+    const Exchanged shards = zeros_of(exchange.layout());
+    exchange.set_sizes(shards.numels, shards.numels[0]);
+    std::vector<Elements> taken(exchange.count());
+    const auto is_taken = [&](int64_t begin) { return begin / kBlock % 2 == rank % 2; };
+    for (int64_t shard = 0; shard < exchange.count(); ++shard) {
+      for (int64_t begin = 0; begin < shards.numels[shard]; begin += kBlock) {
+        const int64_t numel = std::min(kBlock, shards.numels[shard] - begin);
+        is_taken(begin) ? taken[shard].add(shards.values[shard].narrow(0, begin, numel)) : taken[shard].add_gap(numel);
+      }
+    }
+    const at::Tensor own = values_of(rank, shards.numels[rank]);
+    exchange.move("a test", Elements({own}), taken);
+    for (int64_t shard = 0; shard < exchange.count(); ++shard) {
+      const at::Tensor all = values_of(shard, shards.numels[shard]);
+      for (int64_t begin = 0; begin < shards.numels[shard]; begin += kBlock) {
+        const int64_t numel = std::min(kBlock, shards.numels[shard] - begin);
+        const at::Tensor expected = is_taken(begin) ? all.narrow(0, begin, numel) : at::zeros({numel});
+        EXPECT_TRUE(at::equal(shards.values[shard].narrow(0, begin, numel), expected)) << shard << " " << begin;
+      }
+    }
+    if (rank == 0) {
+      EXPECT_LT(own.count_nonzero().item<int64_t>(), own.numel() / 10);
+    }
   });
 }
 

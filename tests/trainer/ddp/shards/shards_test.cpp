@@ -110,6 +110,23 @@ TEST(Elements, CopiesAnyRange) {
   }
 }
 
+// Pages are released only if all of them was to be.
+TEST(Elements, GiveBackTheirPages) {
+  constexpr int64_t kNumel = int64_t{1} << 17;
+  constexpr int64_t kMostOfPages = 2 * (int64_t{1} << 14);  // Elements in the first and last page, of up to 64 KiB.
+  const at::Tensor all = at::full({kNumel}, 1.F);
+  Elements elements;
+  elements.add_gap(1000);
+  elements.add(all.narrow(0, 0, kNumel - 3));
+  elements.release(1000, 0);
+  elements.release(0, 1001);
+  EXPECT_EQ(all.count_nonzero().item<int64_t>(), kNumel);
+  elements.release(1000 + 10, kNumel - 20);
+  EXPECT_LE(all.count_nonzero().item<int64_t>(), kMostOfPages);
+  EXPECT_TRUE(all.narrow(0, 0, 10).eq(1).all().item<bool>());
+  EXPECT_TRUE(all.narrow(0, kNumel - 10, 10).eq(1).all().item<bool>());
+}
+
 TEST(Elements, LieInOtherPiecesWithGaps) {
   const std::vector<at::Tensor> memory = {at::zeros({4}), at::zeros({5})};
   const Shard others = {{1, 6, 4}, {0, 10, 5}};  // Parameter 1 from 6 to 10, parameter 0 from 10 to 15.
