@@ -66,7 +66,8 @@ BackwardPass BucketChooser::slowest_pass() const {
 }
 
 // Measures with a separate hook, so that the state of the training's hook does not change.
-ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) const {
+ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use,
+                                                std::optional<hooks::ShardRounding> shards) const {
   if (in_use != nullptr && in_use->predicted_seconds(1).has_value()) {
     return [in_use](int64_t numel) { return in_use->predicted_seconds(numel).value(); };
   }
@@ -76,19 +77,22 @@ ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) c
     options = hooks::with_immediate_start(name, options);  // As in most steps.
   }
   const auto hook = hooks::create_comm_hook(name, options);
+  if (shards) hook->average_shards(shards);
   return hooks::measure_exchange(*hook, group_);
 }
 
-BucketChooser::Result BucketChooser::choose(const hooks::CommHook* in_use) const {
+BucketChooser::Result BucketChooser::choose(const hooks::CommHook* in_use,
+                                            std::optional<hooks::ShardRounding> shards) const {
   return with_network_errors(group_->getRank(), "choosing the size of buckets", [&] {
     const BackwardPass pass = slowest_pass();
     const std::vector<size_t> order = ready_order(pass.ready_seconds);
     std::vector<SizedBuckets> candidates;
     for (const double size : bucket_sizes(bytes_of_all(parameters_))) {
+      if (shards && size > kMostMbOfShards) break;
       const DdpOptions sized = DdpOptions(options_).bucket_cap_mb(size);
       candidates.push_back({.cap_mb = size, .buckets = fill_buckets(parameters_, order, sized)});
     }
-    BucketChoice choice = choose_bucket_size(candidates, pass, exchange_seconds(in_use));
+    BucketChoice choice = choose_bucket_size(candidates, pass, exchange_seconds(in_use, shards));
     return Result{std::move(choice), std::move(candidates[static_cast<size_t>(choice.chosen)].buckets)};
   });
 }

@@ -47,12 +47,13 @@ class BucketChooser {
     BucketIndices buckets;
   };
   // A collective, between steps. `in_use` is the hook, null for "none". Times that it does not predict itself are
-  // measured with another hook of the same kind. Throws c10::DistBackendError if a peer fails.
-  Result choose(const hooks::CommHook* in_use) const;
+  // measured with another hook of the same kind. `shards`: how the hook averages shards, if it does; sizes are then at
+  // most kMostMbOfShards. Throws c10::DistBackendError if a peer fails.
+  Result choose(const hooks::CommHook* in_use, std::optional<hooks::ShardRounding> shards = std::nullopt) const;
 
  private:
   BackwardPass slowest_pass() const;
-  ExchangeSeconds exchange_seconds(const hooks::CommHook* in_use) const;
+  ExchangeSeconds exchange_seconds(const hooks::CommHook* in_use, std::optional<hooks::ShardRounding> shards) const;
 
   const std::vector<at::Tensor> parameters_;
   const ProcessGroupPtr group_;

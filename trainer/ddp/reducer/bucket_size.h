@@ -20,6 +20,10 @@ inline constexpr double kBytesOfMib = 1024.0 * 1024.0;
 // The size of buckets, in MiB, while backward passes are measured. It bounds the memory of exchanges.
 inline constexpr double kMeasuredBucketMb = 4;
 
+// The largest size that is chosen for ranks that average shards, in MiB. They are to save memory, and each of two
+// exchanges in flight has messages of up to a whole bucket.
+inline constexpr double kMostMbOfShards = 3;
+
 // Buckets as the Reducer takes them: indices into the list of parameters.
 using BucketIndices = std::vector<std::vector<size_t>>;
 

@@ -155,15 +155,19 @@ void GradientReducer::prepare_for_forward() {
   }
   if (std::exchange(static_graph_->has_local_passes, false)) {
     const BucketIndices buckets = bucket_indices(bucket_names(*reducer_, trainable_), trainable_);
-    reducer_.reset();
-    reducer_ = make_reducer(trainable_, group_,
-                            with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize()), buckets);
+    replace_reducer(with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize()), buckets);
     reducer_->set_static_graph();
-    if (exchanges_ != nullptr) {
-      exchanges_->register_with(*reducer_);
-    }
   }
   reducer_->prepare_for_forward();
+}
+
+// The memory of the old buckets is free before the new Reducer allocates its own.
+void GradientReducer::replace_reducer(const DdpOptions& sized, const BucketIndices& buckets) {
+  reducer_.reset();
+  reducer_ = make_reducer(trainable_, group_, sized, buckets);
+  if (exchanges_ != nullptr) {
+    exchanges_->register_with(*reducer_);
+  }
 }
 
 // When a static graph's Reducer rebuilds its buckets, it has not used them yet, so it can get other buckets. No other
@@ -193,19 +197,23 @@ void GradientReducer::align_rebuilt_buckets() {
 }
 
 // A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would pass them to the hook.
-// So a new Reducer replaces it, and gets the hook with all its state.
+// So a new Reducer replaces it, and gets the hook with all its state. Buckets are not needed before the backward pass:
+// without the old ones, the test buckets take no more memory than there was.
 void GradientReducer::choose_buckets() {
-  BucketChooser::Result result = chooser_->choose(hook_.get());
-  stop_choosing();
-  bucket_choice_ = std::move(result.choice);
-  buckets_to_keep_ = aligned(std::move(result.buckets));
-  if (!options_.static_graph()) {
-    const DdpOptions chosen = DdpOptions(options_).bucket_cap_mb(bucket_choice_->size().cap_mb);
-    reducer_.reset();
-    reducer_ = make_reducer(trainable_, group_, chosen, *buckets_to_keep_);
-    if (exchanges_ != nullptr) {
-      exchanges_->register_with(*reducer_);
-    }
+  const DdpOptions former = with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize());
+  const BucketIndices former_buckets = bucket_indices(bucket_names(*reducer_, trainable_), trainable_);
+  if (!options_.static_graph()) reducer_.reset();
+  try {
+    BucketChooser::Result result = chooser_->choose(hook_.get(), shard_rounding_);
+    stop_choosing();
+    bucket_choice_ = std::move(result.choice);
+    buckets_to_keep_ = aligned(std::move(result.buckets));
+  } catch (...) {
+    if (reducer_ == nullptr) replace_reducer(former, former_buckets);
+    throw;
+  }
+  if (reducer_ == nullptr) {
+    replace_reducer(DdpOptions(options_).bucket_cap_mb(bucket_choice_->size().cap_mb), *buckets_to_keep_);
   }
 }
 
@@ -347,12 +355,6 @@ void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optio
   exchanges->register_with(*reducer_);
   exchanges_ = std::move(exchanges);
   hook_ = std::move(hook);
-}
-
-void GradientReducer::backward(const at::Tensor& loss) const {
-  if (has_averaged_shards_) check_shards();
-  with_network_errors(group_->getRank(), "backward pass", [&] { loss.backward(); });
-  has_averaged_shards_ = averages_shards_ && synchronise_;
 }
 
 void GradientReducer::zero_grad() {

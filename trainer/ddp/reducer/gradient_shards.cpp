@@ -4,14 +4,21 @@
 #include <algorithm>
 
 #include <narrowcast/gradient_reducer.h>
+#include <narrowcast/network_errors.h>
 #include "trainer/ddp/reducer/bucket_exchanges.h"
 #include "trainer/ddp/reducer/reducer.h"
 
 namespace narrowcast {
 
 std::vector<int64_t> GradientReducer::average_shards(std::optional<hooks::ShardRounding> rounding) {
-  averages_shards_ = rounding.has_value();
+  shard_rounding_ = rounding;
   return hook_ == nullptr ? std::vector<int64_t>() : hook_->average_shards(rounding);
+}
+
+void GradientReducer::backward(const at::Tensor& loss) const {
+  if (has_averaged_shards_) check_shards();
+  with_network_errors(group_->getRank(), "backward pass", [&] { loss.backward(); });
+  has_averaged_shards_ = averages_shards() && synchronise_;
 }
 
 // After a pass that averaged shards: a second one would add to averages in a rank's own shard, and to its own gradients

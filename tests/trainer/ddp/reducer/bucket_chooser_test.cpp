@@ -148,7 +148,7 @@ class SlowHook final : public hooks::CommHook {
 
 TEST(BucketChooserTest, AsksAHookThatPredicts) {
   run_ranks(2, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
-    const NamedTensor parameter{"a", at::ones({3 << 18}).requires_grad_(true)};
+    const NamedTensor parameter{"a", at::ones({6 << 18}).requires_grad_(true)};
     BucketChooser chooser({parameter}, group, auto_size().hook("int8"));
     for (int64_t i = 0; i < 3; ++i) {
       chooser.begin_pass();
@@ -158,6 +158,8 @@ TEST(BucketChooserTest, AsksAHookThatPredicts) {
     const SlowHook slow;
     const BucketChoice choice = chooser.choose(&slow).choice;
     EXPECT_NEAR(choice.size().seconds_left, 3600.0 * static_cast<double>(choice.size().buckets), 1e-6);
+    EXPECT_EQ(choice.sizes.back().cap_mb, 6);
+    EXPECT_EQ(chooser.choose(&slow, hooks::ShardRounding::kOnce).choice.sizes.back().cap_mb, kMostMbOfShards);
   });
 }
 
@@ -229,6 +231,30 @@ TEST(AutoBucketsTest, AreThoseOfTheChosenSizeGivenByHand) {
     for (int64_t step = 0; step < 2; ++step) train_step(given, wide_sample(step, rank));
     EXPECT_EQ(text_of(chosen.state().buckets), text_of(given.state().buckets));
   });
+}
+
+TEST(AutoBucketsTest, AreMeasuredWithoutTheMemoryOfTheFormerOnes) {
+  std::atomic<int64_t> made = 0;
+  std::atomic<int64_t> freed = 0;
+  const c10::weak_intrusive_ptr<c10::StorageImpl> nothing{c10::intrusive_ptr<c10::StorageImpl>()};
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> gradients(kWorld, nothing);
+  hooks::HookRow row = hooks::hook_row("allreduce");
+  row.name = "fails_when_measured";
+  row.make = [&](const hooks::HookRow& /*row*/, const hooks::HookOptions& options) {
+    if (made++ < kWorld) return hooks::create_comm_hook("allreduce", options);
+    freed += gradients[options.process_group->getRank()].expired() ? 1 : 0;
+    throw std::runtime_error("it cannot be measured");
+  };
+  const hooks::AddedHookRow added(row);
+  run_ranks(kWorld, [&](int64_t rank, const ProcessGroupPtr& group) {
+    WideDdp ddp(WideNet(), group, auto_size().hook("fails_when_measured").gradient_as_bucket_view(true));
+    for (int64_t step = 0; step < 3; ++step) train_step(ddp, wide_sample(step, rank));
+    gradients[rank] = ddp.module()->parameters()[0].grad().storage().getWeakStorageImpl();
+    const std::string buckets = text_of(ddp.state().buckets);
+    EXPECT_THROW(pass(ddp, wide_sample(3, rank)), std::runtime_error);
+    EXPECT_EQ(text_of(ddp.state().buckets), buckets);
+  });
+  EXPECT_EQ(freed, kWorld);
 }
 
 struct AutoMode {

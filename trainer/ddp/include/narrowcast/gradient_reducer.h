@@ -156,7 +156,7 @@ class NARROWCAST_EXPORT GradientReducer {
   std::vector<int64_t> average_shards(std::optional<hooks::ShardRounding> rounding);
   // Whether the last average_shards had a rounding. Gradients must then be made undefined between two averaged passes:
   // backward() throws c10::ValueError otherwise.
-  bool averages_shards() const { return averages_shards_; }
+  bool averages_shards() const { return shard_rounding_.has_value(); }
 
  private:
   // The state of a static graph, from its first forward on.
@@ -175,6 +175,7 @@ class NARROWCAST_EXPORT GradientReducer {
   std::vector<std::vector<size_t>> aligned(std::vector<std::vector<size_t>> buckets) const;
   void check_shards() const;
   void prepare_for_forward();
+  void replace_reducer(const DdpOptions& sized, const std::vector<std::vector<size_t>>& buckets);
   void rebuild();
   bool rebuild_reducer();
   std::string unused_parameters() const;
@@ -200,7 +201,7 @@ class NARROWCAST_EXPORT GradientReducer {
   const std::shared_ptr<StaticGraph> static_graph_;  // Shared with backward passes, which can outlive this object.
   bool synchronise_ = true;
   bool buffers_due_ = false;
-  bool averages_shards_ = false;
+  std::optional<hooks::ShardRounding> shard_rounding_;
   mutable bool has_averaged_shards_ = false;  // In the last backward().
 };
 
