@@ -211,6 +211,9 @@ TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForPowerSgd) {
   EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
   EXPECT_EQ(lines.back()["replicas_identical"], true);
   expect_compression(lines);
+  EXPECT_GT(lines.back()["peak_memory_bytes"].get<int64_t>(), int64_t{10} << 20);
+  EXPECT_EQ(lines.back()["peak_memory_bytes"], lines[lines.size() - 2]["peak_memory_bytes"]);
+  EXPECT_THAT(end.output, HasSubstr("memory per rank  "));
 }
 
 // With buckets of some KiB it sends more than the minimum.

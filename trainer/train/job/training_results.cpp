@@ -31,6 +31,9 @@ nlohmann::json results_of(const EndedTraining& ended) {
   if (result.compression.has_value()) {
     results["compression"] = *result.compression;
   }
+  if (result.peak_memory_bytes > 0) {
+    results["peak_memory_bytes"] = result.peak_memory_bytes;
+  }
   if (result.best_validation_loss.has_value()) {
     results["best_validation_loss"] = *result.best_validation_loss;
   }
@@ -62,6 +65,9 @@ void print_results(const AgreedJob& agreed, const EndedTraining& ended) {
   if (hooks::hook_row(agreed.job.ddp.hook()).make) {
     const auto without_hook = static_cast<double>(result.payload_bytes_without_hook);
     out << "without a hook   " << reporting::format_bytes(without_hook) << "\n";
+  }
+  if (result.peak_memory_bytes > 0) {
+    out << "memory per rank  " << reporting::format_bytes(static_cast<double>(result.peak_memory_bytes)) << "\n";
   }
   if (result.skipped_steps > 0) {
     out << "skipped steps    " << result.skipped_steps << " (a gradient was not finite)\n";

@@ -95,6 +95,9 @@ nlohmann::json step_json(const StepReport& report) {
   if (report.compression.has_value()) {
     line["compression"] = *report.compression;
   }
+  if (report.peak_memory_bytes > 0) {
+    line["peak_memory_bytes"] = report.peak_memory_bytes;
+  }
   if (report.skipped.has_value()) {
     line["nonfinite_ranks"] = report.skipped->nonfinite_ranks;
   }

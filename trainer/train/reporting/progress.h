@@ -53,8 +53,9 @@ struct StepReport {
   double seconds = 0;                // since the training began
   int64_t payload_bytes_sent = 0;    // by this rank since the training began, see CommHook::payload_bytes_sent
   int64_t measuring_bytes_sent = 0;  // by this rank, to measure links and exchanges; since the process began
-  std::optional<double> compression = std::nullopt;       // of the last step, see CommHook::compression
-  int64_t skipped_steps = 0;                              // since the training began, because a gradient was not finite
+  std::optional<double> compression = std::nullopt;  // of the last step, see CommHook::compression
+  int64_t peak_memory_bytes = 0;  // resident, of the rank that has most, since its process began; 0 if it is unknown
+  int64_t skipped_steps = 0;      // since the training began, because a gradient was not finite
   std::optional<SkippedReport> skipped = std::nullopt;    // if steps were skipped since the previous report
   std::optional<ExchangeReport> exchange = std::nullopt;  // for several ranks on the CPU that average every step
   std::optional<OuterReport> outer = std::nullopt;  // with an outer optimizer; payload_bytes_sent includes its bytes

@@ -13,6 +13,7 @@
 
 #include <narrowcast/errors.h>
 #include "hooks/table/hook_table.h"
+#include "trainer/base/process/process_memory.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/last_point.h"
 #include "trainer/train/training/optimizer_steps.h"
@@ -184,6 +185,7 @@ class TrainingRun {
             .payload_bytes_without_hook = steps_.model().payload_bytes_without_hook(),
             .measuring_bytes_sent = steps_.measuring_bytes_sent(),
             .compression = steps_.model().compression(),
+            .peak_memory_bytes = window_.peak_memory_bytes,
             .seconds = counters_.seconds,
             .skipped_steps = counters_.skipped_steps,
             .outer = outer_report(),
@@ -198,21 +200,19 @@ class TrainingRun {
   // Collective: all ranks learn the mean loss, which ranks had gradients that were not finite, and thus whether to
   // continue. If all steps were skipped there is no loss.
   void report() {
-    const Window window =
-        window_of_all_ranks(setup_.group, {.loss = steps_.window_loss(),
-                                           .steps = counters_.window_steps,
-                                           .nonfinite_steps = steps_.take_nonfinite_steps(),
-                                           .skipped_in_a_row = counters_.skipped_in_a_row.value_or(0)});
+    window_ = window_of_all_ranks(setup_.group, {.loss = steps_.window_loss(),
+                                                 .steps = counters_.window_steps,
+                                                 .nonfinite_steps = steps_.take_nonfinite_steps(),
+                                                 .skipped_in_a_row = counters_.skipped_in_a_row.value_or(0),
+                                                 .peak_memory_bytes = program::peak_memory_bytes()});
     const double seconds = window_seconds();
     exchange_ = exchange_report(seconds);
-    skipped_ = window.skipped;
     counters_.seconds += seconds;
-    counters_.training_loss = window.loss;
+    counters_.training_loss = window_.loss;
     parameter_difference_ = steps_.parameter_difference();
-    if (skipped_.has_value() && skipped_->in_a_row >= options_.max_skipped_steps) {
-      gave_up_after_ = skipped_;
-      diverged_at_ = counters_.step;
-    } else if (!std::isfinite(window.loss) && (window.has_loss || is_over())) {
+    const bool gives_up = window_.skipped && window_.skipped->in_a_row >= options_.max_skipped_steps;
+    if (gives_up) gave_up_after_ = window_.skipped;
+    if (gives_up || (!std::isfinite(window_.loss) && (window_.has_loss || is_over()))) {
       diverged_at_ = counters_.step;
     }
     if (setup_.observer != nullptr) {
@@ -247,8 +247,9 @@ class TrainingRun {
             .payload_bytes_sent = steps_.payload_bytes_sent(),
             .measuring_bytes_sent = steps_.measuring_bytes_sent(),
             .compression = steps_.model().compression(),
+            .peak_memory_bytes = window_.peak_memory_bytes,
             .skipped_steps = counters_.skipped_steps,
-            .skipped = skipped_,
+            .skipped = window_.skipped,
             .exchange = exchange_,
             .outer = outer_report()};
   }
@@ -384,7 +385,7 @@ class TrainingRun {
   std::string decision_;  // The last reported one.
   std::optional<double> parameter_difference_;
   std::optional<reporting::ExchangeReport> exchange_;
-  std::optional<reporting::SkippedReport> skipped_;  // Since the last report.
+  Window window_;  // Before the last report.
   std::optional<reporting::SkippedReport> gave_up_after_;
   Clock::time_point window_began_;
 };

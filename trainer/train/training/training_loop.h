@@ -45,6 +45,7 @@ struct TrainingResult {
   int64_t payload_bytes_without_hook = 0;  // that this rank would have sent
   int64_t measuring_bytes_sent = 0;        // by this rank, in no other count; since the process began
   std::optional<double> compression = {};  // of the last step, see CommHook::compression
+  int64_t peak_memory_bytes = 0;           // of the rank that has most; since its process began
   double seconds = 0;                      // without the evaluations
   int64_t skipped_steps = 0;               // for their gradients; equal on all ranks, except with an outer optimizer
   std::optional<reporting::OuterReport> outer = {};  // with an outer optimizer

@@ -11,11 +11,12 @@ namespace narrowcast::training {
 Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own) {
   const auto ranks = static_cast<size_t>(group->getSize());
   const auto rank = static_cast<size_t>(group->getRank());
-  std::vector<double> sums(2 + 2 * ranks);
+  std::vector<double> sums(2 + 3 * ranks);
   sums[0] = own.loss;
   sums[1] = static_cast<double>(own.steps);
   sums[2 + rank] = static_cast<double>(own.nonfinite_steps);
   sums[2 + ranks + rank] = static_cast<double>(own.skipped_in_a_row);
+  sums[2 + 2 * ranks + rank] = static_cast<double>(own.peak_memory_bytes);
   sums = all_reduce_sum(group, sums);
   reporting::SkippedReport skipped;
   for (size_t other = 0; other < ranks; ++other) {
@@ -23,7 +24,11 @@ Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own
     skipped.in_a_row = std::max(skipped.in_a_row, static_cast<int64_t>(sums[2 + ranks + other]));
   }
   const bool skips = skipped.in_a_row > 0 || !skipped.nonfinite_ranks.empty();
-  return {.loss = sums[0] / sums[1], .has_loss = sums[1] > 0, .skipped = skips ? std::optional(skipped) : std::nullopt};
+  const double peak = *std::max_element(sums.end() - static_cast<int64_t>(ranks), sums.end());
+  return {.loss = sums[0] / sums[1],
+          .has_loss = sums[1] > 0,
+          .skipped = skips ? std::optional(skipped) : std::nullopt,
+          .peak_memory_bytes = static_cast<int64_t>(peak)};
 }
 
 reporting::ExchangeReport exchange_of_all_ranks(const ProcessGroupPtr& group, double waited, double seconds) {

@@ -15,6 +15,7 @@ struct WindowOfRank {
   int64_t steps = 0;
   int64_t nonfinite_steps = 0;   // with gradients of this rank that were not finite
   int64_t skipped_in_a_row = 0;  // the last skipped steps
+  int64_t peak_memory_bytes = 0;
 };
 
 // The results of all ranks.
@@ -22,6 +23,7 @@ struct Window {
   double loss = 0;  // mean over ranks and steps
   bool has_loss = false;
   std::optional<reporting::SkippedReport> skipped;
+  int64_t peak_memory_bytes = 0;  // of the rank that has most
 };
 
 // Collective. With an outer optimizer ranks skip steps independently: the longest run of skipped steps counts. Throws

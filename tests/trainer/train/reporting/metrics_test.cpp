@@ -47,6 +47,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
     step.skipped = SkippedReport{.nonfinite_ranks = {1, 3}, .in_a_row = 1};
     step.gradient_norm = 0.75;
     step.compression = 3.5;
+    step.peak_memory_bytes = 5000000000;
     step.exchange = ExchangeReport{.seconds = 0.0625, .share = 0.125, .slowest_rank = 3, .waiting_share = 0.25};
     metrics.on_step(step);
     metrics.on_buckets(
@@ -77,6 +78,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"nonfinite_ranks", {1, 3}},
        {"gradient_norm", 0.75},
        {"compression", 3.5},
+       {"peak_memory_bytes", 5000000000},
        {"exchange_seconds", 0.0625},
        {"slowest_rank", 3},
        {"waiting_share", 0.25}},

@@ -1,12 +1,15 @@
-// The counters of a training, over a restart.
+// The counters of a training, over a restart and of all ranks.
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
 #include "trainer/train/training/training_state.h"
+#include "trainer/train/training/window.h"
 
 namespace narrowcast::training {
 namespace {
@@ -98,6 +101,31 @@ TEST(Counters, NameWhatIsMissing) {
   restored.replica["counters.window_steps"] = at::zeros({});
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
             "'counters.window_steps' is not a number of type Long");
+}
+
+TEST(WindowOfAllRanks, HasTheMeanTheRanksThatSkippedAndTheLargestMemory) {
+  testing::run_ranks(3, [](int64_t rank, const ProcessGroupPtr& group) {
+    const Window window = window_of_all_ranks(group, {.loss = 1.0 + static_cast<double>(rank),
+                                                      .steps = 2,
+                                                      .nonfinite_steps = rank == 2 ? 5 : 0,
+                                                      .skipped_in_a_row = rank == 0 ? 4 : 1,
+                                                      .peak_memory_bytes = rank == 1 ? 5'000'000'001 : 7});
+    EXPECT_EQ(window.loss, 1);
+    EXPECT_TRUE(window.has_loss);
+    EXPECT_EQ(window.peak_memory_bytes, 5'000'000'001);
+    ASSERT_TRUE(window.skipped.has_value());
+    EXPECT_THAT(window.skipped->nonfinite_ranks, ::testing::ElementsAre(2));
+    EXPECT_EQ(window.skipped->in_a_row, 4);
+  });
+}
+
+TEST(WindowOfAllRanks, HasNeitherLossNorSkippedStepsWithoutSteps) {
+  testing::run_ranks(2, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    const Window window = window_of_all_ranks(group, {});
+    EXPECT_FALSE(window.has_loss);
+    EXPECT_FALSE(window.skipped.has_value());
+    EXPECT_EQ(window.peak_memory_bytes, 0);
+  });
 }
 
 }  // namespace

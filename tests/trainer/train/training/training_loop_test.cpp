@@ -228,6 +228,8 @@ TEST(Training, ReportsAndEvaluatesWhenAsked) {
   EXPECT_GT(last.gradient_norm.value(), 0);
   EXPECT_GT(last.units_per_second, 0);
   EXPECT_EQ(last.payload_bytes_sent, outcome.results[0].payload_bytes_sent);
+  EXPECT_GT(last.peak_memory_bytes, 0);
+  EXPECT_EQ(last.peak_memory_bytes, outcome.results[1].peak_memory_bytes);
 }
 
 TEST(Training, CountsThePayloadOncePerOptimizerStep) {
