@@ -29,7 +29,7 @@ PHASE_OF_SUITE = [
 PHASES = ["operators", "sanitizers", "hooks", "rest", "benches"]
 
 # Suites whose cases take seconds each, and the number of processes to split them into if several run at a time.
-PARTED = {"ops.CudaAffineCodec": 4, "ops.CudaHostileSegments": 4, "ops.CudaSegmentCodec": 4, "hooks.CudaConformanceOfTwo": 4,
+PARTED = {"ops.CudaAffineCodec": 4, "ops.CudaHostileSlices": 4, "ops.CudaSliceCodec": 4, "hooks.CudaConformanceOfTwo": 4,
           "hooks.CudaConformanceOfFour": 4}
 
 # Suites whose kernels run once more with synchronous launches, so that a failure is reported where it happened.
@@ -39,7 +39,7 @@ WAITED_FOR = r"^hooks\.(CudaConformanceOfTwo|CudaQuantizedAllReduceHook|CudaPowe
 # bytes, numbers, addresses and layouts. All except initcheck, which must know the writes of other kernels, check our
 # kernels only.
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
-TOOL_CASES = ["*CudaHostileSegments.*AnyBytes*", "*CudaHostileSegments.*AnyAddress*", "*WireOperators.*_cuda",
+TOOL_CASES = ["*CudaHostileSlices.*AnyBytes*", "*CudaHostileSlices.*AnyAddress*", "*WireOperators.*_cuda",
               "*OnDevice.ReadsAnyLayout*/cuda", "*OnDevice.*UnalignedRows*/cuda", "*OnDevice.DequantizesAnyLayout/cuda"]
 
 

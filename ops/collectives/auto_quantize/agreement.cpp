@@ -42,7 +42,7 @@ void check_sizes(const std::vector<Announcement>& ranks, const Exchange& exchang
   }
 }
 
-// The name, in errors, of the place of rank `receiver` for the segment of `sender`.
+// The name, in errors, of the place of rank `receiver` for the part of `sender`.
 std::string place_name(Collective collective, int64_t sender) {
   if (collective == Collective::kAllToAllSingle) {
     return "output has room for";
@@ -50,24 +50,24 @@ std::string place_name(Collective collective, int64_t sender) {
   return c10::str("outputs[", sender, "] has");
 }
 
-void check_segments_fit(const std::vector<Announcement>& ranks, Collective collective) {
+void check_parts_fit(const std::vector<Announcement>& ranks, Collective collective) {
   const auto world_size = static_cast<int64_t>(ranks.size());
   for (int64_t sender = 0; sender < world_size; ++sender) {
     for (int64_t receiver = 0; receiver < world_size; ++receiver) {
-      const int64_t segment = ranks[sender].numbers[receiver];
+      const int64_t part = ranks[sender].numbers[receiver];
       const int64_t place = ranks[receiver].numbers[world_size + sender];
-      TORCH_CHECK_VALUE(segment == place, operator_name(collective), ": rank ", sender, " sends ", segment,
+      TORCH_CHECK_VALUE(part == place, operator_name(collective), ": rank ", sender, " sends ", part,
                         " elements to rank ", receiver, ", whose ", place_name(collective, sender), " ", place);
     }
   }
 }
 
-// Uses only the segments that this rank sends or receives, whose sizes are known from its tensors. So it does not trust
-// a number that another rank sent. In an all-gather there are no other segments.
-int64_t longest_segment(const Exchange& exchange) {
+// Uses only the parts that this rank sends or receives, whose sizes are known from its tensors. So it does not trust
+// a number that another rank sent. In an all-gather there are no other parts.
+int64_t longest_part(const Exchange& exchange) {
   int64_t longest = 0;
-  for (const auto* const segments : {&exchange.sends, &exchange.receives}) {
-    longest = std::max(longest, *std::max_element(segments->begin(), segments->end()));
+  for (const auto* const parts : {&exchange.sends, &exchange.receives}) {
+    longest = std::max(longest, *std::max_element(parts->begin(), parts->end()));
   }
   return longest;
 }
@@ -77,8 +77,8 @@ int64_t longest_segment(const Exchange& exchange) {
 int64_t agree(const Exchange& exchange) {
   const std::vector<Announcement> ranks = gather(exchange, announcement_of(exchange));
   check_sizes(ranks, exchange);
-  check_segments_fit(ranks, exchange.collective);
-  return longest_segment(exchange);
+  check_parts_fit(ranks, exchange.collective);
+  return longest_part(exchange);
 }
 
 void refuse(const Exchange& exchange, const Refusal& refusal) {

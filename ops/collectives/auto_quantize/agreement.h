@@ -16,7 +16,7 @@ namespace narrowcast::collectives {
 //
 // This is one all-gather, on the CPU if the group can, else on the tensors' device, which then waits for it.
 //
-// Returns the number of elements of the longest segment that this rank sends or receives. Throws c10::ValueError or
+// Returns the number of elements of the longest part that this rank sends or receives. Throws c10::ValueError or
 // c10::TypeError as plan_* do. Throws c10::DistBackendError if a peer or the network fails, or if a peer's message is
 // not such an announcement.
 int64_t agree(const Exchange& exchange);

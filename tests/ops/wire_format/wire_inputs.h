@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -60,6 +61,12 @@ decltype(auto) with_format(WireFormat format, Body&& body) {
 inline std::vector<WireFormat> fixed_formats() {
   std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
   std::erase_if(formats, codec::wire::is_variable);
+  return formats;
+}
+
+inline std::vector<WireFormat> variable_formats() {
+  std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
+  std::erase_if(formats, std::not_fn(codec::wire::is_variable));
   return formats;
 }
 

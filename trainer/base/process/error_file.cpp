@@ -46,8 +46,8 @@ WorkerError read_error_file(const std::filesystem::path& file) {
   if (!json.is_object() || !json.contains("message")) {
     return {};
   }
-  const auto& told = json["message"];
-  const nlohmann::json message = told.is_object() && told.contains("message") ? told["message"] : told;
+  const auto& written = json["message"];
+  const nlohmann::json message = written.is_object() && written.contains("message") ? written["message"] : written;
   if (!message.is_string()) {
     return {};
   }

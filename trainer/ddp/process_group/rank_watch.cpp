@@ -30,9 +30,9 @@ constexpr milliseconds kUnansweringStore{2000};  // A store that takes longer co
 std::string question_key(int64_t rank) { return c10::str("watch/question/", rank); }
 std::string answer_key(int64_t rank) { return c10::str("watch/answer/", rank); }
 std::string sign_key(int64_t rank) { return c10::str("watch/sign/", rank); }
-std::string end_key(int64_t rank) { return c10::str("watch/farewell/", rank); }
+std::string end_key(int64_t rank) { return c10::str("watch/ended/", rank); }
 constexpr const char* kSilentKey = "watch/silent";
-constexpr const char* kInformedKey = "watch/told";  // number of ranks that know it
+constexpr const char* kInformedKey = "watch/informed";  // number of ranks that know it
 constexpr int64_t kReconnects = 3;                  // attempts to reach a store whose connection broke
 constexpr int64_t kLeastLooks = 3;                  // A poll may just miss a heartbeat, and the next may be late.
 

@@ -61,13 +61,13 @@ NewRanks check_new_ranks(const ProcessGroupPtr& group, Standing own, const std::
                          const std::vector<NamedValue>& values) {
   const std::string text = to_text(values);
   const std::string hash = std::to_string(fnv1a(text));
-  const std::vector<std::string> told = all_gather_text(group, (own == Standing::kNew ? kNew : kAgreed) + hash);
+  const std::vector<std::string> received = all_gather_text(group, (own == Standing::kNew ? kNew : kAgreed) + hash);
   NewRanks found;
   std::optional<size_t> former;
   std::set<std::string> hashes;
-  for (size_t rank = 0; rank < told.size(); ++rank) {
-    hashes.insert(told[rank].substr(told[rank].find(' ') + 1));
-    if (told[rank].starts_with(kNew)) {
+  for (size_t rank = 0; rank < received.size(); ++rank) {
+    hashes.insert(received[rank].substr(received[rank].find(' ') + 1));
+    if (received[rank].starts_with(kNew)) {
       found.ranks.push_back(static_cast<int64_t>(rank));
     } else if (!former) {
       former = rank;

@@ -1,4 +1,4 @@
-// Finds ranks that stand still while the ranks of a job meet, connect and work, with recovery in place.
+// Finds ranks without heartbeats while the ranks of a job meet, connect and work, with recovery in place.
 #pragma once
 
 #include <chrono>

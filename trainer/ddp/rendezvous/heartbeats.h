@@ -26,7 +26,7 @@ struct JobKeys {
   bool have_moved(const WorkerEnv& env) const;
 };
 
-// Gives a sign of life each second during its lifetime, on a separate thread, also while this process reads its data
+// Writes a heartbeat each second during its lifetime, on a separate thread, also while this process reads its data
 // and meets the others. Ranks that wait for it (heartbeat_watch.h) so find out that it stands still. Does nothing
 // without WorkerEnv::recovers_in_place. Throws nothing: while the store does not answer, it tries again.
 class Heartbeats {

@@ -1,4 +1,5 @@
-// One-shot all-reduce: an all-gather of encoded arrays. Every rank averages all of them.
+// One-shot all-reduce: an all-gather of encoded arrays. Every rank averages all of them. TensorRT-LLM has the same
+// algorithm, without encoding, under the same name (AllReduceStrategy::ONESHOT).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A mean of which every rank gets its own shard only: the first hop of an all-reduce.
+// Reduce-scatter, the first hop of an all-reduce: every rank gets the mean of its own shard only.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,6 @@
-// The hierarchical mean for ranks that share nodes: first in the memory of each node, then between nodes.
+// Hierarchical all-reduce for ranks that share nodes: a reduce-scatter in each node's memory, an all-reduce of each
+// segment between nodes, an all-gather in each node's memory. Mikami et al., "Massively Distributed SGD", 2018 (arXiv
+// 1811.05233), have the same three phases for rows and columns of a torus.
 #pragma once
 
 #include <algorithm>

@@ -31,21 +31,21 @@ struct Residuals {
   }
 };
 
-// Callbacks for an array on the CPU: slices are produced while others are sent, and used while others arrive. Not
-// called for empty slices.
+// Callbacks for an array on the CPU: chunks are produced while others are sent, and used while others arrive. Not
+// called for empty chunks.
 struct ChunkCallbacks {
-  std::function<void(const ElementRange& slice)> before_encode =
-      nullptr;                                                          // Immediately before the slice is first read.
-  std::function<void(const ElementRange& slice)> after_mean = nullptr;  // Immediately after its mean is written.
+  std::function<void(const ElementRange& chunk)> before_encode =
+      nullptr;                                                          // Immediately before the chunk is first read.
+  std::function<void(const ElementRange& chunk)> after_mean = nullptr;  // Immediately after its mean is written.
 
-  void call_before_encode(const ElementRange& slice) const {
-    if (before_encode && slice.numel > 0) {
-      before_encode(slice);
+  void call_before_encode(const ElementRange& chunk) const {
+    if (before_encode && chunk.numel > 0) {
+      before_encode(chunk);
     }
   }
-  void call_after_mean(const ElementRange& slice) const {
-    if (after_mean && slice.numel > 0) {
-      after_mean(slice);
+  void call_after_mean(const ElementRange& chunk) const {
+    if (after_mean && chunk.numel > 0) {
+      after_mean(chunk);
     }
   }
 };

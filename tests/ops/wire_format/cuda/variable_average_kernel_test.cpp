@@ -1,5 +1,5 @@
 // Ranges of arrays in the variable formats, in any order of their grains: the kernels' messages with error feedback,
-// and the mean over ranks. They are compared with the CPU's range codec.
+// and the mean over ranks. They are compared with the CPU's codec.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,6 +13,7 @@
 #include "tests/ops/wire_format/cuda/placed_array.h"
 #include "tests/ops/wire_format/cuda/variable_kernels_on_host.h"
 #include "tests/ops/wire_format/variable_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 
 namespace narrowcast::cuda_on_host {
 namespace {
@@ -196,8 +197,7 @@ TEST_P(CudaVariableRange, BecomesAMeanThatIsSent) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaVariableRange,
-                         ::testing::Values(WireFormat::kVar6, WireFormat::kVar5, WireFormat::kVar4, WireFormat::kVar3),
+INSTANTIATE_TEST_SUITE_P(All, CudaVariableRange, ::testing::ValuesIn(test::variable_formats()),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

@@ -191,7 +191,7 @@ TEST(RankWatchTest, AllOthersLearnWhoIsSilent) {
   serving.rank_0_serves = true;
   serving.look_every = 200ms;  // It waits for the others as long as three polls take.
   serving.on_silence = [&, tell = serving.on_silence](int64_t lost) {
-    EXPECT_EQ(store->add("watch/told", 0), 2);
+    EXPECT_EQ(store->add("watch/informed", 0), 2);
     tell(lost);
   };
   const RankWatch rank0(store, serving);

@@ -120,14 +120,14 @@ inline at::Tensor mean_over_nodes_as_it_lies(const Reference& how, const std::ve
                                              const node::NodeLayout& layout, const LinkCost& link) {
   if (!layout.has_levels()) return mean_by_route_as_it_lies(how, arrays, link);
   std::vector<at::Tensor> means;
-  for (const ElementRange& range : cut(arrays[0].numel(), layout.segments())) {
+  for (const ElementRange& segment : cut(arrays[0].numel(), layout.segments())) {
     std::vector<at::Tensor> parts;
     for (int64_t node = 0; node < layout.nodes(); ++node) {
-      parts.push_back(mean_of_node(layout, node, arrays).narrow(0, range.begin, range.numel));
+      parts.push_back(mean_of_node(layout, node, arrays).narrow(0, segment.begin, segment.numel));
     }
-    means.push_back(range.numel == 0
+    means.push_back(segment.numel == 0
                         ? parts[0]
-                        : mean_by_route_as_it_lies({how.format, how.rounding.at(range.begin)}, parts, link));
+                        : mean_by_route_as_it_lies({how.format, how.rounding.at(segment.begin)}, parts, link));
   }
   return at::cat(means).to(arrays[0].scalar_type());
 }

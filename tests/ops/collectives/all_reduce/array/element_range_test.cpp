@@ -49,14 +49,14 @@ TEST(ElementRange, CutsARangeWhereItLies) {
   EXPECT_EQ(cut(ElementRange{2048, 2000}, 2), (std::vector<ElementRange>{{2048, 1024}, {3072, 976}}));
 }
 
-TEST(RangeTest, CutsAtMultiplesOfAGrainThatMayExceedIt) {
+TEST(ElementRange, IsCutAtMultiplesOfAGrainThatMayExceedIt) {
   EXPECT_EQ(cut({100, 10}, 2, 4), (std::vector<ElementRange>{{100, 4}, {104, 6}}));
   EXPECT_EQ(cut({0, 10}, 3, 5), (std::vector<ElementRange>{{0, 0}, {0, 5}, {5, 5}}));
   EXPECT_EQ(cut({0, 10}, 2, std::numeric_limits<int64_t>::max()), (std::vector<ElementRange>{{0, 0}, {0, 10}}));
   EXPECT_EQ(cut({0, 0}, 1, 5), (std::vector<ElementRange>{{0, 0}}));
 }
 
-TEST(RangeTest, ArePartsOfThoseThatReachOver) {
+TEST(ElementRange, IsPartOfThoseThatReachOver) {
   const std::vector<ElementRange> ranges{{0, 3}, {5, 10}, {20, 1}, {30, 5}};
   EXPECT_EQ(within(ranges, {2, 10}), (std::vector<ElementRange>{{0, 1}, {3, 7}}));
   EXPECT_EQ(within(ranges, {20, 15}), (std::vector<ElementRange>{{0, 1}, {10, 5}}));
