@@ -41,6 +41,7 @@ void AnnouncedJob::check() const {
 void AnnouncedJob::start(engine::Transport& transport) {
   is_compared_ = false;
   calls_.start(transport);
+  if (job_ != nullptr) job_->prepare();
 }
 
 int64_t AnnouncedJob::advances() const { return 1 + (job_ == nullptr ? 0 : job_->advances()); }
@@ -64,6 +65,7 @@ void AnnouncedJob::compare(engine::Transport& transport) {
     check_announcements(rank_, name_, calls_.messages());
   } catch (const c10::Error&) {
     difference_ = std::current_exception();
+    if (job_ != nullptr) job_->cancel();
     job_.reset();
   }
 }

@@ -35,12 +35,12 @@ struct AllReduceCallOptions {
 Announcement announcement_of(const at::Tensor& array, const AllReduceCallOptions& options);
 
 // The exchange of a call on the engine.
-// start:   sends the announcement of this rank's call to every other rank.
+// start:   sends the announcement of this rank's call to every other rank, and prepares the job of the call. In two
+//          levels the ranks of a node thus fill its memory while announcements are in flight.
 // advance: waits for the announcements of all others. If all are the same, every rank knows the size of every message,
-//          and the job of the call starts; it advances in the next calls. If not, no rank sends any data: the exchange
-//          ends, and the group stays usable. (Announcements take a fraction of a millisecond. Encoding meanwhile, and
-//          sending everything at once afterwards, is slower: then no message is in flight while the next one is
-//          encoded.)
+//          and the job of the call starts; it advances in the next calls. If not, no rank sends any data: the job is
+//          cancelled, and the group stays usable. (Encoding before the comparison, and sending everything at once
+//          afterwards, is slower: then no message is in flight while the next one is encoded.)
 // finish:  finishes that job.
 class AnnouncedJob final : public engine::Job {
  public:

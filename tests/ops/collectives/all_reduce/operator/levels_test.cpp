@@ -208,6 +208,24 @@ TEST(OperatorLevels, AreRefusedOnAllRanksIfOneCannotStageTheTensor) {
   });
 }
 
+// Ranks that make the same call have put their tensors into the node's memory before they notice the difference.
+TEST(OperatorLevels, AverageAfterRanksDiffered) {
+  const auto arrays = arrays_of(4, 40'001);
+  const at::Tensor expected = expected_mean(WireFormat::kInt8B128, arrays, NodeLayout::of_size(4, 2));
+  run_ranks(4, [&](int64_t rank, const Group& group) {
+    set_node_size(group, 2);
+    for (int64_t time = 0; time < 8; ++time) {
+      const at::Tensor x = arrays[rank].clone();
+      const Levels levels = rank == time % 4 ? Levels::kOne : Levels::kAuto;
+      EXPECT_THROW(quantized_all_reduce_(x, WireFormat::kInt8B128, group, levels), c10::ValueError);
+      EXPECT_TRUE(at::equal(x, arrays[rank]));
+      for (int64_t call = 0; call < time % 3; ++call) {  // Each slot of the memory is the next one.
+        EXPECT_TRUE(test::same_bits(mean_of_operator(arrays[rank], WireFormat::kInt8B128, group), expected));
+      }
+    }
+  });
+}
+
 // Rank 1 announces the call, and ends before it puts its tensor into the node's memory.
 TEST(OperatorOverProcesses, FailsOnTheRanksOfTheNodeIfOneEndsInACall) {
   const auto begin = std::chrono::steady_clock::now();
