@@ -246,5 +246,21 @@ TEST(OperatorOverProcesses, FailsOnTheRanksOfTheNodeIfOneEndsInACall) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
 }
 
+// Local rank 0 of the first node gets announcements from rank 2, and local rank 1 from rank 3.
+TEST(OperatorOverProcesses, FailsOnAllNodesIfARankEndsBeforeItAnnounces) {
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int kEnded = 7;
+  const auto codes = fork_ranks(4, [](int64_t rank, const Group& group) {
+    set_node_size(group, 2);
+    const at::Tensor x = at::ones({40'001});
+    quantized_all_reduce_(x, WireFormat::kFp32, group);
+    if (rank == 2) ::_exit(kEnded);
+    EXPECT_THAT(error_message<c10::DistBackendError>([&] { quantized_all_reduce_(x, WireFormat::kFp32, group); }),
+                HasSubstr("rank " + std::to_string(rank)));
+  });
+  EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kEnded, kRankPassed));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
+}
+
 }  // namespace
 }  // namespace narrowcast::collectives
