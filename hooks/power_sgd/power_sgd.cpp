@@ -39,16 +39,16 @@ collectives::SeedDraws draws_of(const PowerSgdOptions& options, int64_t count = 
   return collectives::SeedDraws(static_cast<uint32_t>(options.seed), count);
 }
 
-std::vector<collectives::ShapedSegment> shaped_segments(const c10d::GradBucket& bucket) {
+std::vector<collectives::ShapedRange> shaped_ranges(const c10d::GradBucket& bucket) {
   const std::vector<at::Tensor> parameters = bucket.getParameters();
   const std::vector<at::Tensor> gradients = bucket.getGradients();
-  const ParameterSegments segments = segments_of(bucket);
-  std::vector<collectives::ShapedSegment> shaped;
+  const ParameterRanges ranges = parameter_ranges(bucket);
+  std::vector<collectives::ShapedRange> shaped;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
     shaped.push_back(parameters.empty()
-                         ? collectives::ShapedSegment{{begin, gradients[i].numel()}, gradients[i].sizes().vec()}
-                         : collectives::ShapedSegment{segments[i].segment, real_sizes(parameters[i])});
+                         ? collectives::ShapedRange{{begin, gradients[i].numel()}, gradients[i].sizes().vec()}
+                         : collectives::ShapedRange{ranges[i].range, real_sizes(parameters[i])});
   }
   return shaped;
 }
@@ -89,13 +89,13 @@ int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const HookOptions
 
 // Plan if the shapes of parameters matter.
 CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::CompressionOptions& options) {
-  std::vector<collectives::ShapedSegment> segments;
+  std::vector<collectives::ShapedRange> ranges;
   int64_t begin = 0;
   for (const std::vector<int64_t>& sizes : gradients.shapes) {
-    segments.push_back({{begin, c10::multiply_integers(sizes)}, sizes});
-    begin += segments.back().segment.numel;
+    ranges.push_back({{begin, c10::multiply_integers(sizes)}, sizes});
+    begin += ranges.back().range.numel;
   }
-  return collectives::plan_by_layer(gradients.numel, segments, options);
+  return collectives::plan_by_layer(gradients.numel, ranges, options);
 }
 
 // Plan as if all gradients were in one bucket.
@@ -245,10 +245,10 @@ PowerSgdStates::BucketState PowerSgdHook::state_of(const c10d::GradBucket& bucke
     const PowerSgdOptions& options = options_.power_sgd;
     return row().compresses_buckets()
                ? collectives::plan_of_square(numel, rank())
-               : collectives::plan_by_layer(numel, shaped_segments(bucket), {rank(), options.min_rate, options.batch});
+               : collectives::plan_by_layer(numel, shaped_ranges(bucket), {rank(), options.min_rate, options.batch});
   };
-  return states_.state_of(bucket, segments_of(bucket), collectives::arithmetic_dtype(bucket.getBuffer().scalar_type()),
-                          plan);
+  return states_.state_of(bucket, parameter_ranges(bucket),
+                          collectives::arithmetic_dtype(bucket.getBuffer().scalar_type()), plan);
 }
 
 collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket& bucket,

@@ -31,7 +31,7 @@ namespace narrowcast::hooks {
 //
 // Payload of a compressed step with N nodes: the messages of P, Q and the uncompressed elements, each N - 1 times in
 // one hop or 2 (N - 1) / N times in two, depending on the link. With several ranks on a node, a rank sends only the
-// segments that it owns.
+// ranges that it owns.
 class PowerSgdHook final : public TableHook {
  public:
   // A collective. The options must contain a rank.

@@ -37,8 +37,8 @@ at::Tensor factor_part(const MatrixBatch& batch, const LowRankState& state, int6
   return state.part_of(state.factor, batch)[i];
 }
 
-at::Tensor place_of(size_t index, const ParameterSegment& parameter) {
-  return at::tensor({static_cast<int64_t>(index), parameter.segment.begin}, at::kLong);
+at::Tensor place_of(size_t index, const ParameterRange& parameter) {
+  return at::tensor({static_cast<int64_t>(index), parameter.range.begin}, at::kLong);
 }
 
 bool is_floating(const at::Tensor& tensor) {
@@ -55,24 +55,24 @@ at::Tensor checked_residual(const HookState& state, const std::string& name, int
 
 }  // namespace
 
-PowerSgdStates::BucketState PowerSgdStates::state_of(const c10d::GradBucket& bucket, const ParameterSegments& segments,
+PowerSgdStates::BucketState PowerSgdStates::state_of(const c10d::GradBucket& bucket, const ParameterRanges& ranges,
                                                      at::ScalarType dtype,
                                                      const std::function<CompressionPlan()>& plan) {
   const size_t index = bucket.getIndex();
   const at::TensorOptions numbers = at::TensorOptions(dtype).device(bucket.getBuffer().device());
   const auto fits = [&](const Entry& entry) {
-    return entry.segments == segments && entry.plan.numel == bucket.getBuffer().numel() &&
+    return entry.ranges == ranges && entry.plan.numel == bucket.getBuffer().numel() &&
            entry.numbers.dtype() == numbers.dtype() && entry.numbers.device() == numbers.device();
   };
   auto found = entries_.find(index);
   if (found != entries_.end() && !fits(found->second)) {
-    // Buckets before this one already have their new segments, and may be in flight.
+    // Buckets before this one already have their new ranges, and may be in flight.
     std::for_each(found, entries_.end(), [&](const auto& entry) { retire(entry.second); });
     entries_.erase(found, entries_.end());
     found = entries_.end();
   }
   if (found == entries_.end()) {
-    Entry entry{segments, plan(), numbers, nullptr};
+    Entry entry{ranges, plan(), numbers, nullptr};
     take_up(entry, index);
     entry.parameters = weak_references(bucket.getParameters());
     found = entries_.emplace(index, std::move(entry)).first;
@@ -86,19 +86,19 @@ PowerSgdStates::BucketState PowerSgdStates::state_of(const c10d::GradBucket& buc
 }
 
 void PowerSgdStates::retire(const Entry& old) {
-  for (const ParameterSegment& parameter : old.segments) {
+  for (const ParameterRange& parameter : old.ranges) {
     Kept& kept = by_parameter_[parameter.parameter];
     kept = {};
     if (old.state->residual.defined()) {
-      kept.residual = old.state->residual.narrow(0, parameter.segment.begin, parameter.segment.numel);
+      kept.residual = old.state->residual.narrow(0, parameter.range.begin, parameter.range.numel);
     }
   }
-  if (options_.batched || old.segments.empty() || !old.state->factor.defined()) {
+  if (options_.batched || old.ranges.empty() || !old.state->factor.defined()) {
     return;
   }
   for_matrices(old.plan, [&](const MatrixBatch& batch, int64_t i, size_t member, size_t matrix) {
     if (old.state->known[matrix]) {
-      by_parameter_[old.segments[member].parameter].factor = {factor_part(batch, *old.state, i), old.state->is_p};
+      by_parameter_[old.ranges[member].parameter].factor = {factor_part(batch, *old.state, i), old.state->is_p};
     }
   });
 }
@@ -108,15 +108,15 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
   LowRankState& state = *entry.state;
   state.is_p = options_.alternates;
   const auto bucket = by_bucket_.find(index);
-  const bool is_known_bucket = bucket != by_bucket_.end() && bucket->second.segments == entry.segments;
+  const bool is_known_bucket = bucket != by_bucket_.end() && bucket->second.ranges == entry.ranges;
   if (options_.keeps_residual) {
     state.residual = at::zeros({entry.plan.array_numel}, entry.numbers);
   }
-  for (const ParameterSegment& parameter : entry.segments) {
+  for (const ParameterRange& parameter : entry.ranges) {
     const auto kept = by_parameter_.find(parameter.parameter);
     if (kept == by_parameter_.end()) continue;
     if (state.residual.defined() && kept->second.residual.defined()) {
-      state.residual.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(kept->second.residual);
+      state.residual.narrow(0, parameter.range.begin, parameter.range.numel).copy_(kept->second.residual);
     }
     state.is_p = kept->second.factor.numbers.defined() ? kept->second.factor.is_p : state.is_p;
   }
@@ -128,8 +128,8 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
     Factor known;
     if (is_known_bucket) {
       known = bucket->second.factor;
-    } else if (!options_.batched && !entry.segments.empty()) {
-      const auto kept = by_parameter_.find(entry.segments[member].parameter);
+    } else if (!options_.batched && !entry.ranges.empty()) {
+      const auto kept = by_parameter_.find(entry.ranges[member].parameter);
       known = kept == by_parameter_.end() ? Factor{} : kept->second.factor;
     }
     const at::Tensor part = factor_part(batch, state, i);
@@ -140,7 +140,7 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
   if (is_known_bucket && state.residual.defined() && bucket->second.padding.defined()) {
     state.residual.narrow(0, entry.plan.numel, bucket->second.padding.numel()).copy_(bucket->second.padding);
   }
-  for (const ParameterSegment& parameter : entry.segments) {
+  for (const ParameterRange& parameter : entry.ranges) {
     by_parameter_.erase(parameter.parameter);
   }
 }
@@ -150,10 +150,10 @@ HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) c
   HookState state;
   for (const auto& [index, entry] : entries_) {
     const LowRankState& kept = *entry.state;
-    for (const ParameterSegment& parameter : entry.segments) {
+    for (const ParameterRange& parameter : entry.ranges) {
       const std::string& name = names.at(parameter.parameter);
       if (kept.residual.defined()) {
-        state[kResidual + name] = kept.residual.narrow(0, parameter.segment.begin, parameter.segment.numel);
+        state[kResidual + name] = kept.residual.narrow(0, parameter.range.begin, parameter.range.numel);
       }
       if (options_.batched) {
         state[kPlace + name] = place_of(index, parameter);
@@ -164,8 +164,8 @@ HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) c
       state[kPadding + std::to_string(index)] = kept.residual.narrow(0, numel, entry.plan.array_numel - numel);
     }
     for_matrices(entry.plan, [&, index = index](const MatrixBatch& batch, int64_t i, size_t member, size_t matrix) {
-      if (kept.factor.defined() && kept.known[matrix] && !entry.segments.empty()) {
-        const std::string owner = options_.batched ? std::to_string(index) : names.at(entry.segments[member].parameter);
+      if (kept.factor.defined() && kept.known[matrix] && !entry.ranges.empty()) {
+        const std::string owner = options_.batched ? std::to_string(index) : names.at(entry.ranges[member].parameter);
         state[(kept.is_p ? kFactorP : kFactorQ) + owner] = factor_part(batch, kept, i);
       }
     });
@@ -185,7 +185,7 @@ void PowerSgdStates::add_waiting(const ParameterNames& names, HookState& state) 
   }
   for (const auto& [index, bucket] : by_bucket_) {
     if (entries_.contains(index)) continue;
-    for (const ParameterSegment& parameter : bucket.segments) {
+    for (const ParameterRange& parameter : bucket.ranges) {
       state[kPlace + names.at(parameter.parameter)] = place_of(index, parameter);
     }
     if (bucket.padding.defined()) state[kPadding + std::to_string(index)] = bucket.padding;
@@ -224,9 +224,9 @@ void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<Name
 
 void PowerSgdStates::check_buckets() const {
   for (const auto& [index, bucket] : by_bucket_) {
-    const auto gap = gap_in(bucket.segments);
+    const auto gap = gap_in(bucket.ranges);
     NARROWCAST_CHECK_INPUT(!gap, "the hook's state of bucket ", index, " leaves a gap at ", gap.value_or(0));
-    const int64_t numel = bucket.segments.back().segment.begin + bucket.segments.back().segment.numel;
+    const int64_t numel = bucket.ranges.back().range.begin + bucket.ranges.back().range.numel;
     const CompressionPlan plan = collectives::plan_of_square(numel, options_.rank);
     const auto& factor = bucket.factor.numbers;
     NARROWCAST_CHECK_INPUT(!bucket.padding.defined() || bucket.padding.numel() == plan.array_numel - numel,
@@ -276,7 +276,7 @@ void PowerSgdStates::load_bucket(const HookState& state, const NamedParameter& p
   const std::vector<int64_t> place = place_in(state, parameter.name, 2, 2);
   const auto index = static_cast<size_t>(place[0]);
   KeptBucket& bucket = by_bucket_[index];
-  insert_parameter(bucket.segments, parameter, place[1]);
+  insert_parameter(bucket.ranges, parameter, place[1]);
   bucket.factor = factor_of(state, std::to_string(index));
   const auto padding = state.find(kPadding + std::to_string(index));
   if (padding != state.end()) {

@@ -39,10 +39,10 @@ class PowerSgdStates {
     std::shared_ptr<collectives::LowRankState> state;
   };
 
-  // The state of the hook's next bucket. The bucket has `segments`, its arithmetic uses `dtype`, and the state is on
+  // The state of the hook's next bucket. The bucket has `ranges`, its arithmetic uses `dtype`, and the state is on
   // its device. Returns the same state as long as these stay the same; otherwise plan() returns how to compress the
   // bucket.
-  BucketState state_of(const c10d::GradBucket& bucket, const ParameterSegments& segments, at::ScalarType dtype,
+  BucketState state_of(const c10d::GradBucket& bucket, const ParameterRanges& ranges, at::ScalarType dtype,
                        const std::function<collectives::CompressionPlan()>& plan);
 
   // To be called between steps. Covers every parameter that is in a bucket, or whose loaded state no bucket has taken
@@ -84,16 +84,16 @@ class PowerSgdStates {
   };
   // State of a whole bucket that has not come yet.
   struct KeptBucket {
-    ParameterSegments segments;
+    ParameterRanges ranges;
     at::Tensor padding;
     Factor factor;
   };
   struct Entry {
-    ParameterSegments segments;
+    ParameterRanges ranges;
     collectives::CompressionPlan plan;
     at::TensorOptions numbers;  // Options of all tensors of the state.
     States state;
-    WeakParameters parameters = {};  // The identities in `segments` stay unique.
+    WeakParameters parameters = {};  // The identities in `ranges` stay unique.
   };
   void retire(const Entry& old);
   void take_up(Entry& entry, size_t index);

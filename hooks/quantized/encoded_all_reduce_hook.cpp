@@ -41,12 +41,12 @@ EncodedAllReduceHook::EncodedAllReduceHook(const HookRow& row, const HookOptions
 
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::runHook(c10d::GradBucket& bucket) {
   const bool needs_parameters = options_.wire.error_feedback || options_.wire.exempt_one_dimensional;
-  const ParameterSegments parameters = needs_parameters ? segments_of(bucket) : ParameterSegments{};
+  const ParameterRanges parameters = needs_parameters ? parameter_ranges(bucket) : ParameterRanges{};
   return bucket.getBuffer().is_cpu() ? run_on_engine(bucket, parameters) : run_on_stream(bucket, parameters);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_engine(const c10d::GradBucket& bucket,
-                                                                            const ParameterSegments& parameters) {
+                                                                            const ParameterRanges& parameters) {
   Scratch& scratch = scratch_of(bucket, parameters);
   scratch.last.wait();
   scratch.job->set_call(make_call(bucket, parameters));
@@ -77,7 +77,7 @@ std::string EncodedAllReduceHook::nodes() const { return codec_ ? "" : nodes_tex
 
 // All buffers are created, used and released on the bucket's stream; a residual may come from another bucket's stream.
 c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_stream(const c10d::GradBucket& bucket,
-                                                                            const ParameterSegments& parameters) {
+                                                                            const ParameterRanges& parameters) {
   check_bucket(name(), bucket, options_.device);
   const auto enqueue = [&] {
     StreamScratch& scratch = stream_scratch_of(bucket, parameters);
@@ -100,29 +100,29 @@ void EncodedAllReduceHook::run_between_steps(const at::Tensor& tensor, const std
 }
 
 // A codec has channels, or one channel for the whole bucket.
-int64_t EncodedAllReduceHook::message_bytes(int64_t numel, const std::vector<collectives::Segment>& exact) const {
+int64_t EncodedAllReduceHook::message_bytes(int64_t numel, const std::vector<collectives::ElementRange>& exact) const {
   if (codec_) {
     return collectives::affine_message_bytes(numel, options_.channel_size.value_or(std::max<int64_t>(1, numel)));
   }
   int64_t exempt = 0;
-  for (const collectives::Segment& segment : exact) {
-    exempt += segment.numel;
+  for (const collectives::ElementRange& range : exact) {
+    exempt += range.numel;
   }
   return encoded_size(numel, options_.wire.format.value()) + encoded_size(exempt, WireFormat::kFp32);
 }
 
 collectives::AllReduceCall EncodedAllReduceHook::make_call(const c10d::GradBucket& bucket,
-                                                           const ParameterSegments& /*parameters*/) {
+                                                           const ParameterRanges& /*parameters*/) {
   return {bucket.getBuffer(), {}, {}};
 }
 
-std::vector<collectives::Segment> EncodedAllReduceHook::exact_segments(const ParameterSegments& parameters) const {
-  return options_.wire.exempt_one_dimensional ? one_dimensional_segments(parameters)
-                                              : std::vector<collectives::Segment>();
+std::vector<collectives::ElementRange> EncodedAllReduceHook::exact_ranges(const ParameterRanges& parameters) const {
+  return options_.wire.exempt_one_dimensional ? one_dimensional_ranges(parameters)
+                                              : std::vector<collectives::ElementRange>();
 }
 
 collectives::AllReduceJobOptions EncodedAllReduceHook::job_options(const c10d::GradBucket& bucket,
-                                                                   std::vector<collectives::Segment> exact) const {
+                                                                   std::vector<collectives::ElementRange> exact) const {
   collectives::AllReduceJobOptions job{.name = c10::str(name(), " of bucket ", bucket.getIndex()),
                                        .rank = options_.process_group->getRank(),
                                        .world_size = options_.process_group->getSize(),
@@ -141,8 +141,8 @@ collectives::AllReduceJobOptions EncodedAllReduceHook::job_options(const c10d::G
 }
 
 EncodedAllReduceHook::Scratch& EncodedAllReduceHook::scratch_of(const c10d::GradBucket& bucket,
-                                                                const ParameterSegments& parameters) {
-  const auto exact = exact_segments(parameters);
+                                                                const ParameterRanges& parameters) {
+  const auto exact = exact_ranges(parameters);
   const auto make_job = [&](Scratch& scratch) {
     scratch.job = std::make_shared<AllReduceJob>(job_options(bucket, exact), memory_);
     scratch.bytes = {scratch.job->payload_bytes(), message_bytes(bucket.getBuffer().numel(), exact)};
@@ -161,8 +161,8 @@ EncodedAllReduceHook::Scratch& EncodedAllReduceHook::scratch_of(const c10d::Grad
 }
 
 EncodedAllReduceHook::StreamScratch& EncodedAllReduceHook::stream_scratch_of(const c10d::GradBucket& bucket,
-                                                                             const ParameterSegments& parameters) {
-  const auto exact = exact_segments(parameters);
+                                                                             const ParameterRanges& parameters) {
+  const auto exact = exact_ranges(parameters);
   const auto make = [&] {
     const auto& workspace = workspaces_.at(HookStreams::place_of(bucket.getIndex()));
     auto mean = std::make_unique<collectives::StreamAllReduce>(
@@ -230,7 +230,7 @@ void QuantizedAllReduceHook::rescale_state(double factor) {
 }
 
 collectives::AllReduceCall QuantizedAllReduceHook::make_call(const c10d::GradBucket& bucket,
-                                                             const ParameterSegments& parameters) {
+                                                             const ParameterRanges& parameters) {
   const auto index = static_cast<int64_t>(bucket.getIndex());
   step_ += index <= last_bucket_ ? 1 : 0;
   last_bucket_ = index;

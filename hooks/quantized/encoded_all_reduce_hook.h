@@ -45,7 +45,7 @@ class EncodedAllReduceHook : public TableHook {
  protected:
   // Returns the call for the next bucket, immediately before it starts. `parameters` is empty unless the wire options
   // need it.
-  virtual collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+  virtual collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterRanges& parameters);
 
   const WireOptions& wire_options() const { return options_.wire; }
   // The nodes over which this hook averages; one level if there is a codec.
@@ -71,14 +71,14 @@ class EncodedAllReduceHook : public TableHook {
     std::unique_ptr<collectives::StreamAllReduce> mean;
     ExchangedBytes bytes;
   };
-  c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
-  c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
-  int64_t message_bytes(int64_t numel, const std::vector<collectives::Segment>& exact) const;
-  std::vector<collectives::Segment> exact_segments(const ParameterSegments& parameters) const;
+  c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const ParameterRanges& parameters);
+  c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const ParameterRanges& parameters);
+  int64_t message_bytes(int64_t numel, const std::vector<collectives::ElementRange>& exact) const;
+  std::vector<collectives::ElementRange> exact_ranges(const ParameterRanges& parameters) const;
   collectives::AllReduceJobOptions job_options(const c10d::GradBucket& bucket,
-                                               std::vector<collectives::Segment> exact) const;
-  Scratch& scratch_of(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
-  StreamScratch& stream_scratch_of(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+                                               std::vector<collectives::ElementRange> exact) const;
+  Scratch& scratch_of(const c10d::GradBucket& bucket, const ParameterRanges& parameters);
+  StreamScratch& stream_scratch_of(const c10d::GradBucket& bucket, const ParameterRanges& parameters);
 
   const HookOptions options_;
   const collectives::AllReduceCodecFactory codec_;
@@ -120,7 +120,7 @@ class QuantizedAllReduceHook final : public EncodedAllReduceHook {
   void rescale_state(double factor) override;
 
  private:
-  collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterSegments& parameters) override;
+  collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterRanges& parameters) override;
 
   static constexpr int64_t kAfterAllBuckets = std::numeric_limits<int64_t>::max();
 

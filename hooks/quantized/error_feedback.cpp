@@ -17,14 +17,14 @@
 namespace narrowcast::hooks {
 namespace {
 
-using collectives::Segment;
+using collectives::ElementRange;
 
 constexpr const char* kMeanResidual = "mean_residual.";
 // For a parameter that has been in no bucket since residuals were shared out.
 constexpr const char* kShared = "shared.";
 
-// The intersection of two segments of a bucket.
-Segment overlap(const Segment& a, const Segment& b) {
+// The intersection of two ranges of a bucket.
+ElementRange overlap(const ElementRange& a, const ElementRange& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max<int64_t>(0, std::min(a.begin + a.numel, b.begin + b.numel) - begin)};
 }
@@ -92,12 +92,12 @@ double own_weight(const node::NodeLayout& layout) {
 }
 
 struct SavedBucket {
-  ParameterSegments segments;
+  ParameterRanges ranges;
   std::unordered_map<const void*, Saved> saved;  // By parameter.
 };
 
-// The elements of `part` in `residual`, the residual of the segment `whole` of the same bucket.
-at::Tensor part_of_residual(const at::Tensor& residual, const Segment& whole, const Segment& part) {
+// The elements of `part` in `residual`, the residual of the range `whole` of the same bucket.
+at::Tensor part_of_residual(const at::Tensor& residual, const ElementRange& whole, const ElementRange& part) {
   return part.numel == 0 ? residual.narrow(0, 0, 0) : residual.narrow(0, part.begin - whole.begin, part.numel);
 }
 
@@ -106,12 +106,12 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
   for (const NamedParameter& parameter : parameters) {
     if (const auto saved = saved_of(state, parameter)) {
       SavedBucket& bucket = buckets[static_cast<size_t>(saved->bucket)];
-      insert_parameter(bucket.segments, parameter, saved->begin);
+      insert_parameter(bucket.ranges, parameter, saved->begin);
       bucket.saved.emplace(parameter.tensor.unsafeGetTensorImpl(), *saved);
     }
   }
   for (const auto& [index, bucket] : buckets) {
-    const auto gap = gap_in(bucket.segments);
+    const auto gap = gap_in(bucket.ranges);
     NARROWCAST_CHECK_INPUT(!gap, "the hook's residuals of bucket ", index, " leave a gap at ", gap.value_or(0));
   }
   return buckets;
@@ -119,19 +119,19 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
 
 }  // namespace
 
-collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket, const ParameterSegments& segments) {
+collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket, const ParameterRanges& ranges) {
   const size_t index = bucket.getIndex();
   const int64_t numel = bucket.getBuffer().numel();
   const at::Device device = bucket.getBuffer().device();
   auto found = entries_.find(index);
   if (found != entries_.end() &&
-      (found->second.segments != segments || found->second.numel != numel || found->second.own.device() != device)) {
+      (found->second.ranges != ranges || found->second.numel != numel || found->second.own.device() != device)) {
     retire_from(index);
     found = entries_.end();
   }
   if (found == entries_.end()) {
-    retire_holders_of(segments);
-    found = entries_.emplace(index, make_entry(numel, segments, device)).first;
+    retire_holders_of(ranges);
+    found = entries_.emplace(index, make_entry(numel, ranges, device)).first;
     found->second.parameters = weak_references(bucket.getParameters());
   }
   has_begun_pass_ = has_begun_pass_ || index == 0;
@@ -156,7 +156,7 @@ at::Tensor ErrorFeedback::carried_of(Entry& entry) {
   return entry.carried;
 }
 
-// Buckets before `index` already have their new segments, and may be in flight.
+// Buckets before `index` already have their new ranges, and may be in flight.
 void ErrorFeedback::retire_from(size_t index) {
   const auto first = entries_.lower_bound(index);
   for (auto entry = first; entry != entries_.end(); ++entry) {
@@ -166,14 +166,14 @@ void ErrorFeedback::retire_from(size_t index) {
 }
 
 // A hook that does not get every bucket may hold a parameter from a bucket that no longer exists.
-void ErrorFeedback::retire_holders_of(const ParameterSegments& segments) {
+void ErrorFeedback::retire_holders_of(const ParameterRanges& ranges) {
   std::unordered_set<const void*> parameters;
-  for (const ParameterSegment& parameter : segments) {
+  for (const ParameterRange& parameter : ranges) {
     parameters.insert(parameter.parameter);
   }
   std::erase_if(entries_, [&](const auto& entry) {
-    const auto& held = entry.second.segments;
-    const bool holds = std::any_of(held.begin(), held.end(), [&](const ParameterSegment& parameter) {
+    const auto& held = entry.second.ranges;
+    const bool holds = std::any_of(held.begin(), held.end(), [&](const ParameterRange& parameter) {
       return parameters.contains(parameter.parameter);
     });
     if (holds) {
@@ -183,9 +183,9 @@ void ErrorFeedback::retire_holders_of(const ParameterSegments& segments) {
   });
 }
 
-// A part's residual as elements of the bucket. If the part is a segment of the bucket this is the residual itself. Else
+// A part's residual as elements of the bucket. If the part is a range of the bucket this is the residual itself. Else
 // it is the whole bucket, with zeros between the part's elements.
-ErrorFeedback::Held ErrorFeedback::in_bucket(const Entry& entry, const at::Tensor& residual, const Segment& part) {
+ErrorFeedback::Held ErrorFeedback::in_bucket(const Entry& entry, const at::Tensor& residual, const ElementRange& part) {
   if (entry.order.is_identity()) {
     return {residual, part};
   }
@@ -195,7 +195,7 @@ ErrorFeedback::Held ErrorFeedback::in_bucket(const Entry& entry, const at::Tenso
 }
 
 // The inverse of in_bucket.
-void ErrorFeedback::take_from_bucket(const Entry& entry, const Held& held, const Segment& part,
+void ErrorFeedback::take_from_bucket(const Entry& entry, const Held& held, const ElementRange& part,
                                      const at::Tensor& residual) {
   if (!entry.order.is_identity()) {
     residual.copy_(entry.order.take(held.numbers, part));
@@ -209,15 +209,15 @@ void ErrorFeedback::retire(const Entry& old) {
     old.order.add(old.own, own_weight(layout_), old.parts.own, all);
   }
   old.order.add(old.mean, static_cast<double>(layout_.world_size()), old.parts.mean, all);
-  for (const ParameterSegment& parameter : old.segments) {
-    by_parameter_[parameter.parameter] = all.narrow(0, parameter.segment.begin, parameter.segment.numel);
+  for (const ParameterRange& parameter : old.ranges) {
+    by_parameter_[parameter.parameter] = all.narrow(0, parameter.range.begin, parameter.range.numel);
   }
 }
 
-ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const ParameterSegments& segments, at::Device device) {
+ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const ParameterRanges& ranges, at::Device device) {
   const auto parts = collectives::sent_parts(layout_, rank_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
-  Entry entry{.segments = segments,
+  Entry entry{.ranges = ranges,
               .numel = numel,
               .order = collectives::ElementOrder::of(format_, numel),
               .parts = parts,
@@ -225,13 +225,13 @@ ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const ParameterSeg
               .mean = at::zeros({parts.mean.numel}, options),
               .carried = {}};
   at::Tensor all;
-  for (const ParameterSegment& parameter : segments) {
+  for (const ParameterRange& parameter : ranges) {
     const auto old = by_parameter_.find(parameter.parameter);
-    if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
+    if (old != by_parameter_.end() && old->second.numel() == parameter.range.numel) {
       if (!all.defined()) {
         all = at::zeros({numel}, options);
       }
-      all.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(old->second);
+      all.narrow(0, parameter.range.begin, parameter.range.numel).copy_(old->second);
       by_parameter_.erase(old);
     }
   }
@@ -254,18 +254,18 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   for (const auto& [index, entry] : entries_) {
     const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
     const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
-    for (const ParameterSegment& parameter : entry.segments) {
+    for (const ParameterRange& parameter : entry.ranges) {
       const std::string& name = names.at(parameter.parameter);
-      const Segment& segment = parameter.segment;
-      const Segment own = overlap(segment, all_own.segment);
-      const Segment mean = overlap(segment, all_means.segment);
-      state[kResidual + name] = part_of_residual(all_own.numbers, all_own.segment, own);
+      const ElementRange& range = parameter.range;
+      const ElementRange own = overlap(range, all_own.range);
+      const ElementRange mean = overlap(range, all_means.range);
+      state[kResidual + name] = part_of_residual(all_own.numbers, all_own.range, own);
       if (mean.numel > 0) {
-        state[kMeanResidual + name] = part_of_residual(all_means.numbers, all_means.segment, mean);
+        state[kMeanResidual + name] = part_of_residual(all_means.numbers, all_means.range, mean);
       }
-      const int64_t mean_begin = mean.numel > 0 ? mean.begin - segment.begin : 0;
-      const int64_t own_begin = own.numel > 0 ? own.begin - segment.begin : 0;
-      std::vector<int64_t> place{static_cast<int64_t>(index), segment.begin, mean_begin};
+      const int64_t mean_begin = mean.numel > 0 ? mean.begin - range.begin : 0;
+      const int64_t own_begin = own.numel > 0 ? own.begin - range.begin : 0;
+      std::vector<int64_t> place{static_cast<int64_t>(index), range.begin, mean_begin};
       if (!sends_all()) {
         place.push_back(own_begin);
       }
@@ -274,8 +274,8 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   }
   for (const auto& [index, entry] : entries_) {
     const bool carries = entry.carried.defined() && !has_arrived(entry);
-    for (const ParameterSegment& parameter : carries ? entry.segments : ParameterSegments()) {
-      const at::Tensor carried = entry.carried.narrow(0, parameter.segment.begin, parameter.segment.numel);
+    for (const ParameterRange& parameter : carries ? entry.ranges : ParameterRanges()) {
+      const at::Tensor carried = entry.carried.narrow(0, parameter.range.begin, parameter.range.numel);
       state[kShared + names.at(parameter.parameter)] = carried;
     }
   }
@@ -306,23 +306,23 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
     }
   }
   for (const auto& [index, bucket] : by_bucket(state, parameters)) {
-    const Segment& last = bucket.segments.back().segment;
-    Entry entry = make_entry(last.begin + last.numel, bucket.segments, parameters.at(0).tensor.device());
+    const ElementRange& last = bucket.ranges.back().range;
+    Entry entry = make_entry(last.begin + last.numel, bucket.ranges, parameters.at(0).tensor.device());
     const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
     const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
-    for (const ParameterSegment& parameter : bucket.segments) {
-      const int64_t begin = parameter.segment.begin;
+    for (const ParameterRange& parameter : bucket.ranges) {
+      const int64_t begin = parameter.range.begin;
       const Saved& saved = bucket.saved.at(parameter.parameter);
-      const Segment own = {begin + saved.own_begin, saved.own.numel()};
-      const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
+      const ElementRange own = {begin + saved.own_begin, saved.own.numel()};
+      const ElementRange mean = {begin + saved.mean_begin, saved.mean.numel()};
       NARROWCAST_CHECK_INPUT(
-          overlap(mean, all_means.segment).numel == mean.numel && overlap(own, all_own.segment).numel == own.numel,
+          overlap(mean, all_means.range).numel == mean.numel && overlap(own, all_own.range).numel == own.numel,
           "the hook's residuals of bucket ", index, " belong to another rank");
       if (own.numel > 0) {
-        part_of_residual(all_own.numbers, all_own.segment, own).copy_(saved.own);
+        part_of_residual(all_own.numbers, all_own.range, own).copy_(saved.own);
       }
       if (mean.numel > 0) {
-        part_of_residual(all_means.numbers, all_means.segment, mean).copy_(saved.mean);
+        part_of_residual(all_means.numbers, all_means.range, mean).copy_(saved.mean);
       }
     }
     take_from_bucket(entry, all_own, entry.parts.own, entry.own);

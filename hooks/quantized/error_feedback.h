@@ -15,7 +15,7 @@
 #include "hooks/row/bucket.h"
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/collectives/all_reduce/array/element_order.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/comm/node/node_layout.h"
 
@@ -35,11 +35,11 @@ class ErrorFeedback {
   ErrorFeedback(int64_t rank, node::NodeLayout layout, WireFormat format)
       : rank_(rank), layout_(std::move(layout)), format_(format) {}
 
-  // The residuals of a bucket with these `segments`. The numbers stay in place until the segments change.
-  // Residuals that are carried over from earlier segments are passed until they have arrived: once, unless the mean is
+  // The residuals of a bucket with these `ranges`. The numbers stay in place until the ranges change.
+  // Residuals that are carried over from earlier ranges are passed until they have arrived: once, unless the mean is
   // not finite. Buckets of a step come in the order of their indices, after the buckets of the step before are
   // averaged.
-  collectives::Residuals residuals(const c10d::GradBucket& bucket, const ParameterSegments& segments);
+  collectives::Residuals residuals(const c10d::GradBucket& bucket, const ParameterRanges& ranges);
 
   // Multiplies all residuals, in place.
   void rescale(double factor);
@@ -72,7 +72,7 @@ class ErrorFeedback {
 
  private:
   struct Entry {
-    ParameterSegments segments;
+    ParameterRanges ranges;
     int64_t numel;
     collectives::ElementOrder order;
     collectives::SentParts parts;  // In that order, as the residuals.
@@ -82,24 +82,24 @@ class ErrorFeedback {
     at::Tensor carried;
     // Whether `carried` was passed to an all-reduce. Elements that are not 0 then have not arrived.
     bool is_given = false;
-    WeakParameters parameters = {};  // The identities in `segments` stay unique.
+    WeakParameters parameters = {};  // The identities in `ranges` stay unique.
   };
   // Numbers at some places of a bucket.
   struct Held {
     at::Tensor numbers;
-    collectives::Segment segment;
+    collectives::ElementRange range;
   };
-  static Held in_bucket(const Entry& entry, const at::Tensor& residual, const collectives::Segment& part);
-  static void take_from_bucket(const Entry& entry, const Held& held, const collectives::Segment& part,
+  static Held in_bucket(const Entry& entry, const at::Tensor& residual, const collectives::ElementRange& part);
+  static void take_from_bucket(const Entry& entry, const Held& held, const collectives::ElementRange& part,
                                const at::Tensor& residual);
   static bool has_arrived(const Entry& entry);
   static at::Tensor carried_of(Entry& entry);
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
-  void retire_holders_of(const ParameterSegments& segments);
+  void retire_holders_of(const ParameterRanges& ranges);
   void retire(const Entry& old);
-  Entry make_entry(int64_t numel, const ParameterSegments& segments, at::Device device);
+  Entry make_entry(int64_t numel, const ParameterRanges& ranges, at::Device device);
 
   bool sends_all() const { return layout_.segments() == 1 && !layout_.has_levels(); }
 

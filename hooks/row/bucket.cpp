@@ -12,7 +12,7 @@
 
 namespace narrowcast::hooks {
 
-using collectives::Segment;
+using collectives::ElementRange;
 
 void check_bucket(std::string_view hook, const c10d::GradBucket& bucket, std::optional<c10::DeviceType> device) {
   const at::Tensor& buffer = bucket.getBuffer();
@@ -44,20 +44,20 @@ std::vector<int64_t> real_sizes(const at::Tensor& parameter) {
   return sizes;
 }
 
-ParameterSegments segments_of(const c10d::GradBucket& bucket) {
+ParameterRanges parameter_ranges(const c10d::GradBucket& bucket) {
   const std::vector<at::Tensor> parameters = bucket.getParameters();
   if (parameters.empty()) {
     return {};
   }
   const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
-  ParameterSegments segments;
+  ParameterRanges ranges;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int64_t begin =
         (gradients[i].storage_offset() - bucket.getBuffer().storage_offset()) * numbers_per_element(parameters[i]);
-    segments.push_back(
+    ranges.push_back(
         {parameters[i].unsafeGetTensorImpl(), {begin, numbers_in(parameters[i])}, is_one_dimensional(parameters[i])});
   }
-  return segments;
+  return ranges;
 }
 
 ParameterNames::ParameterNames(const std::vector<NamedParameter>& parameters) : parameters_(parameters) {
@@ -104,45 +104,45 @@ std::vector<int64_t> place_in(const HookState& state, const std::string& paramet
 }
 
 // A parameter without elements begins at the same place as the next one.
-void insert_parameter(ParameterSegments& segments, const NamedParameter& parameter, int64_t begin) {
-  const ParameterSegment inserted{parameter.tensor.unsafeGetTensorImpl(),
-                                  {begin, numbers_in(parameter.tensor)},
-                                  is_one_dimensional(parameter.tensor)};
-  const auto place = [](const ParameterSegment& other) { return std::pair(other.segment.begin, other.segment.numel); };
-  segments.insert(std::ranges::upper_bound(segments, place(inserted), {}, place), inserted);
+void insert_parameter(ParameterRanges& ranges, const NamedParameter& parameter, int64_t begin) {
+  const ParameterRange inserted{parameter.tensor.unsafeGetTensorImpl(),
+                                {begin, numbers_in(parameter.tensor)},
+                                is_one_dimensional(parameter.tensor)};
+  const auto place = [](const ParameterRange& other) { return std::pair(other.range.begin, other.range.numel); };
+  ranges.insert(std::ranges::upper_bound(ranges, place(inserted), {}, place), inserted);
 }
 
-std::optional<int64_t> gap_in(const ParameterSegments& segments) {
+std::optional<int64_t> gap_in(const ParameterRanges& ranges) {
   int64_t next = 0;
-  for (const ParameterSegment& parameter : segments) {
-    if (parameter.segment.begin != next) {
+  for (const ParameterRange& parameter : ranges) {
+    if (parameter.range.begin != next) {
       return next;
     }
-    next += parameter.segment.numel;
+    next += parameter.range.numel;
   }
   return std::nullopt;
 }
 
-std::vector<Segment> one_dimensional_segments(const ParameterSegments& segments) {
-  std::vector<Segment> joined;
-  for (const ParameterSegment& parameter : segments) {
-    if (!parameter.one_dimensional || parameter.segment.numel == 0) {
+std::vector<ElementRange> one_dimensional_ranges(const ParameterRanges& ranges) {
+  std::vector<ElementRange> joined;
+  for (const ParameterRange& parameter : ranges) {
+    if (!parameter.one_dimensional || parameter.range.numel == 0) {
       continue;
     }
-    if (!joined.empty() && joined.back().begin + joined.back().numel == parameter.segment.begin) {
-      joined.back().numel += parameter.segment.numel;
+    if (!joined.empty() && joined.back().begin + joined.back().numel == parameter.range.begin) {
+      joined.back().numel += parameter.range.numel;
     } else {
-      joined.push_back(parameter.segment);
+      joined.push_back(parameter.range);
     }
   }
   return joined;
 }
 
-bool NewBuckets::notice(const c10d::GradBucket& bucket, const ParameterSegments& segments) {
+bool NewBuckets::notice(const c10d::GradBucket& bucket, const ParameterRanges& ranges) {
   const size_t index = bucket.getIndex();
   const bool continues = index > last_;
   last_ = index;
-  Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), segments};
+  Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), ranges};
   const auto found = seen_.find(index);
   const bool is_same = found != seen_.end() && found->second == now;
   if (!is_same) {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 
 namespace narrowcast::hooks {
 
@@ -59,16 +59,16 @@ inline int64_t numbers_in(const at::Tensor& parameter) { return parameter.numel(
 std::vector<int64_t> real_sizes(const at::Tensor& parameter);
 
 // A parameter in a bucket.
-struct ParameterSegment {
+struct ParameterRange {
   const void* parameter = nullptr;  // Identity of the parameter, the same in every step and bucket.
-  collectives::Segment segment;
+  collectives::ElementRange range;
   bool one_dimensional = true;  // is_one_dimensional of the parameter.
-  bool operator==(const ParameterSegment&) const = default;
+  bool operator==(const ParameterRange&) const = default;
 };
-using ParameterSegments = std::vector<ParameterSegment>;
+using ParameterRanges = std::vector<ParameterRange>;
 
 // The parameters in the order of the bucket; empty if the bucket names none.
-ParameterSegments segments_of(const c10d::GradBucket& bucket);
+ParameterRanges parameter_ranges(const c10d::GradBucket& bucket);
 
 // References to parameters. As long as one exists, no other tensor gets the parameter's identity, even if the parameter
 // is destroyed: a hook may last longer than the model, and does not keep it alive.
@@ -80,8 +80,8 @@ inline WeakParameters weak_references(const std::vector<at::Tensor>& parameters)
   return references;
 }
 
-// The segments of one-dimensional parameters, in order; adjacent ones are joined.
-std::vector<collectives::Segment> one_dimensional_segments(const ParameterSegments& segments);
+// The ranges of one-dimensional parameters, in order; adjacent ones are joined.
+std::vector<collectives::ElementRange> one_dimensional_ranges(const ParameterRanges& ranges);
 
 // Residuals are saved by parameter, under these prefixes and its name.
 // - residual.NAME: the values.
@@ -109,12 +109,12 @@ void check_saved_parameters(const FormerRanks& saved, const std::vector<NamedPar
 // The saved place of that parameter, `least` to `most` numbers. CorruptInputError if it is not a valid place.
 std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most);
 
-// Inserts a parameter whose first element is at `begin` into the segments of a bucket.
-void insert_parameter(ParameterSegments& segments, const NamedParameter& parameter, int64_t begin);
+// Inserts a parameter whose first element is at `begin` into the ranges of a bucket.
+void insert_parameter(ParameterRanges& ranges, const NamedParameter& parameter, int64_t begin);
 
 // The first element of the bucket that belongs to no parameter although a parameter follows it. Empty if there is no
 // gap.
-std::optional<int64_t> gap_in(const ParameterSegments& segments);
+std::optional<int64_t> gap_in(const ParameterRanges& ranges);
 
 // The factor for a residual of a former world's rank that keeps its effect on later means.
 inline double residual_share(int64_t world_size, int64_t former_world_size) {
@@ -136,13 +136,13 @@ class NewBuckets {
  public:
   // Whether this bucket, or an earlier one of the step, has changed since its last call: in size, device or parameters.
   // Called for every bucket, in the order of indices.
-  bool notice(const c10d::GradBucket& bucket, const ParameterSegments& segments);
+  bool notice(const c10d::GradBucket& bucket, const ParameterRanges& ranges);
 
  private:
   struct Seen {
     int64_t numel;
     at::Device device;
-    ParameterSegments segments;
+    ParameterRanges ranges;
     bool operator==(const Seen&) const = default;
   };
   std::map<size_t, Seen> seen_;

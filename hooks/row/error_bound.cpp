@@ -134,7 +134,7 @@ at::Tensor variable_hop_error(const SentFormat& sent_format, Route route, const 
   at::Tensor error = magnitudes * std::ldexp(1, -21);
   const collectives::AllReduceOptions mean{
       .rank = 0, .world_size = layout.nodes(), .numel = magnitudes.numel(), .format = sent_format.format};
-  for (const collectives::Segment& message : collectives::result_segments(route, mean)) {
+  for (const collectives::ElementRange& message : collectives::result_ranges(route, mean)) {
     if (message.numel > 0) {
       const double step = greatest_step(sent_format, magnitudes.narrow(0, message.begin, message.numel));
       error.narrow(0, message.begin, message.numel).add_(unit_of(sent_format) * step / 2);
@@ -196,7 +196,7 @@ HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes
   HopErrors errors{at::zeros_like(magnitudes), at::zeros_like(magnitudes)};
   const auto order = collectives::ElementOrder::of(sent_format.format, magnitudes.numel());
   for (int64_t index = 0; index < layout.segments(); ++index) {
-    const collectives::Segment segment = collectives::segment_of(layout, index, magnitudes.numel());
+    const collectives::ElementRange segment = collectives::segment_of(layout, index, magnitudes.numel());
     if (segment.numel > 0) {
       const HopErrors sent = segment_error(sent_format, order.take(magnitudes, segment), layout, sum_over_ranks);
       order.add(sent.first, 1, segment, errors.first);

@@ -1,6 +1,6 @@
 // The kernels of the wire formats on one core, in bytes of float32 per second that they read (encode) or write
 // (decode). Data are in the second-level cache, with each instruction set, or in DRAM, relative to the memory's read
-// rate. Also the segments of a bucket, as hooks call them. All kernels take turns, and the best quarter of the turns
+// rate. Also the slices of a bucket, as hooks call them. All kernels take turns, and the best quarter of the turns
 // counts. Exit code 1 if a target is missed.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -260,17 +260,17 @@ struct BucketShard {
 
   explicit BucketShard(WireFormat format)
       : array(at::randn({kNumel})),
-        segment{array, collectives::cut(kNumel, 2)[1], nullptr,
-                collectives::ElementOrder::of(format, kNumel).grain_order()},
-        sent(encoded_size(segment.range.numel, format)),
-        received(encoded_size(segment.range.numel, format)) {
-    collectives::make_wire_codec(format, at::kCPU)->encode({}, segment, sent.data());
+        slice{array, collectives::cut(kNumel, 2)[1], nullptr,
+              collectives::ElementOrder::of(format, kNumel).grain_order()},
+        sent(encoded_size(slice.range.numel, format)),
+        received(encoded_size(slice.range.numel, format)) {
+    collectives::make_wire_codec(format, at::kCPU)->encode({}, slice, sent.data());
     std::copy_n(sent.data(), sent.size(), received.data());
   }
 
   at::Tensor array;
   at::Tensor decoded = at::zeros({kNumel});
-  collectives::ArraySegment segment;
+  collectives::ArraySlice slice;
   Array<uint8_t> sent;
   Array<uint8_t> received;
 };
@@ -282,7 +282,7 @@ struct BucketShard {
 //                        encode     average    decode
 //   with prefetching     35 to 41%  30 to 35%  65 to 89%
 //   without prefetching  17%        23%        34%
-bool measure_segments() {
+bool measure_slices() {
   constexpr int64_t kBuckets = 6;
   std::vector<Entry> entries;
   for (const WireFormat format : kWireFormats) {
@@ -290,22 +290,22 @@ bool measure_segments() {
     for (int64_t i = 0; i < kBuckets; ++i) shards.emplace_back(format);
     std::vector<Entry> of_format;
     const auto add = [&](const char* kernel, const std::function<void(BucketShard&)>& run) {
-      const double gigabytes = 4e-9 * static_cast<double>(kBuckets * shards[0].segment.range.numel);
+      const double gigabytes = 4e-9 * static_cast<double>(kBuckets * shards[0].slice.range.numel);
       of_format.push_back({name_of(kernel, format), gigabytes, [&shards, run] { std::ranges::for_each(shards, run); }});
     };
     add("encode", [=](BucketShard& shard) {
-      collectives::make_wire_codec(format, at::kCPU)->encode({}, shard.segment, shard.sent.data());
+      collectives::make_wire_codec(format, at::kCPU)->encode({}, shard.slice, shard.sent.data());
     });
     add("encode at random", [=](BucketShard& shard) {
-      collectives::make_wire_codec(format, at::kCPU)->encode({true, 1, 2, 0}, shard.segment, shard.sent.data());
+      collectives::make_wire_codec(format, at::kCPU)->encode({true, 1, 2, 0}, shard.slice, shard.sent.data());
     });
     add("average", [=](BucketShard& shard) {
       collectives::make_wire_codec(format, at::kCPU)
-          ->average_and_encode({}, {shard.received.data(), nullptr}, shard.segment, nullptr, shard.sent.data());
+          ->average_and_encode({}, {shard.received.data(), nullptr}, shard.slice, nullptr, shard.sent.data());
     });
     add("decode", [=](BucketShard& shard) {
       collectives::make_wire_codec(format, at::kCPU)
-          ->decode(shard.received.data(), {shard.decoded, shard.segment.range, nullptr, shard.segment.order});
+          ->decode(shard.received.data(), {shard.decoded, shard.slice.range, nullptr, shard.slice.order});
     });
     take_turns(of_format);
     entries.insert(entries.end(), of_format.begin(), of_format.end());
@@ -329,7 +329,7 @@ int run() {
   for (const int64_t instruction_set : hwy::SupportedAndGeneratedTargets())
     met = measure_in_cache(instruction_set) && met;
   met = measure_in_dram() && met;
-  met = measure_segments() && met;
+  met = measure_slices() && met;
   return bench::exit_code(met, watch);
 }
 

@@ -48,7 +48,7 @@ void read_message(std::string_view input, WireFormat format) {
   if (numel == 0) return;
   const uint8_t* const bytes = message.const_data_ptr<uint8_t>();
   const at::Tensor mean = at::empty_like(message);
-  const collectives::ArraySegment segment{decoded, {0, numel}, nullptr};
+  const collectives::ArraySlice segment{decoded, {0, numel}, nullptr};
   collectives::make_wire_codec(format, at::kCPU)
       ->average_and_encode({}, {bytes, nullptr, bytes}, segment, nullptr, mean.mutable_data_ptr<uint8_t>());
   collectives::make_wire_codec(format, at::kCPU)->average({bytes, nullptr, bytes}, segment);

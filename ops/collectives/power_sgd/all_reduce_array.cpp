@@ -17,15 +17,15 @@ class Float64Codec final : public AllReduceCodec {
  public:
   int64_t grain() const override { return 1; }
 
-  int64_t message_bytes(const Segment& chunk) const override {
+  int64_t message_bytes(const ElementRange& chunk) const override {
     return chunk.numel * static_cast<int64_t>(sizeof(double));
   }
 
-  void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
+  void encode(const AllReduceCall& call, const ElementRange& chunk, const at::Tensor& message) override {
     message.view(at::kDouble).copy_(call.array.narrow(0, chunk.begin, chunk.numel));
   }
 
-  void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+  void average(const AllReduceCall& call, const ElementRange& chunk, const std::vector<at::Tensor>& messages) override {
     const at::Tensor mean = call.array.narrow(0, chunk.begin, chunk.numel);
     mean.copy_(messages[0].view(at::kDouble));
     for (size_t rank = 1; rank < messages.size(); ++rank) {

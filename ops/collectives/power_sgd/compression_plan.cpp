@@ -15,12 +15,12 @@ struct Shape {
   int64_t rank = 0;
 };
 
-Shape shape_of(const ShapedSegment& gradient, int64_t rank) {
-  if (gradient.segment.numel == 0 || gradient.sizes.empty()) {
+Shape shape_of(const ShapedRange& gradient, int64_t rank) {
+  if (gradient.range.numel == 0 || gradient.sizes.empty()) {
     return {};
   }
   const int64_t rows = gradient.sizes[0];
-  const int64_t columns = gradient.segment.numel / rows;
+  const int64_t columns = gradient.range.numel / rows;
   return {rows, columns, std::min({rows, columns, rank})};
 }
 
@@ -62,18 +62,18 @@ void place_factors(CompressionPlan& plan) {
   }
 }
 
-// Collects the segments between the matrices and after the last one.
+// Collects the ranges between the matrices and after the last one.
 void place_plain(CompressionPlan& plan) {
-  std::vector<Segment> matrices;
+  std::vector<ElementRange> matrices;
   for (const MatrixBatch& batch : plan.batches) {
     for (const int64_t begin : batch.begins) {
       matrices.push_back({begin, batch.numel()});
     }
   }
-  std::ranges::sort(matrices, {}, &Segment::begin);
+  std::ranges::sort(matrices, {}, &ElementRange::begin);
   matrices.push_back({plan.numel, 0});
   int64_t next = 0;
-  for (const Segment& matrix : matrices) {
+  for (const ElementRange& matrix : matrices) {
     if (matrix.begin > next) {
       plan.plain.push_back({next, matrix.begin - next});
       plan.plain_numel += matrix.begin - next;
@@ -102,28 +102,28 @@ int64_t CompressionPlan::matrices() const {
 
 void CompressionPlan::gather_plain(const at::Tensor& array, const at::Tensor& together) const {
   int64_t begin = 0;
-  for (const Segment& segment : plain) {
-    together.narrow(0, begin, segment.numel).copy_(array.narrow(0, segment.begin, segment.numel));
-    begin += segment.numel;
+  for (const ElementRange& range : plain) {
+    together.narrow(0, begin, range.numel).copy_(array.narrow(0, range.begin, range.numel));
+    begin += range.numel;
   }
 }
 
 void CompressionPlan::scatter_plain(const at::Tensor& together, const at::Tensor& array) const {
   int64_t begin = 0;
-  for (const Segment& segment : plain) {
-    array.narrow(0, segment.begin, segment.numel).copy_(together.narrow(0, begin, segment.numel));
-    begin += segment.numel;
+  for (const ElementRange& range : plain) {
+    array.narrow(0, range.begin, range.numel).copy_(together.narrow(0, begin, range.numel));
+    begin += range.numel;
   }
 }
 
-CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,
+CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedRange>& ranges,
                               const CompressionOptions& options) {
   CompressionPlan plan{.numel = numel, .array_numel = numel};
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const Shape shape = shape_of(segments[i], options.rank);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Shape shape = shape_of(ranges[i], options.rank);
     if (shrinks(shape, options.min_rate)) {
       MatrixBatch& batch = batch_for(plan.batches, shape);
-      batch.begins.push_back(segments[i].segment.begin);
+      batch.begins.push_back(ranges[i].range.begin);
       batch.members.push_back(i);
     }
   }

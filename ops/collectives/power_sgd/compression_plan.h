@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/export.h>
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 
 namespace narrowcast::collectives {
 
@@ -20,9 +20,9 @@ struct CompressionOptions {
 };
 
 // A gradient in a bucket.
-struct ShapedSegment {
-  Segment segment;
-  std::vector<int64_t> sizes;  // its product is segment.numel; empty for a scalar
+struct ShapedRange {
+  ElementRange range;
+  std::vector<int64_t> sizes;  // its product is range.numel; empty for a scalar
 };
 
 // Matrices of one shape, M [k, n, m]; each is row-major and begins at one of `begins`. The ranks exchange P [k, n, r]
@@ -32,7 +32,7 @@ struct MatrixBatch {
   int64_t columns = 0;               // m
   int64_t rank = 0;                  // r <= n, m
   std::vector<int64_t> begins = {};  // in the array, k of them
-  std::vector<size_t> members = {};  // their places among the segments
+  std::vector<size_t> members = {};  // their places among the ranges
   int64_t p_begin = 0;               // of the batch in all P
   int64_t q_begin = 0;               // of the batch in all Q
 
@@ -62,7 +62,7 @@ struct CompressionPlan {
   int64_t numel = 0;        // of the bucket
   int64_t array_numel = 0;  // of the array of matrices; larger than `numel` if the bucket is padded to a square
   std::vector<MatrixBatch> batches = {};
-  std::vector<Segment> plain = {};  // segments that are sent uncompressed, in order; adjacent ones are joined
+  std::vector<ElementRange> plain = {};  // ranges that are sent uncompressed, in order; adjacent ones are joined
   int64_t p_numel = 0;
   int64_t q_numel = 0;
   int64_t plain_numel = 0;
@@ -82,10 +82,9 @@ namespace NARROWCAST_EXPORT collectives {  // Used by our other libraries as wel
 
 // A gradient of sizes (n, ...) is a matrix n x m. It is compressed with r = min(n, m, rank) if
 //   (n + m) r min_rate < n m.
-// Scalars, empty gradients, and elements outside all segments are not compressed. Batches are in the order of their
+// Scalars, empty gradients, and elements outside all ranges are not compressed. Batches are in the order of their
 // first member.
-CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,
-                              const CompressionOptions& options);
+CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedRange>& ranges, const CompressionOptions& options);
 
 // Treats the whole bucket as one square matrix, padded with zeros to ceil(sqrt(numel)) rows. Uses r = min(rows, rank).
 CompressionPlan plan_of_square(int64_t numel, int64_t rank);

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -156,7 +156,7 @@ struct Factors {
 
 // tile[j] = sum over k of p[row, k] q[k, begin + j].
 template <class T>
-void multiply_tile(const Factors<T>& of, int64_t row, const Segment& range, T* tile) {
+void multiply_tile(const Factors<T>& of, int64_t row, const ElementRange& range, T* tile) {
   const T* const p = of.p + row * of.rank;
   const T* q = of.q + range.begin;
   for (int64_t j = 0; j < range.numel; ++j) tile[j] = p[0] * q[j];
@@ -172,7 +172,7 @@ void for_tiles(int64_t rows, int64_t columns, const Body& body) {
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / columns), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t column = 0; column < columns; column += kTile) {
-        body(row, Segment{column, std::min(kTile, columns - column)});
+        body(row, ElementRange{column, std::min(kTile, columns - column)});
       }
     }
   });
@@ -242,7 +242,7 @@ void multiply_factors(const at::Tensor& p, const at::Tensor& q, LowRankBits bits
       using T = decltype(zero);
       const Factors<T> factors{p[i].const_data_ptr<T>(), transposed.const_data_ptr<T>(), p.size(2), q.size(1)};
       T* const out = result[i].mutable_data_ptr<T>();
-      for_tiles(p.size(1), q.size(1), [&](int64_t row, const Segment& range) {
+      for_tiles(p.size(1), q.size(1), [&](int64_t row, const ElementRange& range) {
         multiply_tile(factors, row, range, out + row * factors.columns + range.begin);
       });
     });
@@ -260,7 +260,7 @@ void replace_by_mean(const LowRankMatrix& of) {
     const Factors<T> mean_factors{of.mean.p.const_data_ptr<T>(), mean.const_data_ptr<T>(), rank, columns};
     T* const matrix = of.matrix.mutable_data_ptr<T>();
     T* const residual = of.residual.mutable_data_ptr<T>();
-    for_tiles(of.matrix.size(0), columns, [&](int64_t row, const Segment& range) {
+    for_tiles(of.matrix.size(0), columns, [&](int64_t row, const ElementRange& range) {
       std::array<T, kTile> sent;
       multiply_tile(own_factors, row, range, sent.data());
       T* const m = matrix + row * columns + range.begin;

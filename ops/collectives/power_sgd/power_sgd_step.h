@@ -11,7 +11,7 @@
 
 #include <narrowcast/export.h>
 #include <narrowcast/wire_formats.h>
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/power_sgd/compression_plan.h"
 #include "ops/collectives/power_sgd/low_rank.h"
 #include "ops/comm/link/link.h"
@@ -86,7 +86,7 @@ void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDr
 // their magnitude differs.
 struct SentArray {
   int64_t factor_numel = 0;
-  Segment plain = {};  // Empty after Q unless steps alternate.
+  ElementRange plain = {};  // Empty after Q unless steps alternate.
 
   int64_t numel() const { return plain.begin + plain.numel; }
   at::Tensor factor_of(const at::Tensor& values) const { return values.narrow(0, 0, factor_numel); }

@@ -213,9 +213,9 @@ void PowerSgdStream::put_back(const Step& step, const LowRankProduct& own, const
   plan().scatter_plain(nan_unless(step.is_finite, first().plain()), step.array);
   const at::Tensor lost = keeps_local ? first().lost_of_plain() : at::Tensor();
   int64_t begin = 0;
-  for (const Segment& segment : lost.defined() ? plan().plain : std::vector<Segment>()) {
-    keep(step, state_->residual.narrow(0, segment.begin, segment.numel), lost.narrow(0, begin, segment.numel));
-    begin += segment.numel;
+  for (const ElementRange& range : lost.defined() ? plan().plain : std::vector<ElementRange>()) {
+    keep(step, state_->residual.narrow(0, range.begin, range.numel), lost.narrow(0, begin, range.numel));
+    begin += range.numel;
   }
   if (before.defined()) {
     keep(step, state_->residual, before - step.array);

@@ -11,7 +11,7 @@ namespace {
 
 // While one chunk is encoded, another one is being sent. A message of a variable format has one step and cannot be
 // split.
-std::vector<Segment> chunks_of(const ReduceScatter& call, int64_t ranks) {
+std::vector<ElementRange> chunks_of(const ReduceScatter& call, int64_t ranks) {
   const bool splits = !codec::wire::is_variable(call.format);
   return cut(call.shard.numel(), splits ? two_shot_chunks(call.input.numel(), ranks, call.format) : 1);
 }
@@ -24,7 +24,7 @@ ReduceScatterJob::ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t wor
       ranks_(world_size),
       codec_(make_wire_codec(call_.format, at::kCPU)),
       chunks_(chunks_of(call_, world_size)) {
-  for (const Segment& chunk : chunks_) {
+  for (const ElementRange& chunk : chunks_) {
     const int64_t bytes = encoded_size(chunk.numel, call_.format);
     for (int64_t peer = 0; peer < ranks_; ++peer) {
       sent_.push_back(offsets_.add(peer == rank_ ? 0 : bytes));

@@ -10,7 +10,7 @@
 
 #include <narrowcast/reduction.h>
 #include <narrowcast/wire_formats.h>
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/collectives/all_reduce/memory/message_memory.h"
 #include "ops/comm/engine/engine.h"
@@ -63,7 +63,7 @@ class ReduceScatterJob final : public engine::Job {
   const int64_t rank_;
   const int64_t ranks_;
   const std::unique_ptr<const WireCodec> codec_;
-  const std::vector<Segment> chunks_;  // The chunks of a shard.
+  const std::vector<ElementRange> chunks_;  // The chunks of a shard.
   MessageOffsets offsets_;
   std::vector<size_t> sent_;      // Indices into offsets_: by chunk, then by rank. The entry of this rank is empty.
   std::vector<size_t> received_;  // The same.

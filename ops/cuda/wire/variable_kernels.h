@@ -17,7 +17,7 @@
 
 namespace narrowcast::cuda {
 
-// The positions of a segment's grains, of kWireGrain elements each, in its array. The segment begins with grain
+// The positions of a range's grains, of kWireGrain elements each, in its array. The range begins with grain
 // `first` of the order in which the array is sent. Grain g < `dealt` of that order is the array's grain g * stride mod
 // dealt; other grains keep their index (ElementOrder of ops/collectives/all_reduce/array/element_order.h). A grain's
 // elements are contiguous.
@@ -26,36 +26,36 @@ struct VariablePlaces {
   int64_t dealt = 0;
   int64_t stride = 1;
 
-  // The first element of one of the segment's grains.
-  NARROWCAST_HOST_DEVICE int64_t element(int64_t grain_of_segment) const {
-    const int64_t grain = first + grain_of_segment;
+  // The first element of one of the range's grains.
+  NARROWCAST_HOST_DEVICE int64_t element(int64_t grain_of_range) const {
+    const int64_t grain = first + grain_of_range;
     return (grain < dealt ? grain * stride % dealt : grain) * kWireGrain;
   }
 };
 
-// A segment, and the destination of its message.
+// A range, and the destination of its message.
 struct VariableEncodeArguments {
   int bits_per_element = 0;
   FloatType type = FloatType::kFloat32;  // x's type.
-  const void* x = nullptr;               // The array that contains the segment.
-  VariablePlaces places = {};            // Places of the segment in x.
+  const void* x = nullptr;               // The array that contains the range.
+  VariablePlaces places = {};            // Places of the range in x.
   int64_t n = 0;
-  float* residual = nullptr;  // Like EncodeArguments::residual, in the order in which the segment is sent.
+  float* residual = nullptr;  // Like EncodeArguments::residual, in the order in which the range is sent.
   float* spent = nullptr;     // Null, or n numbers contained in x that are set to 0, unless the message is NaN.
   Rounding rounding = {};
   uint8_t* message = nullptr;
   void* scratch = nullptr;  // variable_encode_scratch(n) bytes, aligned to 8.
 };
 
-// All ranks' contributions to the mean of a segment, and the destination of the mean.
+// All ranks' contributions to the mean of a range, and the destination of the mean.
 struct VariableAverageArguments {
   int bits_per_element = 0;
   RankParts parts = {};                  // Messages of any bytes, at most 65,535 ranks. The own residual does not
                                          // change.
-  VariablePlaces own_places = {};        // Places of the segment in parts.own, which is the array.
+  VariablePlaces own_places = {};        // Places of the range in parts.own, which is the array.
   FloatType type = FloatType::kFloat32;  // mean's type.
   void* mean = nullptr;                  // An array; may be parts.own if the places are the same.
-  VariablePlaces mean_places = {};       // Places of the segment in mean.
+  VariablePlaces mean_places = {};       // Places of the range in mean.
   void* scratch = nullptr;               // variable_average_scratch(n, ranks) bytes, aligned to 8.
 };
 

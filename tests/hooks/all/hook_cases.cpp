@@ -9,7 +9,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/row/levels.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/comm/node/node_layout.h"
 #include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
 #include "tests/support/upstream_quantization.h"

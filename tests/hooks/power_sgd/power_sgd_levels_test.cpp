@@ -87,7 +87,7 @@ TEST_P(PowerSgdLevels, AreWhatTheFormulasSay) {
   }
 }
 
-// Only the owners of segments send, and only between nodes. The row has the bytes of the rank that sends most.
+// Only the owners of ranges send, and only between nodes. The row has the bytes of the rank that sends most.
 TEST_P(PowerSgdLevels, SendBetweenNodesWhatTheyOwn) {
   const HookRow& row = hook_row("power_sgd_rank2");
   const node::NodeLayout nodes = layout();

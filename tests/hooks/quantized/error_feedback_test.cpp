@@ -15,7 +15,7 @@
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/collectives/all_reduce/array/element_order.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "tests/hooks/all/parameters_bucket.h"
 #include "tests/support/error_message.h"
@@ -24,8 +24,8 @@ namespace narrowcast::hooks {
 namespace {
 
 using collectives::ElementOrder;
+using collectives::ElementRange;
 using collectives::Residuals;
-using collectives::Segment;
 using collectives::shard_of;
 using node::NodeLayout;
 using testing::error_message;
@@ -40,7 +40,7 @@ class ErrorFeedbackTest : public ::testing::Test {
  protected:
   Residuals residuals(const std::vector<at::Tensor>& parameters, size_t index = 0, size_t count = 1) {
     const auto bucket = make_parameters_bucket(parameters, parameters, index, count);
-    return feedback_->residuals(bucket, segments_of(bucket));
+    return feedback_->residuals(bucket, parameter_ranges(bucket));
   }
   std::optional<ErrorFeedback> feedback_{std::in_place, kRank, NodeLayout::flat(kFeedbackRanks), WireFormat::kInt4B32};
   const at::Tensor a_ = at::zeros({2, kFeedbackNumel / 2});
@@ -107,7 +107,7 @@ TEST_F(ErrorFeedbackTest, LeavesBucketsAloneThatAreOnTheirWay) {
 // With two levels, another rank may send the element now.
 TEST_F(ErrorFeedbackTest, IsCarriedOverUntilItHasArrived) {
   feedback_.emplace(kRank, NodeLayout::of_size(kFeedbackRanks, 2), WireFormat::kInt4B32);
-  residuals({a_, b_}).own[4] = 8;  // b_[4]: the own segment is the second half.
+  residuals({a_, b_}).own[4] = 8;  // b_[4]: the own range is the second half.
   const Residuals rebuilt = residuals({b_, a_});
   ASSERT_TRUE(rebuilt.carried.defined());
   EXPECT_EQ(rebuilt.carried[4].item<float>(), 16) << "lacking in the node's mean of two ranks";
@@ -170,7 +170,7 @@ class ErrorFeedbackStateTest : public ::testing::TestWithParam<WireFormat> {
   Residuals residuals_of(ErrorFeedback& feedback, size_t index) {
     const std::vector<at::Tensor> parameters = index == 0 ? std::vector{a_} : std::vector{b_, c_};
     const auto bucket = make_parameters_bucket(parameters, parameters, index, 2);
-    return feedback.residuals(bucket, segments_of(bucket));
+    return feedback.residuals(bucket, parameter_ranges(bucket));
   }
   // The error of the sum of all later means, by parameter, given the residuals of `ranks` ranks.
   at::Tensor missing(std::vector<ErrorFeedback>& feedback) {
@@ -182,7 +182,7 @@ class ErrorFeedbackStateTest : public ::testing::TestWithParam<WireFormat> {
         const int64_t begin = index == 0 ? 0 : kParameterNumel;
         const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
         const auto order = ElementOrder::of(GetParam(), numel);
-        const auto add = [&](float* residual, const Segment& part, double weight) {
+        const auto add = [&](float* residual, const ElementRange& part, double weight) {
           const at::Tensor numbers = at::from_blob(residual, {part.numel}).to(at::kDouble);
           order.add(numbers, weight, part, sum.narrow(0, begin, numel));
         };
@@ -236,7 +236,7 @@ TEST_P(ErrorFeedbackStateTest, BeginsWithZerosInThePlaceOfALostRank) {
   }
 }
 
-// With two levels this rank has residuals only for its segment, and for the mean of its shard of that segment.
+// With two levels this rank has residuals only for its range, and for the mean of its shard of that range.
 TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitOnTheSameNodes) {
   const NodeLayout layout = NodeLayout::of_size(4, 2);
   ErrorFeedback before = of_rank(3, layout);
@@ -261,8 +261,8 @@ TEST_P(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
   ErrorFeedback after = of_rank(0, 2);
   after.load_state({.world_size = 2, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
   const auto rebuilt = make_parameters_bucket({c_, b_, a_}, {c_, b_, a_});
-  const Residuals expected = before.residuals(rebuilt, segments_of(rebuilt));
-  const Residuals found = after.residuals(rebuilt, segments_of(rebuilt));
+  const Residuals expected = before.residuals(rebuilt, parameter_ranges(rebuilt));
+  const Residuals found = after.residuals(rebuilt, parameter_ranges(rebuilt));
   EXPECT_TRUE(
       at::equal(at::from_blob(found.own, {3 * kParameterNumel}), at::from_blob(expected.own, {3 * kParameterNumel})));
 }

@@ -38,17 +38,17 @@ TEST(SavedLayout, IsInTheOrderOfTheBucket) {
   const NamedParameter a{"a", at::ones({2})};
   const NamedParameter empty{"empty", at::ones({0})};
   const NamedParameter b{"b", at::ones({3, 1})};
-  ParameterSegments segments;
-  insert_parameter(segments, b, 2);
-  EXPECT_EQ(gap_in(segments), 0);
-  insert_parameter(segments, a, 0);
-  insert_parameter(segments, empty, 2);
-  EXPECT_EQ(segments, (ParameterSegments{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
-                                         {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
-                                         {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
-  EXPECT_EQ(gap_in(segments), std::nullopt);
-  insert_parameter(segments, a, 7);
-  EXPECT_EQ(gap_in(segments), 5);
+  ParameterRanges ranges;
+  insert_parameter(ranges, b, 2);
+  EXPECT_EQ(gap_in(ranges), 0);
+  insert_parameter(ranges, a, 0);
+  insert_parameter(ranges, empty, 2);
+  EXPECT_EQ(ranges, (ParameterRanges{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
+                                     {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
+                                     {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
+  EXPECT_EQ(gap_in(ranges), std::nullopt);
+  insert_parameter(ranges, a, 7);
+  EXPECT_EQ(gap_in(ranges), 5);
 }
 
 TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
@@ -92,9 +92,9 @@ TEST(ComplexParameters, HaveTwoNumbersForEachElement) {
   const c10d::GradBucket bucket(0, 1, at::zeros({48}), {0, 20, 23}, {20, 3, 1},
                                 {parameters[0].sizes(), parameters[1].sizes(), parameters[2].sizes()}, parameters,
                                 std::nullopt);
-  EXPECT_EQ(segments_of(bucket), (ParameterSegments{{parameters[0].unsafeGetTensorImpl(), {0, 40}, false},
-                                                    {parameters[1].unsafeGetTensorImpl(), {40, 6}, true},
-                                                    {parameters[2].unsafeGetTensorImpl(), {46, 2}, true}}));
+  EXPECT_EQ(parameter_ranges(bucket), (ParameterRanges{{parameters[0].unsafeGetTensorImpl(), {0, 40}, false},
+                                                       {parameters[1].unsafeGetTensorImpl(), {40, 6}, true},
+                                                       {parameters[2].unsafeGetTensorImpl(), {46, 2}, true}}));
   EXPECT_EQ(real_sizes(parameters[0]), (std::vector<int64_t>{4, 10}));
   EXPECT_EQ(real_sizes(parameters[2]), (std::vector<int64_t>{2}));
   EXPECT_EQ(real_sizes(at::zeros({4, 5})), (std::vector<int64_t>{4, 5}));
@@ -112,8 +112,8 @@ TEST(SparseBucket, IsRefused) {
 TEST(NewBuckets, AreFoundUntilTheEndOfTheStep) {
   NewBuckets layouts;
   const at::Tensor a = at::ones({2});
-  const ParameterSegments usual{{a.unsafeGetTensorImpl(), {0, 2}, true}};
-  const auto step = [&](const std::vector<int64_t>& sizes, const ParameterSegments& of_second) {
+  const ParameterRanges usual{{a.unsafeGetTensorImpl(), {0, 2}, true}};
+  const auto step = [&](const std::vector<int64_t>& sizes, const ParameterRanges& of_second) {
     std::vector<bool> found;
     for (size_t i = 0; i < sizes.size(); ++i) {
       const auto bucket = make_bucket(at::ones({sizes[i]}), i, sizes.size());

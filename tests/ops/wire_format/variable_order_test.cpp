@@ -17,10 +17,10 @@ using test::Bytes;
 using test::Floats;
 
 constexpr int64_t kRest = 77;          // Elements after the last whole grain.
-constexpr int64_t kFirstPlace = 2048;  // The segment begins here.
-constexpr float kNotOfSegment = 4711;
+constexpr int64_t kFirstPlace = 2048;  // The range begins here.
+constexpr float kNotOfRange = 4711;
 
-// A segment of an array of `grains` grains and a rest; it has all except the first places.
+// A range of an array of `grains` grains and a rest; it has all except the first places.
 struct Dealt {
   int64_t numel;
   GrainOrder order;
@@ -29,7 +29,7 @@ struct Dealt {
 
   int64_t length() const { return numel - kFirstPlace; }
 
-  // The array index of the segment's element i.
+  // The array index of the range's element i.
   int64_t index(int64_t i) const {
     return order.element((kFirstPlace + i) / kWireGrain * kWireGrain) + (kFirstPlace + i) % kWireGrain;
   }
@@ -39,7 +39,7 @@ struct Dealt {
     return {array, length(), order, kFirstPlace};
   }
 
-  // The segment's elements in order.
+  // The range's elements in order.
   template <class T>
   Floats taken(const T* array) const {
     return test::generate(length(), [&](int64_t i) { return static_cast<float>(array[index(i)]); });
@@ -101,10 +101,10 @@ TEST_P(DealtElements, AreDecodedToTheirPlaces) {
     const VariableReader reader(bits_, bytes.data(), dealt.length());
     test::on_each_instruction_set([&] {
       const auto array = hwy::AllocateAligned<float>(static_cast<size_t>(dealt.numel));
-      std::fill_n(array.get(), dealt.numel, kNotOfSegment);
+      std::fill_n(array.get(), dealt.numel, kNotOfRange);
       variable_decode(reader.source(), 0, dealt.of(array.get()));
       EXPECT_TRUE(test::same(dealt.taken(array.get()), expected));
-      EXPECT_EQ(std::count(array.get(), array.get() + dealt.numel, kNotOfSegment), kFirstPlace);
+      EXPECT_EQ(std::count(array.get(), array.get() + dealt.numel, kNotOfRange), kFirstPlace);
     });
   }
 }

@@ -10,7 +10,7 @@
 
 #include "trainer/base/network/places.h"
 #include "trainer/ddp/backends/gloo_backend.h"
-#include "trainer/ddp/rendezvous/life_signs.h"
+#include "trainer/ddp/rendezvous/heartbeats.h"
 
 namespace narrowcast {
 namespace {

@@ -27,7 +27,7 @@
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/job_watch.h"
 #include "trainer/ddp/rendezvous/gloo_listener.h"
-#include "trainer/ddp/rendezvous/life_watch.h"
+#include "trainer/ddp/rendezvous/heartbeat_watch.h"
 #include "trainer/ddp/rendezvous/rendezvous.h"
 
 namespace narrowcast {
@@ -37,7 +37,7 @@ namespace {
 struct JoinedGroup {
   ProcessGroupPtr group;
   std::shared_ptr<rendezvous::JobStore> job;
-  std::shared_ptr<rendezvous::LifeWatch> lives;  // finds silent ranks from before they met on; null: nobody does
+  std::shared_ptr<rendezvous::HeartbeatWatch> lives;  // finds silent ranks from before they met on; null: nobody does
 };
 
 // The heartbeat timeout; 0 (never) if it or the time-out of collectives is shorter than RankWatch::kLeastSilence.
@@ -57,7 +57,7 @@ void check_options(const ProcessGroupOptions& options) {
 
 // About how many files a rank opens, as counted in training jobs of 1 to 6 ranks:
 //  - every rank: the connection to the store and another connection of its RankWatch, with recovery in place also of
-//    LifeSigns and LifeWatch; Gloo's listening socket, epoll and pipe; a connection to each other rank;
+//    Heartbeats and HeartbeatWatch; Gloo's listening socket, epoll and pipe; a connection to each other rank;
 //  - every rank: two files of the job at a time; one more connection to the store when a time-out is explained;
 //  - every rank: the memory of its node, and a connection to each other rank of the node;
 //  - the rank that serves the store: 10 for the server and its event loop, and its ends of each rank's three
@@ -173,7 +173,7 @@ std::optional<JoinedGroup> try_to_join(const ProcessGroupOptions& options,
   const bool may_change = job->env().recovers_in_place && !rendezvous::is_alone(job->env());
   JoinedGroup joined = {.group = nullptr, .job = job, .lives = nullptr};
   if (const auto silence = silence_of(options); may_change && silence.count() > 0) {
-    joined.lives = std::make_shared<rendezvous::LifeWatch>(job, silence);
+    joined.lives = std::make_shared<rendezvous::HeartbeatWatch>(job, silence);
   }
   try {
     const auto store = job->join();

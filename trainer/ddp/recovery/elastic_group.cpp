@@ -16,7 +16,7 @@
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/recovery/attempts.h"
 #include "trainer/ddp/recovery/elastic_run.h"
-#include "trainer/ddp/rendezvous/life_signs.h"
+#include "trainer/ddp/rendezvous/heartbeats.h"
 
 namespace narrowcast {
 namespace {
@@ -97,7 +97,7 @@ void write_misfit(const WorkerEnv& env, const c10::Error& error) {
 
 void ElasticGroup::run_steps(ElasticState& state, const std::function<ElasticSteps(const ProcessGroupPtr&)>& make) {
   TORCH_CHECK_VALUE(options_.first_step >= 0, "first_step: must be at least 0, but is ", options_.first_step);
-  const rendezvous::LifeSigns signs(env_);
+  const rendezvous::Heartbeats heartbeats(env_);
   recovery::ElasticRun run(state, options_, make);
   if (!env_.recovers_in_place || rendezvous::is_alone(env_)) {
     const GuardedScope scope(env_, options_.group);

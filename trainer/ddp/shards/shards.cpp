@@ -93,7 +93,7 @@ std::vector<Shard> cut_buckets(const std::vector<std::vector<at::Tensor>>& bucke
       numel += parameter.numel();
     }
     for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
-      const collectives::Segment owned = collectives::sent_parts(layout, rank, numel).mean;
+      const collectives::ElementRange owned = collectives::sent_parts(layout, rank, numel).mean;
       int64_t first = 0;  // Elements of the bucket before the parameter.
       for (const at::Tensor& parameter : bucket) {
         const int64_t begin = std::clamp<int64_t>(owned.begin - first, 0, parameter.numel());

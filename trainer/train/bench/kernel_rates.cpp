@@ -83,7 +83,7 @@ class Arrays {
     TORCH_INTERNAL_ASSERT(found == nullptr);
   }
 
-  collectives::Segment all() const { return {0, gradients_.numel()}; }
+  collectives::ElementRange all() const { return {0, gradients_.numel()}; }
   uint8_t* bytes() const { return message_.mutable_data_ptr<uint8_t>(); }
 
   const at::Tensor gradients_;

@@ -18,7 +18,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
 #include "trainer/ddp/recovery/attempts.h"
-#include "trainer/ddp/rendezvous/life_signs.h"
+#include "trainer/ddp/rendezvous/heartbeats.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/imported_file.h"
 #include "trainer/train/files/model_file.h"
@@ -368,7 +368,7 @@ void set_threads(int64_t threads, const JobContext& context) {
 }
 
 int run_job(const TrainJob& wanted, const JobContext& context) {
-  const rendezvous::LifeSigns signs(context.env);  // Other ranks may wait while this one reads its data.
+  const rendezvous::Heartbeats heartbeats(context.env);  // Other ranks may wait while this one reads its data.
   const TrainJob job = as_restarted(wanted, context.env);
   set_threads(job.threads, context);
   check_alone(job, context.env);

@@ -10,7 +10,7 @@
 
 #include <narrowcast/export.h>
 #include "ops/collectives/all_reduce/algorithms/exchange.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/collectives/all_reduce/memory/message_memory.h"
 #include "ops/comm/engine/engine.h"
@@ -34,7 +34,7 @@ struct AllReduceJobOptions {
   AllReduceCodecFactory codec = nullptr;
   // Name of the one-shot all-gather in errors on a stream; "all-gather of messages of NAME" if this is empty.
   std::string all_gather = {};
-  std::vector<Segment> exact = {};  // See ExactElements.
+  std::vector<ElementRange> exact = {};  // See ExactElements.
   LinkCost link = {};
   // On a stream: an array whose message has at least twice this number of bytes is sent in chunks (shard_messages.h).
   int64_t least_chunk_bytes = int64_t{4} << 20;
@@ -59,7 +59,7 @@ class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
   int64_t numel() const { return options_.numel; }
   WireFormat format() const { return options_.format; }
   const std::shared_ptr<const node::FoundNodes>& nodes() const { return options_.nodes; }
-  const std::vector<Segment>& exact() const { return options_.exact; }
+  const std::vector<ElementRange>& exact() const { return options_.exact; }
 
   // Bytes that this rank sends per submission, to all peers together.
   int64_t payload_bytes() const { return payload_bytes_; }

@@ -6,7 +6,7 @@
 
 #include "ops/collectives/all_reduce/algorithms/first_hop.h"
 #include "ops/collectives/all_reduce/algorithms/one_shot.h"
-#include "ops/collectives/all_reduce/algorithms/own_mean.h"
+#include "ops/collectives/all_reduce/algorithms/reduce_scatter.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
 #include "ops/collectives/all_reduce/algorithms/two_shot.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
@@ -30,7 +30,7 @@ class NoExchange final : public AllReduceExchange {
 std::unique_ptr<AllReduceExchange> make_exchange(Route route, const AllReduceOptions& options,
                                                  std::shared_ptr<MessageMemory> memory) {
   if (options.result != Result::kWhole && route != Route::kNowhere) {
-    return make_own_mean(route, options, std::move(memory));
+    return make_reduce_scatter(route, options, std::move(memory));
   }
   switch (route) {
     case Route::kNowhere:
@@ -45,14 +45,14 @@ std::unique_ptr<AllReduceExchange> make_exchange(Route route, const AllReduceOpt
   TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is not a valid Route");
 }
 
-std::vector<Segment> result_segments(Route route, const AllReduceOptions& options) {
+std::vector<ElementRange> result_ranges(Route route, const AllReduceOptions& options) {
   switch (route) {
     case Route::kNowhere:
       return {};
     case Route::kOneShot:
-      return one_shot_result_segments(options.numel, cpu::kWireGrain);
+      return one_shot_result_ranges(options.numel, cpu::kWireGrain);
     case Route::kTwoShot:
-      return two_shot_result_segments(options);
+      return two_shot_result_ranges(options);
   }
   TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is not a valid Route");
 }

@@ -1,6 +1,6 @@
 // How ranks replace an array by its mean over them, in one hop (one_shot.cpp) or in two (two_shot.cpp), or each rank
-// its shard only (own_mean.cpp). All ranks exchange messages. In two levels (two_levels.cpp) the ranks of a node first
-// average in its shared memory, and only nodes exchange messages.
+// its shard only (reduce_scatter.cpp). All ranks exchange messages. In two levels (two_levels.cpp) the ranks of a node
+// first average in its shared memory, and only nodes exchange messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 #include "ops/codec/wire_rounding.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
 #include "ops/collectives/all_reduce/array/element_order.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/collectives/all_reduce/memory/message_memory.h"
 #include "ops/comm/engine/transport.h"
@@ -31,7 +31,7 @@ inline constexpr int64_t kChannelsPerArray = engine::Transport::kChannels / 2;
 enum class Result {
   kWhole,         // All.
   kShard,         // Its shard: SentParts::mean of two_levels.h. Only other ranks' parts are rounded.
-  kShardOfWhole,  // Its shard, with the bits of kWhole (own_mean.h).
+  kShardOfWhole,  // Its shard, with the bits of kWhole (reduce_scatter.h).
 };
 
 struct AllReduceOptions {
@@ -41,7 +41,7 @@ struct AllReduceOptions {
   WireFormat format = WireFormat::kFp32;
   int64_t first_channel = 0;              // The first of this array's kChannelsPerArray channels.
   std::vector<int64_t> group_ranks = {};  // Group rank of each place; empty: places are group ranks.
-  ElementOrder order = {};                // Elements are sent in this order, and segments count in it.
+  ElementOrder order = {};                // Elements are sent in this order, and ranges count in it.
   Result result = Result::kWhole;         // If it is not kWhole, `order` is the array's own.
 
   // The places at `distance`, 1 to world_size - 1, before and after this one in a ring. If p = before(d), then p's
@@ -83,8 +83,8 @@ class AllReduceExchange {
 std::unique_ptr<AllReduceExchange> make_exchange(Route route, const AllReduceOptions& options,
                                                  std::shared_ptr<MessageMemory> memory);
 
-// The segments of the array in the order in which that exchange's finish writes their means. Some may be empty;
-// SegmentCallbacks are not called for those.
-NARROWCAST_EXPORT std::vector<Segment> result_segments(Route route, const AllReduceOptions& options);
+// The ranges of the array in the order in which that exchange's finish writes their means. Some may be empty;
+// ChunkCallbacks are not called for those.
+NARROWCAST_EXPORT std::vector<ElementRange> result_ranges(Route route, const AllReduceOptions& options);
 
 }  // namespace narrowcast::collectives

@@ -11,10 +11,10 @@ namespace {
 constexpr int64_t kLeastMessageBytes = int64_t{256} << 10;
 constexpr int64_t kMostMessagesOfAShard = 2;
 
-std::vector<std::vector<Segment>> cut_shards(const AllReduceOptions& options) {
+std::vector<std::vector<ElementRange>> cut_shards(const AllReduceOptions& options) {
   const int64_t count = two_shot_chunks(options.numel, options.world_size, options.format);
-  std::vector<std::vector<Segment>> chunks;
-  for (const Segment& shard : cut(options.numel, options.world_size)) {
+  std::vector<std::vector<ElementRange>> chunks;
+  for (const ElementRange& shard : cut(options.numel, options.world_size)) {
     chunks.push_back(cut(shard, count));
   }
   return chunks;
@@ -39,7 +39,7 @@ FirstHop::FirstHop(const AllReduceOptions& options, std::shared_ptr<MessageMemor
 }
 
 int64_t FirstHop::message_bytes(int64_t rank, size_t chunk) const {
-  return encoded_size(segment(rank, chunk).numel, options_.format);
+  return encoded_size(range(rank, chunk).numel, options_.format);
 }
 
 int64_t FirstHop::shard_bytes(int64_t rank) const {
@@ -79,18 +79,18 @@ void FirstHop::start(engine::Transport& transport, AllReduceCall call) {
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
       const int64_t peer = options_.after(distance);
-      call_.callbacks.call_before_encode(segment(peer, chunk));
+      call_.callbacks.call_before_encode(range(peer, chunk));
       send_part(transport, peer, chunk);
     }
   }
-  for (const Segment& chunk : chunks_[options_.rank]) {
+  for (const ElementRange& chunk : chunks_[options_.rank]) {
     call_.callbacks.call_before_encode(chunk);
   }
 }
 
 void FirstHop::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
   const at::Tensor& message = placed_[parts_[chunk].sent[peer]];
-  const SentSegment part = sent(peer, chunk);
+  const SentRange part = sent(peer, chunk);
   codec_->encode(part.rounding(call_, 0), part.elements(call_), message.mutable_data_ptr<uint8_t>());
   transport.send({message, options_.group_rank(peer), channel(0, chunk)});
 }
@@ -113,9 +113,9 @@ int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format) {
   return std::clamp<int64_t>(shard_bytes / kLeastMessageBytes, 1, kMostMessagesOfAShard);
 }
 
-std::vector<Segment> two_shot_result_segments(const AllReduceOptions& options) {
-  const std::vector<std::vector<Segment>> shards = cut_shards(options);
-  std::vector<Segment> means;
+std::vector<ElementRange> two_shot_result_ranges(const AllReduceOptions& options) {
+  const std::vector<std::vector<ElementRange>> shards = cut_shards(options);
+  std::vector<ElementRange> means;
   for (size_t chunk = 0; chunk < shards[0].size(); ++chunk) {
     means.push_back(shards[options.rank][chunk]);
     for (int64_t distance = 1; distance < options.world_size; ++distance) {

@@ -31,13 +31,13 @@ class FirstHop : public AllReduceExchange {
 
   size_t chunks() const { return chunks_[0].size(); }
   // A chunk of a rank's shard, and the size of its message.
-  const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
+  const ElementRange& range(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
   int64_t message_bytes(int64_t rank, size_t chunk) const;
   // Bytes of all messages of that rank's shard.
   int64_t shard_bytes(int64_t rank) const;
   int64_t channel(int64_t hop, size_t chunk) const;
-  SentSegment sent(int64_t rank, size_t chunk) const {
-    return {options_.rank, segment(rank, chunk), options_.order.grain_order()};
+  SentRange sent(int64_t rank, size_t chunk) const {
+    return {options_.rank, range(rank, chunk), options_.order.grain_order()};
   }
 
   // A message of the call in progress, by its index in offsets_.
@@ -59,8 +59,8 @@ class FirstHop : public AllReduceExchange {
   const AllReduceOptions options_;
   const std::unique_ptr<const WireCodec> codec_;
   const std::shared_ptr<MessageMemory> memory_;
-  const std::vector<std::vector<Segment>> chunks_;  // By rank: the chunks of its shard.
-  std::vector<ChunkMessages> parts_;                // By chunk.
+  const std::vector<std::vector<ElementRange>> chunks_;  // By rank: the chunks of its shard.
+  std::vector<ChunkMessages> parts_;                     // By chunk.
   // State of the call in progress:
   AllReduceCall call_;
   std::vector<at::Tensor> placed_;
@@ -71,7 +71,7 @@ class FirstHop : public AllReduceExchange {
 // implementation gets the same bits only if it cuts shards the same way.
 int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format);
 
-// The result_segments of a two-shot exchange.
-std::vector<Segment> two_shot_result_segments(const AllReduceOptions& options);
+// The result_ranges of a two-shot exchange.
+std::vector<ElementRange> two_shot_result_ranges(const AllReduceOptions& options);
 
 }  // namespace narrowcast::collectives

@@ -18,8 +18,8 @@ class OneShot final : public AllReduceExchange {
       : options_(options),
         codec_(std::move(codec)),
         memory_(std::move(memory)),
-        chunks_(one_shot_result_segments(options.numel, codec_->grain())) {
-    for (const Segment& chunk : chunks_) {
+        chunks_(one_shot_result_ranges(options.numel, codec_->grain())) {
+    for (const ElementRange& chunk : chunks_) {
       for (int64_t rank = 0; rank < options_.world_size; ++rank) {
         messages_.push_back(offsets_.add(codec_->message_bytes(chunk)));
       }
@@ -28,7 +28,7 @@ class OneShot final : public AllReduceExchange {
 
   int64_t payload_bytes() const override {
     int64_t bytes = 0;
-    for (const Segment& chunk : chunks_) {
+    for (const ElementRange& chunk : chunks_) {
       bytes += codec_->message_bytes(chunk);
     }
     return bytes * (options_.world_size - 1);
@@ -89,7 +89,7 @@ class OneShot final : public AllReduceExchange {
   const AllReduceOptions options_;
   const std::unique_ptr<AllReduceCodec> codec_;
   const std::shared_ptr<MessageMemory> memory_;
-  const std::vector<Segment> chunks_;
+  const std::vector<ElementRange> chunks_;
   MessageOffsets offsets_;
   std::vector<size_t> messages_;  // By chunk, then by rank; this rank's own entry is the message that it sends.
   // State of the call in progress:
@@ -100,10 +100,10 @@ class OneShot final : public AllReduceExchange {
 
 }  // namespace
 
-std::vector<Segment> one_shot_result_segments(int64_t numel, int64_t grain) {
+std::vector<ElementRange> one_shot_result_ranges(int64_t numel, int64_t grain) {
   const int64_t count = std::clamp<int64_t>((numel + kChunkNumel / 2) / kChunkNumel, 1, kChannelsPerArray);
-  std::vector<Segment> chunks = cut({0, numel}, count, grain);
-  std::erase_if(chunks, [](const Segment& chunk) { return chunk.numel == 0; });
+  std::vector<ElementRange> chunks = cut({0, numel}, count, grain);
+  std::erase_if(chunks, [](const ElementRange& chunk) { return chunk.numel == 0; });
   return chunks;
 }
 

@@ -21,7 +21,7 @@ namespace narrowcast::collectives {
 std::unique_ptr<AllReduceExchange> make_one_shot(const AllReduceOptions& options, std::unique_ptr<AllReduceCodec> codec,
                                                  std::shared_ptr<MessageMemory> memory);
 
-// The result_segments of a one-shot exchange whose codec has that grain.
-std::vector<Segment> one_shot_result_segments(int64_t numel, int64_t grain);
+// The result_ranges of a one-shot exchange whose codec has that grain.
+std::vector<ElementRange> one_shot_result_ranges(int64_t numel, int64_t grain);
 
 }  // namespace narrowcast::collectives

@@ -133,20 +133,20 @@ class TwoLevels final : public AllReduceExchange {
   }
 
   // For each owner, the parts of its segment in the order in which their means are complete.
-  std::vector<std::vector<Segment>> chunks_of_all(const TwoLevelOptions& options) const {
-    std::vector<std::vector<Segment>> chunks;
+  std::vector<std::vector<ElementRange>> chunks_of_all(const TwoLevelOptions& options) const {
+    std::vector<std::vector<ElementRange>> chunks;
     for (int64_t owner = 0; owner < owners(); ++owner) {
-      const Segment& segment = segments_[owner];
+      const ElementRange& segment = segments_[owner];
       if (options.nodes->layout.nodes() == 1) {
         chunks.push_back(cut(segment, std::clamp<int64_t>(segment.numel / kNodeChunkNumel, 1, kMostNodeChunks)));
       } else {
         const AllReduceOptions across = across_options(options, owner, segment.numel);
-        chunks.push_back(result_segments(route_of(options, across), across));
-        for (Segment& chunk : chunks.back()) {
+        chunks.push_back(result_ranges(route_of(options, across), across));
+        for (ElementRange& chunk : chunks.back()) {
           chunk.begin += segment.begin;
         }
       }
-      std::erase_if(chunks.back(), [](const Segment& chunk) { return chunk.numel == 0; });
+      std::erase_if(chunks.back(), [](const ElementRange& chunk) { return chunk.numel == 0; });
       TORCH_CHECK_VALUE(chunks.back().size() <= node::kAllSteps, "a mean over ", options.nodes->layout.nodes(),
                         " nodes has ", chunks.back().size(), " parts, but at most ", node::kAllSteps, " are supported");
     }
@@ -169,15 +169,17 @@ class TwoLevels final : public AllReduceExchange {
   }
 
   // A segment in its owner's staging buffer: float32 [segment.numel].
-  at::Tensor staged(int64_t local_rank, const Segment& segment) const {
+  at::Tensor staged(int64_t local_rank, const ElementRange& segment) const {
     return at::from_blob(memory_->staging_buffer(use_, local_rank, numel_) + segment.begin, {segment.numel},
                          at::kFloat);
   }
 
-  at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
+  at::Tensor of_array(const ElementRange& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
 
   // A segment of the array.
-  ArraySegment ordered(const Segment& segment) const { return {call_.array, segment, nullptr, order_.grain_order()}; }
+  ArraySlice ordered(const ElementRange& segment) const {
+    return {call_.array, segment, nullptr, order_.grain_order()};
+  }
 
   // This rank's own segment can stay in the array, because no other rank reads it before the mean is complete. It is
   // staged if copying changes its values or its elements are not contiguous.
@@ -186,13 +188,13 @@ class TwoLevels final : public AllReduceExchange {
   }
 
   // The buffer in which the node's mean of this rank's own segment becomes the mean over all nodes.
-  at::Tensor averaged(const Segment& segment) const {
+  at::Tensor averaged(const ElementRange& segment) const {
     return stages_own() ? staged(own(), segment) : of_array(segment);
   }
 
-  void copy_from_array(const Segment& segment, const at::Tensor& buffer) const {
+  void copy_from_array(const ElementRange& segment, const at::Tensor& buffer) const {
     if (call_.array.scalar_type() == at::kFloat) {
-      copy_segment(ordered(segment), {buffer, {0, segment.numel}});
+      copy_slice(ordered(segment), {buffer, {0, segment.numel}});
     } else if (order_.is_identity()) {
       buffer.copy_(of_array(segment));
     } else {
@@ -200,9 +202,9 @@ class TwoLevels final : public AllReduceExchange {
     }
   }
 
-  void copy_to_array(const at::Tensor& buffer, const Segment& segment) const {
+  void copy_to_array(const at::Tensor& buffer, const ElementRange& segment) const {
     if (call_.array.scalar_type() == at::kFloat) {
-      copy_segment({buffer, {0, segment.numel}}, ordered(segment));
+      copy_slice({buffer, {0, segment.numel}}, ordered(segment));
     } else {
       exact_codec_->decode(bytes_of(buffer), ordered(segment));
     }
@@ -211,9 +213,9 @@ class TwoLevels final : public AllReduceExchange {
   void stage() {
     memory_->choose_buffer(use_, numel_);
     const bool skips = owns_elements() && !stages_own();
-    const Segment skipped = skips ? segments_[own()] : Segment{numel_, 0};
+    const ElementRange skipped = skips ? segments_[own()] : ElementRange{numel_, 0};
     const int64_t rest = skipped.begin + skipped.numel;
-    for (const Segment& segment : {Segment{0, skipped.begin}, Segment{rest, numel_ - rest}}) {
+    for (const ElementRange& segment : {ElementRange{0, skipped.begin}, ElementRange{rest, numel_ - rest}}) {
       const at::Tensor buffer = staged(own(), segment);
       copy_from_array(segment, buffer);
       if (call_.residuals.carried.defined()) {
@@ -234,26 +236,26 @@ class TwoLevels final : public AllReduceExchange {
     }
     memory_->wait_until_all_reached(transport, Phase::kStaged, use_);
     if (across_ == nullptr) {
-      for (const Segment& chunk : chunks_[own()]) {
+      for (const ElementRange& chunk : chunks_[own()]) {
         average_chunk(chunk);
         gets_whole_ ? publish_next() : take_own(chunk);
       }
       return;
     }
-    const Segment& segment = segments_[own()];
+    const ElementRange& segment = segments_[own()];
     across_->start(transport, {averaged(segment),
                                call_.rounding.at(segment.begin),
                                call_.residuals,
-                               {[this, begin = segment.begin](const Segment& part) {
+                               {[this, begin = segment.begin](const ElementRange& part) {
                                   average_chunk({begin + part.begin, part.numel});
                                 },
-                                [this, begin = segment.begin](const Segment& part) {
+                                [this, begin = segment.begin](const ElementRange& part) {
                                   gets_whole_ ? publish_next() : take_own({begin + part.begin, part.numel});
                                 }}});
   }
 
   // Averages the chunk over the node's ranks.
-  void average_chunk(const Segment& chunk) {
+  void average_chunk(const ElementRange& chunk) {
     RankMessages parts;
     for (int64_t local_rank = 0; local_rank < memory_->local_size(); ++local_rank) {
       parts.push_back(local_rank == own() ? nullptr : bytes_of(staged(local_rank, chunk)));
@@ -266,7 +268,7 @@ class TwoLevels final : public AllReduceExchange {
   }
 
   // Writes the mean of a part of this rank's segment to the array, if it is not there already.
-  void take_own(const Segment& part) const {
+  void take_own(const ElementRange& part) const {
     if (stages_own()) {
       copy_to_array(staged(own(), part), part);
     }
@@ -276,7 +278,7 @@ class TwoLevels final : public AllReduceExchange {
   // that other ranks have published.
   void publish_next() {
     const int64_t index = gathered_[own()]++;
-    const Segment& chunk = chunks_[own()][index];
+    const ElementRange& chunk = chunks_[own()][index];
     take_own(chunk);
     if (!stages_own()) {
       copy_from_array(chunk, staged(own(), chunk));
@@ -293,7 +295,7 @@ class TwoLevels final : public AllReduceExchange {
       int64_t& next = gathered_[owner];
       while (next < std::ssize(chunks_[owner]) &&
              memory_->has_reached(Phase::kPublished, use_, owner, step_of(owner, next))) {
-        const Segment& chunk = chunks_[owner][next++];
+        const ElementRange& chunk = chunks_[owner][next++];
         copy_to_array(staged(owner, chunk), chunk);
       }
     }
@@ -304,9 +306,9 @@ class TwoLevels final : public AllReduceExchange {
   const ElementOrder order_;  // All segments count in this order.
   const bool gets_whole_;     // Else this rank gets SentParts::mean, and nothing is published.
   const std::shared_ptr<NodeMemory> memory_;
-  const std::vector<Segment> segments_;  // By the local rank of their owners.
+  const std::vector<ElementRange> segments_;  // By the local rank of their owners.
   const double weight_;
-  const std::vector<std::vector<Segment>> chunks_;
+  const std::vector<std::vector<ElementRange>> chunks_;
   const std::unique_ptr<AllReduceExchange> across_;
   // The node's memory holds float32.
   const std::unique_ptr<const WireCodec> exact_codec_ = make_wire_codec(WireFormat::kFp32, at::kCPU);

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "ops/collectives/all_reduce/algorithms/exchange.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/memory/message_memory.h"
 #include "ops/comm/node/find_nodes.h"
 #include "ops/comm/node/node_layout.h"
@@ -17,12 +17,12 @@ namespace narrowcast::collectives {
 // The elements of an array that a rank encodes and sends. Empty for a rank that owns no segment. With one level: all
 // elements, and the rank's shard.
 struct SentParts {
-  Segment own;   // Sent in the first hop: this rank's values or, in two levels, the node's mean.
-  Segment mean;  // Sent in the second hop, if there is one.
+  ElementRange own;   // Sent in the first hop: this rank's values or, in two levels, the node's mean.
+  ElementRange mean;  // Sent in the second hop, if there is one.
 };
 
 // Segment number `index` of an array of `numel` elements.
-inline Segment segment_of(const node::NodeLayout& layout, int64_t index, int64_t numel) {
+inline ElementRange segment_of(const node::NodeLayout& layout, int64_t index, int64_t numel) {
   return part_of({0, numel}, index, layout.segments(), cpu::kWireGrain);
 }
 
@@ -40,8 +40,8 @@ inline SentParts sent_parts(const node::NodeLayout& layout, int64_t rank, int64_
   if (local_rank >= layout.segments()) {
     return {};
   }
-  const Segment own = segment_of(layout, local_rank, numel);
-  const Segment shard = shard_of(layout.node_of(rank), layout.nodes(), own.numel);
+  const ElementRange own = segment_of(layout, local_rank, numel);
+  const ElementRange shard = shard_of(layout.node_of(rank), layout.nodes(), own.numel);
   return {own, {own.begin + shard.begin, shard.numel}};
 }
 

@@ -85,8 +85,8 @@ void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
 
 void TwoShot::decode_mean(int64_t rank, size_t chunk) const {
   codec().decode(mean(rank, chunk).const_data_ptr<uint8_t>(),
-                 {call().array, segment(rank, chunk), nullptr, options().order.grain_order()});
-  call().callbacks.call_after_mean(segment(rank, chunk));
+                 {call().array, range(rank, chunk), nullptr, options().order.grain_order()});
+  call().callbacks.call_after_mean(range(rank, chunk));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ ElementOrder ElementOrder::of(WireFormat format, int64_t numel) {
   return order;
 }
 
-ElementOrder::Parts ElementOrder::parts_of(const Segment& places) const {
+ElementOrder::Parts ElementOrder::parts_of(const ElementRange& places) const {
   const int64_t end = places.begin + places.numel;
   const int64_t dealt_end = std::clamp(order_.grains * kWireGrain, places.begin, end);
   return {{places.begin / kWireGrain, (dealt_end - places.begin) / kWireGrain}, {dealt_end, end - dealt_end}};
@@ -48,12 +48,12 @@ at::Tensor ElementOrder::grains_of(const at::Tensor& array) const {
 }
 
 // The index of the array's grain at each place.
-at::Tensor ElementOrder::grain_indices(const Segment& grains, at::Device device) const {
+at::Tensor ElementOrder::grain_indices(const ElementRange& grains, at::Device device) const {
   const auto options = at::TensorOptions(at::kLong).device(device);
   return at::arange(grains.begin, grains.begin + grains.numel, options).mul_(order_.stride).remainder_(order_.grains);
 }
 
-at::Tensor ElementOrder::take(const at::Tensor& array, const Segment& places) const {
+at::Tensor ElementOrder::take(const at::Tensor& array, const ElementRange& places) const {
   if (is_identity()) {
     return array.narrow(0, places.begin, places.numel);
   }
@@ -62,7 +62,7 @@ at::Tensor ElementOrder::take(const at::Tensor& array, const Segment& places) co
   return rest.numel == 0 ? dealt : at::cat({dealt, array.narrow(0, rest.begin, rest.numel)});
 }
 
-void ElementOrder::put(const at::Tensor& numbers, const Segment& places, const at::Tensor& array) const {
+void ElementOrder::put(const at::Tensor& numbers, const ElementRange& places, const at::Tensor& array) const {
   const auto [grains, rest] = parts_of(places);
   const int64_t dealt = places.numel - rest.numel;
   array.narrow(0, rest.begin, rest.numel).copy_(numbers.narrow(0, dealt, rest.numel));
@@ -72,7 +72,8 @@ void ElementOrder::put(const at::Tensor& numbers, const Segment& places, const a
   }
 }
 
-void ElementOrder::add(const at::Tensor& numbers, double weight, const Segment& places, const at::Tensor& array) const {
+void ElementOrder::add(const at::Tensor& numbers, double weight, const ElementRange& places,
+                       const at::Tensor& array) const {
   const auto [grains, rest] = parts_of(places);
   const int64_t dealt = places.numel - rest.numel;
   array.narrow(0, rest.begin, rest.numel).add_(numbers.narrow(0, dealt, rest.numel), weight);
@@ -82,7 +83,7 @@ void ElementOrder::add(const at::Tensor& numbers, double weight, const Segment& 
   }
 }
 
-std::vector<Segment> ElementOrder::offsets_of(const std::vector<Segment>& elements) const {
+std::vector<ElementRange> ElementOrder::offsets_of(const std::vector<ElementRange>& elements) const {
   if (is_identity()) {
     return elements;
   }
@@ -90,10 +91,10 @@ std::vector<Segment> ElementOrder::offsets_of(const std::vector<Segment>& elemen
   for (int64_t place = 0; place < order_.grains; ++place) {
     place_of_grain[static_cast<size_t>(place * order_.stride % order_.grains)] = place;
   }
-  std::vector<Segment> places;
-  for (const Segment& segment : elements) {
-    const int64_t end = segment.begin + segment.numel;
-    for (int64_t begin = segment.begin; begin < end;) {
+  std::vector<ElementRange> places;
+  for (const ElementRange& range : elements) {
+    const int64_t end = range.begin + range.numel;
+    for (int64_t begin = range.begin; begin < end;) {
       const int64_t grain = begin / kWireGrain;
       const int64_t next = std::min(end, grain < order_.grains ? (grain + 1) * kWireGrain : end);
       const int64_t first =
@@ -102,13 +103,13 @@ std::vector<Segment> ElementOrder::offsets_of(const std::vector<Segment>& elemen
       begin = next;
     }
   }
-  std::ranges::sort(places, {}, &Segment::begin);
-  std::vector<Segment> joined;
-  for (const Segment& segment : places) {
-    if (!joined.empty() && joined.back().begin + joined.back().numel == segment.begin) {
-      joined.back().numel += segment.numel;
+  std::ranges::sort(places, {}, &ElementRange::begin);
+  std::vector<ElementRange> joined;
+  for (const ElementRange& range : places) {
+    if (!joined.empty() && joined.back().begin + joined.back().numel == range.begin) {
+      joined.back().numel += range.numel;
     } else {
-      joined.push_back(segment);
+      joined.push_back(range);
     }
   }
   return joined;

@@ -35,9 +35,9 @@ class PerTensorCodec final : public AllReduceCodec {
  public:
   int64_t grain() const override { return 64; }  // Cache lines.
 
-  int64_t message_bytes(const Segment& chunk) const override { return header_bytes(chunk) + chunk.numel; }
+  int64_t message_bytes(const ElementRange& chunk) const override { return header_bytes(chunk) + chunk.numel; }
 
-  void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
+  void encode(const AllReduceCall& call, const ElementRange& chunk, const at::Tensor& message) override {
     auto* const header = message.mutable_data_ptr<uint8_t>();
     meta::visit_float(call.array.scalar_type(), [&](auto zero) {
       const auto* const array = call.array.const_data_ptr<decltype(zero)>();
@@ -53,7 +53,7 @@ class PerTensorCodec final : public AllReduceCodec {
     });
   }
 
-  void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+  void average(const AllReduceCall& call, const ElementRange& chunk, const std::vector<at::Tensor>& messages) override {
     if (chunk.begin == 0) read_headers(messages);
     meta::visit_float(call.array.scalar_type(), [&](auto zero) {
       auto* const mean = call.array.mutable_data_ptr<decltype(zero)>() + chunk.begin;
@@ -69,7 +69,9 @@ class PerTensorCodec final : public AllReduceCodec {
   }
 
  private:
-  static int64_t header_bytes(const Segment& chunk) { return chunk.begin == 0 && chunk.numel > 0 ? kQparamsBytes : 0; }
+  static int64_t header_bytes(const ElementRange& chunk) {
+    return chunk.begin == 0 && chunk.numel > 0 ? kQparamsBytes : 0;
+  }
 
   void read_headers(const std::vector<at::Tensor>& messages) {
     qparams_.resize(messages.size());
@@ -110,11 +112,11 @@ class PerChannelCodec final : public AllReduceCodec {
 
   int64_t grain() const override { return channel_size_; }
 
-  int64_t message_bytes(const Segment& chunk) const override {
+  int64_t message_bytes(const ElementRange& chunk) const override {
     return affine_message_bytes(chunk.numel, channel_size_);
   }
 
-  void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
+  void encode(const AllReduceCall& call, const ElementRange& chunk, const at::Tensor& message) override {
     const Channels channels{chunk.numel, channel_size_};
     auto* const header = message.mutable_data_ptr<uint8_t>();
     uint8_t* const codes = header + channels.header_bytes();
@@ -131,7 +133,7 @@ class PerChannelCodec final : public AllReduceCodec {
     });
   }
 
-  void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+  void average(const AllReduceCall& call, const ElementRange& chunk, const std::vector<at::Tensor>& messages) override {
     const Channels channels{chunk.numel, channel_size_};
     const int64_t header_bytes = channels.header_bytes();
     const std::vector<const uint8_t*> headers = bytes_of(messages);

@@ -22,9 +22,11 @@ class AffineCodec final : public AllReduceCodec {
 
   int64_t grain() const override { return channel_size_.value_or(1); }
 
-  int64_t message_bytes(const Segment& chunk) const override { return channels_of(chunk).header_bytes() + chunk.numel; }
+  int64_t message_bytes(const ElementRange& chunk) const override {
+    return channels_of(chunk).header_bytes() + chunk.numel;
+  }
 
-  void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
+  void encode(const AllReduceCall& call, const ElementRange& chunk, const at::Tensor& message) override {
     const c10::cuda::CUDAGuard guard(call.array.device());
     const cuda::AffineChannels channels = channels_of(chunk);
     const at::Tensor ranges = at::empty({cuda::affine_ranges_bytes(channels)}, message.options());
@@ -36,7 +38,7 @@ class AffineCodec final : public AllReduceCodec {
                                c10::cuda::getCurrentCUDAStream());
   }
 
-  void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+  void average(const AllReduceCall& call, const ElementRange& chunk, const std::vector<at::Tensor>& messages) override {
     const c10::cuda::CUDAGuard guard(call.array.device());
     cuda::launch_affine_average({.messages = messages[0].const_data_ptr<uint8_t>(),
                                  .stride = stride_of(messages),
@@ -48,12 +50,12 @@ class AffineCodec final : public AllReduceCodec {
   }
 
  private:
-  cuda::AffineChannels channels_of(const Segment& chunk) const {
+  cuda::AffineChannels channels_of(const ElementRange& chunk) const {
     const int64_t whole = std::max<int64_t>(1, chunk.numel);
     return {chunk.numel, std::min(channel_size_.value_or(whole), whole)};
   }
 
-  static void* elements_of(const AllReduceCall& call, const Segment& chunk) {
+  static void* elements_of(const AllReduceCall& call, const ElementRange& chunk) {
     return static_cast<uint8_t*>(call.array.mutable_data_ptr()) + chunk.begin * call.array.element_size();
   }
 

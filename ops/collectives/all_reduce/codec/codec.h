@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "ops/codec/wire_rounding.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 
 namespace narrowcast::collectives {
 
-// Error feedback (ArraySegment in wire_codec.h). Pointers may be null. All buffers are float32 and, like the array, 1-D
+// Error feedback (ArraySlice in wire_codec.h). Pointers may be null. All buffers are float32 and, like the array, 1-D
 // and contiguous.
 struct Residuals {
   float* own = nullptr;   // Rounding error of the elements that this rank sends (SentParts in two_levels.h).
@@ -31,20 +31,21 @@ struct Residuals {
   }
 };
 
-// Callbacks for an array on the CPU: segments are produced while others are sent, and used while others arrive. Not
-// called for empty segments.
-struct SegmentCallbacks {
-  std::function<void(const Segment& segment)> before_encode = nullptr;  // Immediately before the segment is first read.
-  std::function<void(const Segment& segment)> after_mean = nullptr;     // Immediately after its mean is written.
+// Callbacks for an array on the CPU: slices are produced while others are sent, and used while others arrive. Not
+// called for empty slices.
+struct ChunkCallbacks {
+  std::function<void(const ElementRange& slice)> before_encode =
+      nullptr;                                                          // Immediately before the slice is first read.
+  std::function<void(const ElementRange& slice)> after_mean = nullptr;  // Immediately after its mean is written.
 
-  void call_before_encode(const Segment& segment) const {
-    if (before_encode && segment.numel > 0) {
-      before_encode(segment);
+  void call_before_encode(const ElementRange& slice) const {
+    if (before_encode && slice.numel > 0) {
+      before_encode(slice);
     }
   }
-  void call_after_mean(const Segment& segment) const {
-    if (after_mean && segment.numel > 0) {
-      after_mean(segment);
+  void call_after_mean(const ElementRange& slice) const {
+    if (after_mean && slice.numel > 0) {
+      after_mean(slice);
     }
   }
 };
@@ -54,7 +55,7 @@ struct AllReduceCall {
   at::Tensor array;  // [numel], contiguous, float32, float64, bfloat16 or float16.
   codec::wire::Rounding rounding;
   Residuals residuals;
-  SegmentCallbacks callbacks = {};
+  ChunkCallbacks callbacks = {};
 };
 
 // How one shot encodes and averages an array: in a wire format or in any other representation. An object belongs to one
@@ -68,15 +69,16 @@ class AllReduceCodec {
   virtual int64_t grain() const = 0;
 
   // Size in bytes of the message of a chunk, the same on all ranks; 0 for an empty chunk.
-  virtual int64_t message_bytes(const Segment& chunk) const = 0;
+  virtual int64_t message_bytes(const ElementRange& chunk) const = 0;
 
   // Writes the message of a chunk of call.array to `message`, uint8 [message_bytes(chunk)] on the array's device. All
   // non-empty chunks are encoded, in order, before the first one is averaged.
-  virtual void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) = 0;
+  virtual void encode(const AllReduceCall& call, const ElementRange& chunk, const at::Tensor& message) = 0;
 
   // Writes the mean over ranks to the chunk of call.array. `messages`: those of all ranks, by rank. Chunks are averaged
   // in order.
-  virtual void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) = 0;
+  virtual void average(const AllReduceCall& call, const ElementRange& chunk,
+                       const std::vector<at::Tensor>& messages) = 0;
 };
 
 // Makes the codec for an array on that device. See wire_codec.h and affine_codec.h.

@@ -12,11 +12,11 @@ using codec::wire::Rounding;
 
 // Calls body(shard, offset of its message in bytes from the first one).
 template <class Body>
-void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) {
+void for_slots(const ShardSlots& slots, const ElementRange& whole, const Body& body) {
   int64_t slot = 0;
   for (int64_t shard = 0; shard < slots.shards; ++shard) {
     if (shard != slots.left_out) {
-      const Segment elements = part_of(whole, shard, slots.shards, cpu::kWireGrain);
+      const ElementRange elements = part_of(whole, shard, slots.shards, cpu::kWireGrain);
       body(part_of(elements, slots.chunk, slots.chunks, cpu::kWireGrain), slot++ * slots.stride);
     }
   }
@@ -32,14 +32,16 @@ class OneShotCodec final : public AllReduceCodec {
 
   int64_t grain() const override { return cpu::kWireGrain; }
 
-  int64_t message_bytes(const Segment& chunk) const override { return encoded_size(chunk.numel, codec_->format()); }
+  int64_t message_bytes(const ElementRange& chunk) const override {
+    return encoded_size(chunk.numel, codec_->format());
+  }
 
-  void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
-    const SentSegment sent{rank_, chunk, order_};
+  void encode(const AllReduceCall& call, const ElementRange& chunk, const at::Tensor& message) override {
+    const SentRange sent{rank_, chunk, order_};
     codec_->encode(sent.rounding(call, 0), sent.elements(call), message.mutable_data_ptr<uint8_t>());
   }
 
-  void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+  void average(const AllReduceCall& call, const ElementRange& chunk, const std::vector<at::Tensor>& messages) override {
     RankMessages by_rank;
     for (const at::Tensor& message : messages) {
       by_rank.push_back(message.const_data_ptr<uint8_t>());
@@ -55,30 +57,30 @@ class OneShotCodec final : public AllReduceCodec {
 
 }  // namespace
 
-void WireCodec::encode_shards(const Rounding& rounding, const ArraySegment& whole, const ShardSlots& slots,
+void WireCodec::encode_shards(const Rounding& rounding, const ArraySlice& whole, const ShardSlots& slots,
                               uint8_t* messages) const {
-  for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {
+  for_slots(slots, whole.range, [&](const ElementRange& shard, int64_t byte) {
     encode(rounding.at(shard.begin), {whole.array, shard, residual_at(whole.residual, shard.begin)}, messages + byte);
   });
 }
 
-void WireCodec::decode_shards(const uint8_t* messages, const ShardSlots& slots, const ArraySegment& whole) const {
-  for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {
+void WireCodec::decode_shards(const uint8_t* messages, const ShardSlots& slots, const ArraySlice& whole) const {
+  for_slots(slots, whole.range, [&](const ElementRange& shard, int64_t byte) {
     decode(messages + byte, {whole.array, shard});
   });
 }
 
-ArraySegment SentSegment::elements(const AllReduceCall& call) const {
+ArraySlice SentRange::elements(const AllReduceCall& call) const {
   return {call.array, range, residual_at(call.residuals.own, range.begin), order};
 }
 
-Rounding SentSegment::rounding(const AllReduceCall& call, int64_t hop) const {
+Rounding SentRange::rounding(const AllReduceCall& call, int64_t hop) const {
   return rounding_of(call.rounding, rank, hop).at(range.begin);
 }
 
-void encode_mean(const WireCodec& codec, const SentSegment& sent, const AllReduceCall& call, const RankMessages& parts,
+void encode_mean(const WireCodec& codec, const SentRange& sent, const AllReduceCall& call, const RankMessages& parts,
                  uint8_t* message) {
-  const Segment shard = shard_of(sent.rank, static_cast<int64_t>(parts.size()), call.array.numel());
+  const ElementRange shard = shard_of(sent.rank, static_cast<int64_t>(parts.size()), call.array.numel());
   float* const mean_residual = residual_at(call.residuals.mean, sent.range.begin - shard.begin);
   codec.average_and_encode(sent.rounding(call, 1), parts, sent.elements(call), mean_residual, message);
 }

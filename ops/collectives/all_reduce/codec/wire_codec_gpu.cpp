@@ -16,19 +16,19 @@ namespace {
 
 using codec::wire::Rounding;
 
-cuda::FloatType type_of(const ArraySegment& segment) { return cuda::float_type_of(segment.array.scalar_type()); }
+cuda::FloatType type_of(const ArraySlice& slice) { return cuda::float_type_of(slice.array.scalar_type()); }
 
-void* elements_of(const ArraySegment& segment) {
-  return static_cast<uint8_t*>(segment.array.mutable_data_ptr()) + segment.range.begin * segment.array.element_size();
+void* elements_of(const ArraySlice& slice) {
+  return static_cast<uint8_t*>(slice.array.mutable_data_ptr()) + slice.range.begin * slice.array.element_size();
 }
 
-cuda::Shards shards_of(const ShardSlots& slots, const ArraySegment& segment) {
-  const cuda::Shards shards = cuda::shards_of(segment.range.numel, slots.shards, slots.left_out, slots.stride);
+cuda::Shards shards_of(const ShardSlots& slots, const ArraySlice& slice) {
+  const cuda::Shards shards = cuda::shards_of(slice.range.numel, slots.shards, slots.left_out, slots.stride);
   return cuda::chunk_of(shards, slots.chunk, slots.chunks);
 }
 
-cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segment) {
-  cuda::RankParts parts{.type = type_of(segment), .own = elements_of(segment), .n = segment.range.numel};
+cuda::RankParts parts_of(const RankMessages& messages, const ArraySlice& slice) {
+  cuda::RankParts parts{.type = type_of(slice), .own = elements_of(slice), .n = slice.range.numel};
   cuda::place_messages(messages, parts);
   return parts;
 }
@@ -36,22 +36,22 @@ cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segme
 int bits_of(WireFormat format) { return static_cast<int>(codec::wire::code_bits(format)); }
 
 // Scratch memory. Once it is destroyed, the allocator reuses it only for work enqueued later on the current stream.
-at::Tensor scratch_of(const ArraySegment& segment, int64_t numel, at::ScalarType dtype = at::kByte) {
-  return at::empty({numel}, segment.array.options().dtype(dtype));
+at::Tensor scratch_of(const ArraySlice& slice, int64_t numel, at::ScalarType dtype = at::kByte) {
+  return at::empty({numel}, slice.array.options().dtype(dtype));
 }
 
-void encode_variable(WireFormat format, const ArraySegment& segment, cuda::VariableEncodeArguments arguments) {
+void encode_variable(WireFormat format, const ArraySlice& slice, cuda::VariableEncodeArguments arguments) {
   arguments.bits_per_element = bits_of(format);
-  arguments.n = segment.range.numel;
-  const at::Tensor scratch = scratch_of(segment, cuda::variable_encode_scratch(arguments.n));
+  arguments.n = slice.range.numel;
+  const at::Tensor scratch = scratch_of(slice, cuda::variable_encode_scratch(arguments.n));
   arguments.scratch = scratch.mutable_data_ptr();
   cuda::variable_encode(arguments, c10::cuda::getCurrentCUDAStream());
 }
 
 // Writes the mean to `mean`, of that type.
-void average_variable(WireFormat format, const cuda::RankParts& parts, const ArraySegment& segment,
-                      cuda::FloatType type, void* mean) {
-  const at::Tensor scratch = scratch_of(segment, cuda::variable_average_scratch(parts.n, parts.ranks));
+void average_variable(WireFormat format, const cuda::RankParts& parts, const ArraySlice& slice, cuda::FloatType type,
+                      void* mean) {
+  const at::Tensor scratch = scratch_of(slice, cuda::variable_average_scratch(parts.n, parts.ranks));
   cuda::variable_average({.bits_per_element = bits_of(format),
                           .parts = parts,
                           .type = type,
@@ -65,53 +65,51 @@ class FixedGpuCodec final : public WireCodec {
  public:
   using WireCodec::WireCodec;
 
-  void encode(const Rounding& rounding, const ArraySegment& segment, uint8_t* message) const override {
-    encode_shards(rounding, segment, {}, message);
+  void encode(const Rounding& rounding, const ArraySlice& slice, uint8_t* message) const override {
+    encode_shards(rounding, slice, {}, message);
   }
 
-  void decode(const uint8_t* message, const ArraySegment& segment) const override {
-    decode_shards(message, {}, segment);
-  }
+  void decode(const uint8_t* message, const ArraySlice& slice) const override { decode_shards(message, {}, slice); }
 
-  void reduce(const RankMessages& messages, const ArraySegment& segment, Reduction reduction) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
-    cuda::RankParts parts = parts_of(messages, segment);
+  void reduce(const RankMessages& messages, const ArraySlice& slice, Reduction reduction) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    cuda::RankParts parts = parts_of(messages, slice);
     parts.reduction = reduction;
-    cuda::wire_average(format(), {.parts = parts, .mean = elements_of(segment)}, c10::cuda::getCurrentCUDAStream());
+    cuda::wire_average(format(), {.parts = parts, .mean = elements_of(slice)}, c10::cuda::getCurrentCUDAStream());
   }
 
-  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,
+  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySlice& slice,
                           float* mean_residual, uint8_t* message) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
-    cuda::RankParts parts = parts_of(messages, segment);
-    parts.own_residual = segment.residual;
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    cuda::RankParts parts = parts_of(messages, slice);
+    parts.own_residual = slice.residual;
     cuda::wire_average_encode(
         format(), {.parts = parts, .mean_residual = mean_residual, .rounding = rounding, .message = message},
         c10::cuda::getCurrentCUDAStream());
   }
 
-  void encode_shards(const Rounding& rounding, const ArraySegment& segment, const ShardSlots& slots,
+  void encode_shards(const Rounding& rounding, const ArraySlice& slice, const ShardSlots& slots,
                      uint8_t* messages) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
+    const c10::cuda::CUDAGuard guard(slice.array.device());
     cuda::wire_encode(format(),
-                      {.type = type_of(segment),
-                       .x = elements_of(segment),
-                       .n = segment.range.numel,
-                       .residual = segment.residual,
+                      {.type = type_of(slice),
+                       .x = elements_of(slice),
+                       .n = slice.range.numel,
+                       .residual = slice.residual,
                        .rounding = rounding,
                        .message = messages,
-                       .shards = shards_of(slots, segment)},
+                       .shards = shards_of(slots, slice)},
                       c10::cuda::getCurrentCUDAStream());
   }
 
-  void decode_shards(const uint8_t* messages, const ShardSlots& slots, const ArraySegment& segment) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
+  void decode_shards(const uint8_t* messages, const ShardSlots& slots, const ArraySlice& slice) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
     cuda::wire_decode(format(),
                       {.message = messages,
-                       .n = segment.range.numel,
-                       .type = type_of(segment),
-                       .out = elements_of(segment),
-                       .shards = shards_of(slots, segment)},
+                       .n = slice.range.numel,
+                       .type = type_of(slice),
+                       .out = elements_of(slice),
+                       .shards = shards_of(slots, slice)},
                       c10::cuda::getCurrentCUDAStream());
   }
 };
@@ -121,41 +119,41 @@ class VariableGpuCodec final : public WireCodec {
  public:
   using WireCodec::WireCodec;
 
-  void encode(const Rounding& rounding, const ArraySegment& segment, uint8_t* message) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
-    encode_variable(format(), segment,
-                    {.type = type_of(segment),
-                     .x = elements_of(segment),
-                     .residual = segment.residual,
+  void encode(const Rounding& rounding, const ArraySlice& slice, uint8_t* message) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    encode_variable(format(), slice,
+                    {.type = type_of(slice),
+                     .x = elements_of(slice),
+                     .residual = slice.residual,
                      .rounding = rounding,
                      .message = message});
   }
 
-  void decode(const uint8_t* message, const ArraySegment& segment) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
-    average_variable(format(), cuda::only_message(message, segment.range.numel), segment, type_of(segment),
-                     elements_of(segment));
+  void decode(const uint8_t* message, const ArraySlice& slice) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    average_variable(format(), cuda::only_message(message, slice.range.numel), slice, type_of(slice),
+                     elements_of(slice));
   }
 
-  void reduce(const RankMessages& messages, const ArraySegment& segment, Reduction reduction) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
-    cuda::RankParts parts = parts_of(messages, segment);
+  void reduce(const RankMessages& messages, const ArraySlice& slice, Reduction reduction) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    cuda::RankParts parts = parts_of(messages, slice);
     parts.reduction = reduction;
-    average_variable(format(), parts, segment, type_of(segment), elements_of(segment));
+    average_variable(format(), parts, slice, type_of(slice), elements_of(slice));
   }
 
-  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,
+  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySlice& slice,
                           float* mean_residual, uint8_t* message) const override {
-    const c10::cuda::CUDAGuard guard(segment.array.device());
-    cuda::RankParts parts = parts_of(messages, segment);
-    parts.own_residual = segment.residual;
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    cuda::RankParts parts = parts_of(messages, slice);
+    parts.own_residual = slice.residual;
     // All means must exist before the first one can be encoded.
-    const at::Tensor means = scratch_of(segment, segment.range.numel, at::kFloat);
-    average_variable(format(), parts, segment, cuda::FloatType::kFloat32, means.mutable_data_ptr());
-    encode_variable(format(), segment,
+    const at::Tensor means = scratch_of(slice, slice.range.numel, at::kFloat);
+    average_variable(format(), parts, slice, cuda::FloatType::kFloat32, means.mutable_data_ptr());
+    encode_variable(format(), slice,
                     {.x = means.const_data_ptr(),
                      .residual = mean_residual,
-                     .spent = segment.residual,
+                     .spent = slice.residual,
                      .rounding = rounding,
                      .message = message});
   }

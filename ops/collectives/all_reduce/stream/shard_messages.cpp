@@ -21,7 +21,7 @@ ShardMessages::ShardMessages(const ShardedArray& array, int64_t world_size) : ar
   for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
     int64_t& slot = slot_bytes_[static_cast<size_t>(chunk)];
     for (int64_t rank = 0; rank < world_size; ++rank) {
-      slot = std::max(slot, collectives::slot_bytes(encoded_size(segment(rank, chunk).numel, array.format)));
+      slot = std::max(slot, collectives::slot_bytes(encoded_size(range(rank, chunk).numel, array.format)));
     }
   }
   exact_begin_ = slot_bytes_[0];
@@ -41,11 +41,11 @@ int64_t ShardMessages::begin(int64_t chunk) const {
   return begin;
 }
 
-Segment ShardMessages::segment(int64_t rank, int64_t chunk) const {
+ElementRange ShardMessages::range(int64_t rank, int64_t chunk) const {
   return part_of(shard_of(rank, world_size_, array_.numel), chunk, chunks(), cpu::kWireGrain);
 }
 
-Segment ShardMessages::exact_shard(int64_t rank) const { return shard_of(rank, world_size_, array_.exact_numel); }
+ElementRange ShardMessages::exact_shard(int64_t rank) const { return shard_of(rank, world_size_, array_.exact_numel); }
 
 int64_t ShardMessages::message_bytes(int64_t rank) const {
   return encoded_size(shard_of(rank, world_size_, array_.numel).numel, array_.format) +

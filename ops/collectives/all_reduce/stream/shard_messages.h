@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/codec/wire_format.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 
 namespace narrowcast::collectives {
@@ -59,7 +59,7 @@ class ShardMessages {
   int64_t slot_bytes(int64_t chunk) const { return slot_bytes_.at(static_cast<size_t>(chunk)); }
 
   // The part of a rank's shard that is in a chunk.
-  Segment segment(int64_t rank, int64_t chunk) const;
+  ElementRange range(int64_t rank, int64_t chunk) const;
 
   // The slots of a chunk: of all ranks, or of all except one.
   ShardSlots slots(int64_t chunk) const { return slots_without(chunk, world_size_); }
@@ -69,7 +69,7 @@ class ShardMessages {
 
   // Exact elements begin at this byte of the first chunk's slots. They are cut into shards like an array.
   int64_t exact_begin() const { return exact_begin_; }
-  Segment exact_shard(int64_t rank) const;
+  ElementRange exact_shard(int64_t rank) const;
   ShardSlots exact_slots() const { return exact_slots_without(world_size_); }
   ShardSlots exact_slots_without(int64_t rank) const { return {world_size_, rank, slot_bytes(0)}; }
 

@@ -45,11 +45,11 @@ class TwoLevelStreamExchange final : public StreamExchange {
         local_rank_(groups_->node()->getRank()),
         segments_(cut(options_.numel, groups_->layout().segments())),
         weight_(weight_of_node(groups_->layout(), groups_->layout().node_of(options_.rank))),
-        own_exact_(owns_elements() ? within(options_.exact, own_segment()) : std::vector<Segment>(),
+        own_exact_(owns_elements() ? within(options_.exact, own_segment()) : std::vector<ElementRange>(),
                    collectives_.device),
         across_(make_across()),
         exact_codec_(make_wire_codec(WireFormat::kFp32, collectives_.device.type())) {
-    for (const Segment& segment : segments_) {
+    for (const ElementRange& segment : segments_) {
       means_.emplace_back(*groups_, options_, segment);
       longest_mean_ = std::max(longest_mean_, means_.back().bytes());
     }
@@ -83,9 +83,9 @@ class TwoLevelStreamExchange final : public StreamExchange {
   // the next slot.
   class SegmentMean {
    public:
-    SegmentMean(const StreamGroups& groups, const AllReduceJobOptions& options, const Segment& segment)
+    SegmentMean(const StreamGroups& groups, const AllReduceJobOptions& options, const ElementRange& segment)
         : numel_(segment.numel) {
-      for (const Segment& exact : within(options.exact, segment)) {
+      for (const ElementRange& exact : within(options.exact, segment)) {
         exact_numel_ += exact.numel;
       }
       const int64_t nodes = groups.layout().nodes();
@@ -133,7 +133,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
   int64_t local_size() const { return groups_->node()->getSize(); }
   bool owns_elements() const { return local_rank_ < owners() && segments_[local_rank_].numel > 0; }
-  const Segment& own_segment() const { return segments_[local_rank_]; }
+  const ElementRange& own_segment() const { return segments_[local_rank_]; }
 
   std::unique_ptr<OneLevelStreamExchange> make_across() const {
     if (!owns_elements() || groups_->owners() == nullptr) {
@@ -194,7 +194,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   // Averages this rank's segment over its node, then over all nodes.
   void average(const AllReduceCall& call, const at::Tensor& parts, const at::Tensor& message, Regions& regions,
                ChunkStreams& streams) {
-    const Segment& segment = own_segment();
+    const ElementRange& segment = own_segment();
     const SegmentMean& own = means_[local_rank_];
     const at::Tensor mean = own.is_codes() ? regions.floats(segment.numel) : own.mean_in(message);
     average_over_node(parts, mean);
@@ -237,7 +237,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   void take_means(const at::Tensor& gathered, const at::Tensor& array, const at::Tensor& exact) const {
     int64_t exact_begin = 0;
     for (int64_t owner = 0; owner < owners(); ++owner) {
-      const Segment& segment = segments_[owner];
+      const ElementRange& segment = segments_[owner];
       const SegmentMean& mean = means_[owner];
       mean.decode(gathered.narrow(0, owner * longest_mean_, longest_mean_),
                   array.narrow(0, segment.begin, segment.numel), exact.narrow(0, exact_begin, mean.exact_numel()));
@@ -249,7 +249,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   const AllReduceJobOptions options_;
   const CollectiveCalls collectives_;
   const int64_t local_rank_;
-  const std::vector<Segment> segments_;  // By the local rank of their owners.
+  const std::vector<ElementRange> segments_;  // By the local rank of their owners.
   const double weight_;
   ExactElements own_exact_;                               // In this rank's segment.
   const std::unique_ptr<OneLevelStreamExchange> across_;  // Null for a rank without a segment, and with one node.
@@ -258,9 +258,9 @@ class TwoLevelStreamExchange final : public StreamExchange {
   int64_t longest_mean_ = 0;  // In bytes; every rank of a node sends a message of this size.
 };
 
-int64_t numel_of(const std::vector<Segment>& segments) {
+int64_t numel_of(const std::vector<ElementRange>& segments) {
   int64_t numel = 0;
-  for (const Segment& segment : segments) {
+  for (const ElementRange& segment : segments) {
     numel += segment.numel;
   }
   return numel;
@@ -290,7 +290,7 @@ std::unique_ptr<StreamExchange> make_exchange(const StreamRanks& ranks, const Al
 StreamAllReduce::StreamAllReduce(const StreamRanks& ranks, const AllReduceJobOptions& options, at::Device device,
                                  std::shared_ptr<StreamWorkspace> workspace)
     : workspace_(workspace == nullptr ? std::make_shared<StreamWorkspace>() : std::move(workspace)),
-      exact_segments_(options.exact),
+      exact_ranges_(options.exact),
       order_(order_of(options)),
       exact_(ordered(options).exact, device),
       exchange_(make_exchange(ranks, ordered(options), device)) {}
@@ -305,7 +305,7 @@ void StreamAllReduce::enqueue(const AllReduceCall& call) {
   if (order_.is_identity()) {
     return enqueue_ordered(call);
   }
-  const Segment all{0, call.array.numel()};
+  const ElementRange all{0, call.array.numel()};
   AllReduceCall dealt = call;
   dealt.array = order_.take(call.array, all);
   if (call.residuals.carried.defined()) {

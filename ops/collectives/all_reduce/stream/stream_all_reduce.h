@@ -11,7 +11,7 @@
 #include <narrowcast/export.h>
 #include "ops/collectives/all_reduce/algorithms/all_reduce_job.h"
 #include "ops/collectives/all_reduce/array/element_order.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/collectives/all_reduce/memory/message_memory.h"
 #include "ops/collectives/all_reduce/stream/stream_groups.h"
@@ -41,7 +41,7 @@ class NARROWCAST_EXPORT StreamAllReduce {
   StreamAllReduce(const StreamAllReduce&) = delete;
   StreamAllReduce& operator=(const StreamAllReduce&) = delete;
 
-  const std::vector<Segment>& exact() const { return exact_segments_; }
+  const std::vector<ElementRange>& exact() const { return exact_ranges_; }
 
   // Bytes that this rank sends per call, to all peers together. In two levels, only bytes between nodes count.
   int64_t payload_bytes() const;
@@ -54,7 +54,7 @@ class NARROWCAST_EXPORT StreamAllReduce {
   void enqueue_ordered(const AllReduceCall& call);
 
   const std::shared_ptr<StreamWorkspace> workspace_;
-  const std::vector<Segment> exact_segments_;
+  const std::vector<ElementRange> exact_ranges_;
   const ElementOrder order_;
   ExactElements exact_;  // Counted in that order, like all of the exchange.
   const std::unique_ptr<StreamExchange> exchange_;

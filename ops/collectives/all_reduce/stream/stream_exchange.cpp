@@ -38,11 +38,11 @@ OneLevelStreamExchange::OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessG
 }
 
 // A custom codec may need the whole array for its first element. In variable formats messages equal the engine's.
-std::vector<Segment> OneLevelStreamExchange::ranges_of_one_shot() const {
+std::vector<ElementRange> OneLevelStreamExchange::ranges_of_one_shot() const {
   if (!options_.codec && codec::wire::is_variable(options_.format)) {
-    return one_shot_result_segments(options_.numel, codec_->grain());
+    return one_shot_result_ranges(options_.numel, codec_->grain());
   }
-  const Segment whole{0, options_.numel};
+  const ElementRange whole{0, options_.numel};
   const int64_t count = options_.codec ? 1
                                        : chunk_count(codec_->message_bytes(whole), options_.numel / cpu::kWireGrain,
                                                      options_.least_chunk_bytes);
@@ -52,7 +52,7 @@ std::vector<Segment> OneLevelStreamExchange::ranges_of_one_shot() const {
 std::vector<OneLevelStreamExchange::WholeChunk> OneLevelStreamExchange::whole_chunks() const {
   std::vector<WholeChunk> chunks;
   int64_t begin = 0;
-  for (const Segment& range : ranges_of_one_shot()) {
+  for (const ElementRange& range : ranges_of_one_shot()) {
     const int64_t bytes = codec_->message_bytes(range);
     const int64_t exact_bytes = chunks.empty() ? encoded_size(exact_numel_, WireFormat::kFp32) : 0;
     chunks.push_back({range, begin, bytes, slot_bytes(bytes) + slot_bytes(exact_bytes), slot_bytes(bytes)});
@@ -138,7 +138,7 @@ void OneLevelStreamExchange::one_shot(const Call& call, int64_t chunk) const {
   at::Tensor received = call.workspace.narrow(0, of.begin + of.slot, of.slot * world_size());
   codec_->encode(call.mean, of.range, sent.narrow(0, 0, of.message_bytes));
   if (has_exact(chunk)) {
-    const SentSegment exact{rank(), all_exact()};
+    const SentRange exact{rank(), all_exact()};
     exact_codec_->encode(exact.rounding(call.exact, 0), exact.elements(call.exact),
                          sent.mutable_data_ptr<uint8_t>() + of.exact_begin);
   }
@@ -168,11 +168,11 @@ void OneLevelStreamExchange::exchange_parts(const Call& call, int64_t chunk) con
   at::Tensor sent = call.workspace.narrow(0, shard_messages_.begin(chunk), slot * (world_size() - 1));
   at::Tensor received = received_parts(call, chunk);
   auto* const messages = sent.mutable_data_ptr<uint8_t>();
-  const SentSegment whole{rank(), {0, options_.numel}};
+  const SentRange whole{rank(), {0, options_.numel}};
   wire_codec_->encode_shards(whole.rounding(call.mean, 0), whole.elements(call.mean),
                              shard_messages_.slots_without(chunk, rank()), messages);
   if (has_exact(chunk)) {
-    const SentSegment exact{rank(), all_exact()};
+    const SentRange exact{rank(), all_exact()};
     exact_codec_->encode_shards(exact.rounding(call.exact, 0), exact.elements(call.exact),
                                 shard_messages_.exact_slots_without(rank()), messages + shard_messages_.exact_begin());
   }
@@ -196,7 +196,7 @@ void OneLevelStreamExchange::send_mean(const Call& call, int64_t chunk) const {
   };
   at::Tensor mean = call.workspace.narrow(0, shard_messages_.bytes() + shard_messages_.begin(chunk + 1) - slot, slot);
   at::Tensor messages = call.means.narrow(0, shard_messages_.begin(chunk), slot * world_size());
-  encode_mean(*wire_codec_, {rank(), shard_messages_.segment(rank(), chunk)}, call.mean, parts_from(0),
+  encode_mean(*wire_codec_, {rank(), shard_messages_.range(rank(), chunk)}, call.mean, parts_from(0),
               mean.mutable_data_ptr<uint8_t>());
   if (has_exact(chunk)) {
     const int64_t exact_begin = shard_messages_.exact_begin();

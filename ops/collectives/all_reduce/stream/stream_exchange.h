@@ -13,7 +13,7 @@
 
 #include "ops/collectives/all_reduce/algorithms/all_reduce_job.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/collectives/all_reduce/memory/chunk_streams.h"
@@ -81,7 +81,7 @@ class OneLevelStreamExchange final : public StreamExchange {
  private:
   // A chunk of one shot. The message that is sent lies before the messages of all ranks.
   struct WholeChunk {
-    Segment range;
+    ElementRange range;
     int64_t begin = 0;  // Offset in the workspace.
     int64_t message_bytes = 0;
     int64_t slot = 0;
@@ -97,9 +97,9 @@ class OneLevelStreamExchange final : public StreamExchange {
 
   int64_t rank() const { return group_->getRank(); }
   int64_t world_size() const { return group_->getSize(); }
-  Segment all_exact() const { return {0, exact_numel_}; }
+  ElementRange all_exact() const { return {0, exact_numel_}; }
   bool has_exact(int64_t chunk) const { return chunk == 0 && exact_numel_ > 0; }
-  std::vector<Segment> ranges_of_one_shot() const;
+  std::vector<ElementRange> ranges_of_one_shot() const;
   std::vector<WholeChunk> whole_chunks() const;
   void one_shot(const Call& call, int64_t chunk) const;
   void exchange_parts(const Call& call, int64_t chunk) const;

@@ -10,20 +10,20 @@ namespace {
 using ::testing::ElementsAre;
 
 // Parameters of these sizes, one after the other.
-std::vector<ShapedSegment> segments_of(const std::vector<std::vector<int64_t>>& shapes) {
-  std::vector<ShapedSegment> segments;
+std::vector<ShapedRange> ranges_of(const std::vector<std::vector<int64_t>>& shapes) {
+  std::vector<ShapedRange> ranges;
   int64_t begin = 0;
   for (const auto& sizes : shapes) {
     const int64_t numel = c10::multiply_integers(sizes);
-    segments.push_back({{begin, numel}, sizes});
+    ranges.push_back({{begin, numel}, sizes});
     begin += numel;
   }
-  return segments;
+  return ranges;
 }
 
 CompressionPlan plan_of(const std::vector<std::vector<int64_t>>& shapes, const CompressionOptions& options) {
-  const auto segments = segments_of(shapes);
-  return plan_by_layer(segments.back().segment.begin + segments.back().segment.numel, segments, options);
+  const auto ranges = ranges_of(shapes);
+  return plan_by_layer(ranges.back().range.begin + ranges.back().range.numel, ranges, options);
 }
 
 TEST(PlanByLayer, CompressesWhatShrinksByMoreThanTheRate) {
@@ -44,11 +44,11 @@ TEST(PlanByLayer, TakesAllDimensionsButTheFirstForColumns) {
 }
 
 TEST(PlanByLayer, LeavesScalarsEmptyOnesAndWhatIsBetween) {
-  std::vector<ShapedSegment> segments{{{0, 1}, {}}, {{1, 0}, {0, 5}}, {{3, 100}, {10, 10}}, {{103, 4}, {4}}};
-  const auto plan = plan_by_layer(110, segments, {});
+  std::vector<ShapedRange> ranges{{{0, 1}, {}}, {{1, 0}, {0, 5}}, {{3, 100}, {10, 10}}, {{103, 4}, {4}}};
+  const auto plan = plan_by_layer(110, ranges, {});
   ASSERT_EQ(plan.batches.size(), 1);
   EXPECT_THAT(plan.batches[0].begins, ElementsAre(3));
-  EXPECT_THAT(plan.plain, ElementsAre(Segment{0, 3}, Segment{103, 7}));
+  EXPECT_THAT(plan.plain, ElementsAre(ElementRange{0, 3}, ElementRange{103, 7}));
   EXPECT_EQ(plan.plain_numel, 10);
 }
 

@@ -1,5 +1,5 @@
-// Segments of arrays in the variable formats, in any order of their grains: the kernels' messages with error feedback,
-// and the mean over ranks. They are compared with the CPU's segment codec.
+// Ranges of arrays in the variable formats, in any order of their grains: the kernels' messages with error feedback,
+// and the mean over ranks. They are compared with the CPU's range codec.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,15 +18,15 @@ namespace narrowcast::cuda_on_host {
 namespace {
 
 using collectives::ElementOrder;
-using collectives::Segment;
+using collectives::ElementRange;
 using test::Bytes;
 using test::Floats;
 using test::same_numbers;
 
-// An array in the order in which it is sent, a segment of it, and the typical magnitude of its numbers.
+// An array in the order in which it is sent, a range of it, and the typical magnitude of its numbers.
 struct Case {
   int64_t numel;
-  Segment segment;
+  ElementRange range;
   at::ScalarType dtype = at::kFloat;
   float size = 1;
 };
@@ -51,7 +51,7 @@ Floats numbers(int64_t n, uint64_t seed, float size) {
   });
 }
 
-class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
+class CudaVariableRange : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();
   const int bits_ = static_cast<int>(codec::wire::code_bits(format_));
@@ -60,7 +60,7 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
 
   cuda::VariablePlaces places(const Case& c) const {
     const int64_t grains = c.numel / cpu::kWireGrain;
-    return {c.segment.begin / cpu::kWireGrain, grains,
+    return {c.range.begin / cpu::kWireGrain, grains,
             grains > 1 ? order(c).element(cpu::kWireGrain) / cpu::kWireGrain : 1};
   }
 
@@ -68,35 +68,35 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
   Bytes messages(const Case& c, int64_t ranks) const {
     Bytes all;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      Floats x = numbers(c.segment.numel, static_cast<uint64_t>(10 + rank), c.size);
+      Floats x = numbers(c.range.numel, static_cast<uint64_t>(10 + rank), c.size);
       if (rank == 2) x[5] = std::nanf("");
       Bytes message = test::plain_encode(format_, x, test::kNearest);
       // Blocks so wide that the message ends before their tiles do; the next message is complete.
       constexpr uint8_t kWidest = codec::wire::kMostWidth - codec::wire::kMostOwnWidth;
-      if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.segment.numel / 32, kWidest);
+      if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.range.numel / 32, kWidest);
       all.insert(all.end(), message.begin(), message.end());
     }
     return all;
   }
 
   void expect_average(const Case& c, int64_t ranks, int64_t own_rank, Turns turns) const {
-    SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.segment.begin << ", " << ranks
+    SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.range.begin << ", " << ranks
                                       << " ranks, own " << own_rank);
     Bytes bytes = messages(c, ranks);
     test::PlacedArray<uint8_t> placed(bytes, own_rank + 3);
     collectives::RankMessages pointers;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      const int64_t byte = rank * test::size_of(format_, c.segment.numel);
+      const int64_t byte = rank * test::size_of(format_, c.range.numel);
       pointers.push_back(rank == own_rank ? nullptr : placed.data() + byte);
     }
     for (const Reduction reduction : {Reduction::kMean, Reduction::kSum}) {
       const at::Tensor expected = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
       const at::Tensor reduced = expected.clone();
       collectives::make_wire_codec(format_, at::kCPU)
-          ->reduce(pointers, {expected, c.segment, nullptr, order(c)}, reduction);
+          ->reduce(pointers, {expected, c.range, nullptr, order(c)}, reduction);
       cuda::RankParts parts{.type = cuda::float_type_of(c.dtype),
                             .own = reduced.const_data_ptr(),
-                            .n = c.segment.numel,
+                            .n = c.range.numel,
                             .reduction = reduction};
       cuda::place_messages(pointers, parts);
       variable_average({.bits_per_element = bits_,
@@ -111,13 +111,13 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
   }
 
   void expect_sent_mean(const Case& c, bool has_nan) const {
-    SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.segment.begin
+    SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.range.begin
                                       << (has_nan ? ", NaN" : ""));
-    const int64_t n = c.segment.numel;
+    const int64_t n = c.range.numel;
     const Bytes bytes = messages(c, 2);
     const collectives::RankMessages pointers{bytes.data(), nullptr, bytes.data() + test::size_of(format_, n)};
     const at::Tensor array = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
-    if (has_nan) array[order(c).element(c.segment.begin) + 3].fill_(std::nanf(""));
+    if (has_nan) array[order(c).element(c.range.begin) + 3].fill_(std::nanf(""));
     Floats own_residual = numbers(n, 4, c.size);
     Floats mean_residual = numbers(n, 5, c.size);
     cuda::RankParts parts{.type = cuda::float_type_of(c.dtype), .own = array.const_data_ptr(), .n = n};
@@ -139,7 +139,7 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
                     2, Turns::kForward);
     Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
     collectives::make_wire_codec(format_, at::kCPU)
-        ->average_and_encode(test::kStochastic, pointers, {array, c.segment, own_residual.data(), order(c)},
+        ->average_and_encode(test::kStochastic, pointers, {array, c.range, own_residual.data(), order(c)},
                              mean_residual.data(), expected.data());
     EXPECT_EQ(message.values(), expected);
     EXPECT_EQ(own.values(), own_residual);
@@ -153,23 +153,23 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
   }
 };
 
-TEST_P(CudaVariableSegment, IsWrittenWithItsResidual) {
+TEST_P(CudaVariableRange, IsWrittenWithItsResidual) {
   for (const Case& c : kCases) {
     for (const bool has_nan : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.segment.begin);
+      SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.range.begin);
       const at::Tensor array = at::tensor(numbers(c.numel, 2, c.size)).to(c.dtype);
-      if (has_nan) array[order(c).element(c.segment.begin) + 3].fill_(std::nanf(""));
-      Floats expected_residual = numbers(c.segment.numel, 3, c.size);
+      if (has_nan) array[order(c).element(c.range.begin) + 3].fill_(std::nanf(""));
+      Floats expected_residual = numbers(c.range.numel, 3, c.size);
       test::PlacedArray<float> residual(expected_residual, 4);
-      Bytes expected(static_cast<size_t>(test::size_of(format_, c.segment.numel)));
+      Bytes expected(static_cast<size_t>(test::size_of(format_, c.range.numel)));
       collectives::make_wire_codec(format_, at::kCPU)
-          ->encode(test::kStochastic, {array, c.segment, expected_residual.data(), order(c)}, expected.data());
-      test::PlacedArray<uint8_t> message(test::size_of(format_, c.segment.numel), 2);
+          ->encode(test::kStochastic, {array, c.range, expected_residual.data(), order(c)}, expected.data());
+      test::PlacedArray<uint8_t> message(test::size_of(format_, c.range.numel), 2);
       variable_encode({.bits_per_element = bits_,
                        .type = cuda::float_type_of(c.dtype),
                        .x = array.const_data_ptr(),
                        .places = places(c),
-                       .n = c.segment.numel,
+                       .n = c.range.numel,
                        .residual = residual.data(),
                        .rounding = test::kStochastic,
                        .message = message.data()},
@@ -180,7 +180,7 @@ TEST_P(CudaVariableSegment, IsWrittenWithItsResidual) {
   }
 }
 
-TEST_P(CudaVariableSegment, BecomesTheMeanInRankOrder) {
+TEST_P(CudaVariableRange, BecomesTheMeanInRankOrder) {
   for (const Case& c : kCases) {
     ASSERT_NO_FATAL_FAILURE(expect_average(c, 2, 1, Turns::kForward));
     ASSERT_NO_FATAL_FAILURE(expect_average(c, 3, 0, Turns::kBackward));
@@ -190,13 +190,13 @@ TEST_P(CudaVariableSegment, BecomesTheMeanInRankOrder) {
 
 // The message of a second hop: the mean is computed in float32, in the order in which it is sent, and then encoded.
 // Residuals stay unchanged where that message is NaN.
-TEST_P(CudaVariableSegment, BecomesAMeanThatIsSent) {
+TEST_P(CudaVariableRange, BecomesAMeanThatIsSent) {
   for (const Case& c : kCases) {
     for (const bool has_nan : {false, true}) ASSERT_NO_FATAL_FAILURE(expect_sent_mean(c, has_nan));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaVariableSegment,
+INSTANTIATE_TEST_SUITE_P(All, CudaVariableRange,
                          ::testing::Values(WireFormat::kVar6, WireFormat::kVar5, WireFormat::kVar4, WireFormat::kVar3),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 

@@ -1,4 +1,4 @@
-// The averaging kernels and error feedback, compared with the CPU's segment codec.
+// The averaging kernels and error feedback, compared with the CPU's range codec.
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 

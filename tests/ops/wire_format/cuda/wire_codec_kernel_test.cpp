@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "tests/ops/wire_format/cuda/kernels_on_host.h"
 #include "tests/ops/wire_format/cuda/placed_array.h"
 #include "tests/ops/wire_format/wire_inputs.h"
@@ -43,8 +43,8 @@ struct Cut {
   int64_t chunks = 1;
 
   // The chunk of each shard.
-  std::vector<collectives::Segment> shards() const {
-    std::vector<collectives::Segment> parts;
+  std::vector<collectives::ElementRange> shards() const {
+    std::vector<collectives::ElementRange> parts;
     for (const auto& shard : collectives::cut(n, count)) {
       parts.push_back(collectives::cut(shard, chunks)[static_cast<size_t>(chunk)]);
     }
@@ -154,7 +154,7 @@ TEST_P(CudaWireEncode, GivesEachShardAMessage) {
     const Floats x = test::usual_numbers(cut.n);
     test::PlacedArray<uint8_t> messages(cut.bytes(), 0);
     Bytes expected = messages.values();
-    cut.for_messages([&](const collectives::Segment& shard, int64_t byte) {
+    cut.for_messages([&](const collectives::ElementRange& shard, int64_t byte) {
       const Floats part(x.begin() + shard.begin, x.begin() + shard.begin + shard.numel);
       const Bytes message = test::plain_encode(format_, part, test::kStochastic.at(shard.begin));
       std::copy(message.begin(), message.end(), expected.begin() + byte);
@@ -247,7 +247,7 @@ TEST_P(CudaWireDecode, TakesAMessageOfEachShard) {
     const Floats x = test::usual_numbers(cut.n);
     Bytes messages(static_cast<size_t>(cut.bytes()));
     Floats expected(x.size(), 7);
-    cut.for_messages([&](const collectives::Segment& shard, int64_t byte) {
+    cut.for_messages([&](const collectives::ElementRange& shard, int64_t byte) {
       const Bytes message = test::plain_encode(
           format_, Floats(x.begin() + shard.begin, x.begin() + shard.begin + shard.numel), test::kNearest);
       std::copy(message.begin(), message.end(), messages.begin() + byte);

@@ -21,7 +21,7 @@ namespace narrowcast {
 class ChangeWatch;
 class JobWatch;
 namespace rendezvous {
-class LifeWatch;
+class HeartbeatWatch;
 }
 }  // namespace narrowcast
 
@@ -125,9 +125,9 @@ class ProcessGroupScope {
 
   ProcessGroupPtr group_;
   WorkerEnv env_;
-  std::unique_ptr<JobWatch> watch_;               // none in a world of one
-  std::unique_ptr<ChangeWatch> changes_;          // none without recovery in place
-  std::shared_ptr<rendezvous::LifeWatch> lives_;  // the same
+  std::unique_ptr<JobWatch> watch_;                    // none in a world of one
+  std::unique_ptr<ChangeWatch> changes_;               // none without recovery in place
+  std::shared_ptr<rendezvous::HeartbeatWatch> lives_;  // the same
 };
 
 }  // namespace narrowcast

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "ops/collectives/all_reduce/array/element_order.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/comm/engine/engine.h"
 #include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
@@ -128,17 +128,17 @@ TEST(AllReduceJob, ANonFiniteElementIsNonFiniteOnEveryRank) {
 
 TEST(AllReduceJob, ExactElementsAreAveragedInFloat32) {
   const auto arrays = make_arrays(3, 10'000);
-  const std::vector<collectives::Segment> exact{{0, 5}, {777, 1}, {1020, 100}, {9990, 10}};
+  const std::vector<collectives::ElementRange> exact{{0, 5}, {777, 1}, {1020, 100}, {9990, 10}};
   const auto results = average({.format = WireFormat::kInt4B32, .exact = exact, .link = kTwoShotPays}, arrays);
   auto zeroed = arrays;
   for (at::Tensor& array : zeroed) {
     array = array.clone();
-    for (const collectives::Segment& segment : exact) array.narrow(0, segment.begin, segment.numel).zero_();
+    for (const collectives::ElementRange& range : exact) array.narrow(0, range.begin, range.numel).zero_();
   }
   at::Tensor expected = two_shot_mean({WireFormat::kInt4B32}, zeroed);
   const at::Tensor mean = mean_in_rank_order(arrays);
-  for (const collectives::Segment& segment : exact) {
-    expected.narrow(0, segment.begin, segment.numel).copy_(mean.narrow(0, segment.begin, segment.numel));
+  for (const collectives::ElementRange& range : exact) {
+    expected.narrow(0, range.begin, range.numel).copy_(mean.narrow(0, range.begin, range.numel));
   }
   expect_all_equal(results, expected);
 }
@@ -163,7 +163,7 @@ TEST_P(ResidualsOfFormats, StayInTheOwnShardWhereTheMeanIsNotFinite) {
     for (int64_t shard = 0; shard < kRanks && rank == 1; ++shard) {
       array[order.element(shard_of(shard, kRanks, kNumel).begin) + 5].fill_(std::numeric_limits<float>::quiet_NaN());
     }
-    const Segment shard = shard_of(rank, kRanks, kNumel);
+    const ElementRange shard = shard_of(rank, kRanks, kNumel);
     const at::Tensor own = at::ones({kNumel});
     const at::Tensor mean = at::ones({shard.numel});
     job->set_call({array, {}, {own.data_ptr<float>(), mean.data_ptr<float>()}});

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "ops/collectives/all_reduce/algorithms/own_mean.h"
+#include "ops/collectives/all_reduce/algorithms/reduce_scatter.h"
 #include "ops/collectives/all_reduce/algorithms/two_shot.h"
 #include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
 
@@ -26,7 +26,7 @@ TEST(FirstHop, SendsEachOtherRankItsShard) {
         const auto memory = std::make_shared<MessageMemory>();
         EXPECT_EQ(make_two_shot(options, memory)->payload_bytes(), parts + (world_size - 1) * bytes_of(rank));
         options.result = Result::kShard;
-        EXPECT_EQ(make_own_mean(Route::kOneShot, options, memory)->payload_bytes(), parts);
+        EXPECT_EQ(make_reduce_scatter(Route::kOneShot, options, memory)->payload_bytes(), parts);
       }
     }
   }

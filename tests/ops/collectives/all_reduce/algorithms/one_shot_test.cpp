@@ -22,28 +22,28 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 // rank 0, rank 1, ... as decimal digits, and records the calls.
 class OneByteCodec final : public AllReduceCodec {
  public:
-  explicit OneByteCodec(std::vector<Segment>* encoded, int64_t grain = 1) : encoded_(encoded), grain_(grain) {}
+  explicit OneByteCodec(std::vector<ElementRange>* encoded, int64_t grain = 1) : encoded_(encoded), grain_(grain) {}
 
   int64_t grain() const override { return grain_; }
-  int64_t message_bytes(const Segment& chunk) const override { return chunk.numel == 0 ? 0 : 1; }
-  void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
+  int64_t message_bytes(const ElementRange& chunk) const override { return chunk.numel == 0 ? 0 : 1; }
+  void encode(const AllReduceCall& call, const ElementRange& chunk, const at::Tensor& message) override {
     if (chunk.begin == 0) first_ = call.array[0].item<float>();
     *message.mutable_data_ptr<uint8_t>() = static_cast<uint8_t>(10 * first_ + static_cast<float>(encoded_->size()));
     encoded_->push_back(chunk);
   }
-  void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+  void average(const AllReduceCall& call, const ElementRange& chunk, const std::vector<at::Tensor>& messages) override {
     float digits = 0;
     for (const at::Tensor& message : messages) digits = 100 * digits + message[0].item<float>();
     call.array.narrow(0, chunk.begin, chunk.numel).fill_(digits);
   }
 
  private:
-  std::vector<Segment>* const encoded_;
+  std::vector<ElementRange>* const encoded_;
   const int64_t grain_;
   float first_ = 0;
 };
 
-AllReduceCodecFactory one_byte_codec(std::vector<Segment>* encoded) {
+AllReduceCodecFactory one_byte_codec(std::vector<ElementRange>* encoded) {
   return [=](at::Device) { return std::make_unique<OneByteCodec>(encoded); };
 }
 
@@ -58,7 +58,7 @@ at::Tensor average_once(const Group& group, const std::shared_ptr<AllReduceJob>&
 TEST(OneShot, EncodesInOrderAndDecodesTheRanksInOrder) {
   testing::run_ranks(3, [](int64_t rank, const Group& group) {
     const int64_t numel = 2 * (1 << 20) + 6;
-    std::vector<Segment> encoded;
+    std::vector<ElementRange> encoded;
     const AllReduceJobOptions options{
         .name = "test", .rank = rank, .world_size = 3, .numel = numel, .codec = one_byte_codec(&encoded)};
     const auto job = std::make_shared<AllReduceJob>(options, JobMemory{});
@@ -67,13 +67,13 @@ TEST(OneShot, EncodesInOrderAndDecodesTheRanksInOrder) {
     EXPECT_TRUE(average_once(group, job, array).is_same(array));
     EXPECT_EQ(array[0].item<float>(), 102030.F);
     EXPECT_EQ(array[numel - 1].item<float>(), 112131.F);
-    EXPECT_EQ(encoded, (std::vector<Segment>{{0, (1 << 20) + 3}, {(1 << 20) + 3, (1 << 20) + 3}}));
+    EXPECT_EQ(encoded, (std::vector<ElementRange>{{0, (1 << 20) + 3}, {(1 << 20) + 3, (1 << 20) + 3}}));
   });
 }
 
 TEST(OneShot, GoesThroughItsCodecWhereARankIsAlone) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
-    std::vector<Segment> encoded;
+    std::vector<ElementRange> encoded;
     const AllReduceJobOptions options{.name = "test", .numel = 5, .codec = one_byte_codec(&encoded)};
     const auto job = std::make_shared<AllReduceJob>(options, JobMemory{});
     EXPECT_EQ(job->payload_bytes(), 0);
@@ -83,7 +83,7 @@ TEST(OneShot, GoesThroughItsCodecWhereARankIsAlone) {
 
 // Each chunk has one byte, so the payload for a single peer is the number of chunks.
 int64_t chunks_of(int64_t numel, int64_t grain) {
-  std::vector<Segment> encoded;
+  std::vector<ElementRange> encoded;
   return make_one_shot({.rank = 0, .world_size = 2, .numel = numel}, std::make_unique<OneByteCodec>(&encoded, grain),
                        std::make_shared<MessageMemory>())
       ->payload_bytes();

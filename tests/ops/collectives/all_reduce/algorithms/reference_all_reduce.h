@@ -9,7 +9,7 @@
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/all_reduce/algorithms/exchange.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/comm/node/node_layout.h"
 
@@ -43,19 +43,19 @@ inline at::Tensor mean_in_rank_order(const std::vector<at::Tensor>& parts) {
   return sum.div_(at::full({}, static_cast<int64_t>(parts.size()), sum.options()));
 }
 
-// The segments that are separate messages.
-inline std::vector<Segment> messages_of(const Reference& how, const std::vector<at::Tensor>& arrays, Route route) {
+// The ranges that are separate messages.
+inline std::vector<ElementRange> messages_of(const Reference& how, const std::vector<at::Tensor>& arrays, Route route) {
   const auto world_size = static_cast<int64_t>(arrays.size());
-  std::vector<Segment> messages =
-      result_segments(route, {.rank = 0, .world_size = world_size, .numel = arrays[0].numel(), .format = how.format});
-  std::erase_if(messages, [](const Segment& message) { return message.numel == 0; });
+  std::vector<ElementRange> messages =
+      result_ranges(route, {.rank = 0, .world_size = world_size, .numel = arrays[0].numel(), .format = how.format});
+  std::erase_if(messages, [](const ElementRange& message) { return message.numel == 0; });
   return messages;
 }
 
 // For arrays in the order in which they are sent, like all functions with this suffix.
 inline at::Tensor one_shot_mean_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays) {
   at::Tensor result = at::empty_like(arrays[0]);
-  for (const Segment& message : messages_of(how, arrays, Route::kOneShot)) {
+  for (const ElementRange& message : messages_of(how, arrays, Route::kOneShot)) {
     std::vector<at::Tensor> parts;
     for (size_t rank = 0; rank < arrays.size(); ++rank) {
       const at::Tensor part = arrays[rank].narrow(0, message.begin, message.numel);
@@ -70,7 +70,7 @@ inline at::Tensor one_shot_mean_as_it_lies(const Reference& how, const std::vect
 inline int64_t owner_of(int64_t element, int64_t world_size, int64_t numel) {
   int64_t owner = 0;
   for (int64_t rank = 0; rank < world_size; ++rank) {
-    const Segment shard = shard_of(rank, world_size, numel);
+    const ElementRange shard = shard_of(rank, world_size, numel);
     owner = shard.begin <= element && element < shard.begin + shard.numel ? rank : owner;
   }
   return owner;
@@ -79,7 +79,7 @@ inline int64_t owner_of(int64_t element, int64_t world_size, int64_t numel) {
 inline at::Tensor two_shot_mean_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays) {
   const auto world_size = static_cast<int64_t>(arrays.size());
   at::Tensor result = at::empty_like(arrays[0]);
-  for (const Segment& message : messages_of(how, arrays, Route::kTwoShot)) {
+  for (const ElementRange& message : messages_of(how, arrays, Route::kTwoShot)) {
     const int64_t owner = owner_of(message.begin, world_size, arrays[0].numel());
     std::vector<at::Tensor> parts;
     for (int64_t rank = 0; rank < world_size; ++rank) {
@@ -120,14 +120,14 @@ inline at::Tensor mean_over_nodes_as_it_lies(const Reference& how, const std::ve
                                              const node::NodeLayout& layout, const LinkCost& link) {
   if (!layout.has_levels()) return mean_by_route_as_it_lies(how, arrays, link);
   std::vector<at::Tensor> means;
-  for (const Segment& segment : cut(arrays[0].numel(), layout.segments())) {
+  for (const ElementRange& range : cut(arrays[0].numel(), layout.segments())) {
     std::vector<at::Tensor> parts;
     for (int64_t node = 0; node < layout.nodes(); ++node) {
-      parts.push_back(mean_of_node(layout, node, arrays).narrow(0, segment.begin, segment.numel));
+      parts.push_back(mean_of_node(layout, node, arrays).narrow(0, range.begin, range.numel));
     }
-    means.push_back(segment.numel == 0
+    means.push_back(range.numel == 0
                         ? parts[0]
-                        : mean_by_route_as_it_lies({how.format, how.rounding.at(segment.begin)}, parts, link));
+                        : mean_by_route_as_it_lies({how.format, how.rounding.at(range.begin)}, parts, link));
   }
   return at::cat(means).to(arrays[0].scalar_type());
 }

@@ -138,7 +138,7 @@ TEST(TwoLevels, WhatIsCarriedStaysWhereTheMeanIsNotFinite) {
 
 TEST(TwoLevels, ExactElementsAreAveragedInFloat32) {
   const auto arrays = arrays_of(4, 10'000);
-  const Segment exact{700, 3000};
+  const ElementRange exact{700, 3000};
   const auto results = averaged_over_nodes({.format = WireFormat::kInt4B32, .exact = {exact}}, arrays, 2);
   std::vector<at::Tensor> parts;
   for (const at::Tensor& array : arrays) parts.push_back(array.narrow(0, exact.begin, exact.numel));
@@ -158,9 +158,9 @@ TEST(TwoLevels, OnlyOwnersSendAndOnlyToTheirCounterparts) {
     EXPECT_EQ(parts.own.numel, rank % 2 == 0 ? 4096 : 0);
   });
   const SentParts parts = sent_parts(NodeLayout::of_size(4, 2), 3, 8192);
-  EXPECT_EQ(parts.own, (Segment{4096, 4096}));
-  EXPECT_EQ(parts.mean, (Segment{6144, 2048}));
-  EXPECT_EQ(sent_parts(NodeLayout::flat(2), 1, 4096).mean, (Segment{2048, 2048}));
+  EXPECT_EQ(parts.own, (ElementRange{4096, 4096}));
+  EXPECT_EQ(parts.mean, (ElementRange{6144, 2048}));
+  EXPECT_EQ(sent_parts(NodeLayout::flat(2), 1, 4096).mean, (ElementRange{2048, 2048}));
 }
 
 // Arrays of different sizes use the same memory in turn, while one rank is as far ahead of the others as possible.

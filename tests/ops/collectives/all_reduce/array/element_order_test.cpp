@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -46,7 +46,7 @@ TEST_P(DealtArray, KeepsGrainsTogetherWhereElementSays) {
 }
 
 TEST_P(DealtArray, GivesThePartsOfItsElements) {
-  for (const Segment& part : cut(numel_, 3)) {
+  for (const ElementRange& part : cut(numel_, 3)) {
     EXPECT_TRUE(at::equal(order_.take(at::arange(numel_), part), elements_.narrow(0, part.begin, part.numel)));
   }
 }
@@ -55,7 +55,7 @@ TEST_P(DealtArray, PutsBackWhatItTook) {
   const at::Tensor array = at::rand({numel_});
   const at::Tensor back = at::zeros({numel_});
   const at::Tensor sum = at::ones({numel_});
-  for (const Segment& part : cut(numel_, 3)) {
+  for (const ElementRange& part : cut(numel_, 3)) {
     order_.put(order_.take(array, part), part, back);
     order_.add(order_.take(array, part), 2, part, sum);
   }
@@ -63,14 +63,14 @@ TEST_P(DealtArray, PutsBackWhatItTook) {
   EXPECT_TRUE(at::equal(sum, at::ones({numel_}).add_(array, 2)));
 }
 
-TEST_P(DealtArray, KnowsThePlacesOfSegments) {
-  std::vector<Segment> segments = {{0, numel_ / 4}, {numel_ / 2, numel_ / 3}};
-  std::erase_if(segments, [](const Segment& segment) { return segment.numel == 0; });
+TEST_P(DealtArray, KnowsThePlacesOfRanges) {
+  std::vector<ElementRange> ranges = {{0, numel_ / 4}, {numel_ / 2, numel_ / 3}};
+  std::erase_if(ranges, [](const ElementRange& range) { return range.numel == 0; });
   const at::Tensor is_in = at::zeros({numel_}, at::kBool);
-  for (const Segment& segment : segments) is_in.narrow(0, segment.begin, segment.numel).fill_(true);
+  for (const ElementRange& range : ranges) is_in.narrow(0, range.begin, range.numel).fill_(true);
   const at::Tensor found = at::zeros({numel_}, at::kBool);
   int64_t end = -1;
-  for (const Segment& places : order_.offsets_of(segments)) {
+  for (const ElementRange& places : order_.offsets_of(ranges)) {
     ASSERT_GT(places.begin, end) << "in order, and neighbours joined";
     end = places.begin + places.numel;
     found.narrow(0, places.begin, places.numel).fill_(true);
@@ -87,7 +87,7 @@ TEST(ElementOrder, DealsEveryPartOutOverTheWholeArray) {
   for (const int64_t grains : {7, 97, 110, 1024, 6400, 6401, 25'600}) {
     const ElementOrder order = ElementOrder::of(WireFormat::kVar5, grains * kGrain);
     for (const int64_t parts : {2, 3, 4, 5, 8, 16, 64}) {
-      for (const Segment& part : cut(grains * kGrain, parts)) {
+      for (const ElementRange& part : cut(grains * kGrain, parts)) {
         int64_t in_quarter[4] = {};
         for (int64_t place = part.begin; place < part.begin + part.numel; place += kGrain) {
           ++in_quarter[4 * (order.element(place) / kGrain) / grains];

@@ -43,7 +43,7 @@ class CudaAffineCodec : public ::testing::TestWithParam<at::ScalarType> {
 // The mean of messages that the codec wrote and read.
 at::Tensor mean_by_codec(const std::vector<at::Tensor>& arrays, std::optional<int64_t> channel_size) {
   const auto codec = affine_codec(channel_size)(at::kCUDA);
-  const Segment whole{0, arrays[0].numel()};
+  const ElementRange whole{0, arrays[0].numel()};
   const int64_t slot = slot_bytes(codec->message_bytes(whole));
   const auto ranks = static_cast<int64_t>(arrays.size());
   const at::Tensor memory = at::empty({ranks * slot}, at::device(at::kCUDA).dtype(at::kByte));

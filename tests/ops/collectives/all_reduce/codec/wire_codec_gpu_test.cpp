@@ -1,4 +1,4 @@
-// Segments of CUDA tensors, compared with the CPU. Needs a GPU.
+// Slices of CUDA tensors, compared with the CPU. Needs a GPU.
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 
 #include <ATen/ATen.h>
@@ -21,13 +21,13 @@ const std::vector<at::ScalarType> kDtypes{at::kFloat, at::kDouble, at::kBFloat16
 // The same call with tensors on the CPU and on a GPU. The ranks' messages are encoded random numbers.
 struct Side {
   c10::Device device;
-  at::Tensor array;  // The segment is all but the first 1024 elements.
+  at::Tensor array;  // The slice is all but the first 1024 elements.
   at::Tensor residual;
   at::Tensor mean_residual;
   at::Tensor messages;  // [ranks, bytes]
   at::Tensor message;   // The output.
 
-  ArraySegment segment(bool feedback) const {
+  ArraySlice slice(bool feedback) const {
     return {array, {1024, array.numel() - 1024}, feedback ? residual.mutable_data_ptr<float>() : nullptr};
   }
   RankMessages ranks(int64_t own) const {
@@ -41,7 +41,7 @@ struct Side {
   uint8_t* out() const { return message.mutable_data_ptr<uint8_t>(); }
 };
 
-class CudaSegmentCodec : public ::testing::TestWithParam<WireFormat> {
+class CudaSliceCodec : public ::testing::TestWithParam<WireFormat> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 
@@ -77,39 +77,39 @@ class CudaSegmentCodec : public ::testing::TestWithParam<WireFormat> {
   const WireFormat format_ = GetParam();
 };
 
-TEST_P(CudaSegmentCodec, EncodesAndDecodesAsTheCpu) {
+TEST_P(CudaSliceCodec, EncodesAndDecodesAsTheCpu) {
   for (const bool feedback : {false, true}) {
     for_each_case([&](const Side& cpu, const Side& gpu, int64_t) {
       const codec::wire::Rounding rounding = feedback ? test::kNearest : test::kStochastic;
       for (const Side* side : {&cpu, &gpu}) {
-        make_wire_codec(format_, side->device.type())->encode(rounding, side->segment(feedback), side->out());
-        make_wire_codec(format_, side->device.type())->decode(side->out(), side->segment(false));
+        make_wire_codec(format_, side->device.type())->encode(rounding, side->slice(feedback), side->out());
+        make_wire_codec(format_, side->device.type())->decode(side->out(), side->slice(false));
       }
     });
   }
 }
 
-TEST_P(CudaSegmentCodec, AveragesAsTheCpu) {
+TEST_P(CudaSliceCodec, AveragesAsTheCpu) {
   for_each_case([&](const Side& cpu, const Side& gpu, int64_t ranks) {
     for (const Side* side : {&cpu, &gpu})
-      make_wire_codec(format_, side->device.type())->average(side->ranks(ranks - 1), side->segment(false));
+      make_wire_codec(format_, side->device.type())->average(side->ranks(ranks - 1), side->slice(false));
   });
 }
 
-TEST_P(CudaSegmentCodec, EncodesAveragesAsTheCpu) {
+TEST_P(CudaSliceCodec, EncodesAveragesAsTheCpu) {
   for (const bool feedback : {false, true}) {
     for_each_case([&](const Side& cpu, const Side& gpu, int64_t ranks) {
       const codec::wire::Rounding rounding = test::kStochastic;
       for (const Side* side : {&cpu, &gpu}) {
         float* const mean_residual = feedback ? side->mean_residual.mutable_data_ptr<float>() : nullptr;
         make_wire_codec(format_, side->device.type())
-            ->average_and_encode(rounding, side->ranks(ranks / 2), side->segment(feedback), mean_residual, side->out());
+            ->average_and_encode(rounding, side->ranks(ranks / 2), side->slice(feedback), mean_residual, side->out());
       }
     });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaSegmentCodec, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaSliceCodec, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

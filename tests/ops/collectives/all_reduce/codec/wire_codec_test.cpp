@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ops/collectives/all_reduce/array/element_order.h"
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "ops/collectives/all_reduce/codec/codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "tests/ops/affine_uint8/reference.h"
@@ -20,15 +20,15 @@ namespace {
 
 constexpr int64_t kNumel = 2 * cpu::kWireGrain + 100;
 // One grain, after the first one.
-constexpr Segment kSecondGrain{cpu::kWireGrain, cpu::kWireGrain};
+constexpr ElementRange kSecondGrain{cpu::kWireGrain, cpu::kWireGrain};
 
 at::Tensor in_second_grain(const at::Tensor& array) { return array.narrow(0, kSecondGrain.begin, kSecondGrain.numel); }
 
 // One format whose messages can be split, and one that is written in two passes.
 class WireCodecOf : public ::testing::TestWithParam<WireFormat> {
  protected:
-  at::Tensor message_of(const Segment& segment) const {
-    return at::zeros({encoded_size(segment.numel, format_)}, at::kByte);
+  at::Tensor message_of(const ElementRange& slice) const {
+    return at::zeros({encoded_size(slice.numel, format_)}, at::kByte);
   }
   at::Tensor decoded(const at::Tensor& message) const { return decode(message, format_, kSecondGrain.numel); }
 
@@ -39,7 +39,7 @@ TEST_P(WireCodecOf, OwnElementsRoundsByTheNumbersOfItsRankAndPlace) {
   at::manual_seed(1);
   const AllReduceCall call{at::randn({kNumel}), {true, 7, 3, 0}, {}};
   const at::Tensor message = message_of(kSecondGrain);
-  const SentSegment sent{2, kSecondGrain};
+  const SentRange sent{2, kSecondGrain};
   make_wire_codec(format_, at::kCPU)
       ->encode(sent.rounding(call, 0), sent.elements(call), message.mutable_data_ptr<uint8_t>());
   const auto seed = static_cast<int64_t>(rounding_of(call.rounding, 2, 0).seed);
@@ -53,7 +53,7 @@ TEST_P(WireCodecOf, OwnElementsAddsAndKeepsTheResidualOfItsPlace) {
   const at::Tensor before = residual.clone();
   const AllReduceCall call{at::randn({kNumel}), {}, {.own = residual.mutable_data_ptr<float>()}};
   const at::Tensor message = message_of(kSecondGrain);
-  const SentSegment sent{0, kSecondGrain};
+  const SentRange sent{0, kSecondGrain};
   make_wire_codec(format_, at::kCPU)
       ->encode(sent.rounding(call, 0), sent.elements(call), message.mutable_data_ptr<uint8_t>());
   const at::Tensor sum = in_second_grain(call.array + before);
@@ -67,7 +67,7 @@ TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
   const test::UseThreads threads(3);
   constexpr int64_t kLong = 300 * cpu::kWireGrain + 33;
   const ElementOrder order = ElementOrder::of(WireFormat::kVar4, kLong);
-  const Segment shard = shard_of(1, 2, kLong);
+  const ElementRange shard = shard_of(1, 2, kLong);
   at::manual_seed(5);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const bool has_residual : {false, true}) {
@@ -76,28 +76,28 @@ TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
       const at::Tensor ordered = order.take(dealt, {0, kLong}).clone();
       std::vector<at::Tensor> residuals(2, at::randn({shard.numel}));
       residuals[1] = residuals[0].clone();
-      const ArraySegment segments[] = {
+      const ArraySlice slices[] = {
           {dealt, shard, has_residual ? residuals[0].mutable_data_ptr<float>() : nullptr, order.grain_order()},
           {ordered, shard, has_residual ? residuals[1].mutable_data_ptr<float>() : nullptr}};
       std::vector<at::Tensor> sent;
-      for (const ArraySegment& segment : segments) {
+      for (const ArraySlice& slice : slices) {
         sent.push_back(message_of(shard));
-        make_wire_codec(format_, at::kCPU)->encode({}, segment, sent.back().mutable_data_ptr<uint8_t>());
+        make_wire_codec(format_, at::kCPU)->encode({}, slice, sent.back().mutable_data_ptr<uint8_t>());
       }
       EXPECT_TRUE(at::equal(sent[0], sent[1]));
       const RankMessages by_rank{sent[0].const_data_ptr<uint8_t>(), nullptr};
       std::vector<at::Tensor> means;
-      for (const ArraySegment& segment : segments) {
+      for (const ArraySlice& slice : slices) {
         means.push_back(message_of(shard));
         make_wire_codec(format_, at::kCPU)
-            ->average_and_encode({}, by_rank, segment, nullptr, means.back().mutable_data_ptr<uint8_t>());
-        make_wire_codec(format_, at::kCPU)->average(by_rank, segment);
+            ->average_and_encode({}, by_rank, slice, nullptr, means.back().mutable_data_ptr<uint8_t>());
+        make_wire_codec(format_, at::kCPU)->average(by_rank, slice);
       }
       EXPECT_TRUE(at::equal(means[0], means[1]));
       EXPECT_TRUE(at::equal(residuals[0], residuals[1]));
       EXPECT_TRUE(at::equal(order.take(dealt, {0, kLong}), ordered));
-      for (const ArraySegment& segment : segments) {
-        make_wire_codec(format_, at::kCPU)->decode(means[0].const_data_ptr<uint8_t>(), segment);
+      for (const ArraySlice& slice : slices) {
+        make_wire_codec(format_, at::kCPU)->decode(means[0].const_data_ptr<uint8_t>(), slice);
       }
       EXPECT_TRUE(at::equal(order.take(dealt, {0, kLong}), ordered));
     }
@@ -107,7 +107,7 @@ TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
 // Rank 1 of two owns the shard that begins at the second grain.
 TEST_P(WireCodecOf, TheMeanKeepsTheResidualFromTheBeginningOfTheShard) {
   at::manual_seed(3);
-  const Segment shard = shard_of(1, 2, kNumel);
+  const ElementRange shard = shard_of(1, 2, kNumel);
   ASSERT_EQ(shard.begin, kSecondGrain.begin);
   const at::Tensor residual = at::zeros({shard.numel});
   const AllReduceCall call{at::randn({kNumel}), {}, {.mean = residual.mutable_data_ptr<float>()}};
@@ -139,7 +139,7 @@ TEST_P(WireCodecOf, TheMeanTakesTheOwnResidualWithIt) {
 // The residuals are added again in the next step: the own residual contains values carried over from other buckets.
 TEST_P(WireCodecOf, AMeanThatIsNotFiniteLeavesTheResidualsInItAlone) {
   at::manual_seed(5);
-  const Segment shard = shard_of(1, 2, kNumel);
+  const ElementRange shard = shard_of(1, 2, kNumel);
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       const at::Tensor own = at::randn({kNumel});

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/array/element_range.h"
 #include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
 
 namespace narrowcast::collectives {
@@ -35,10 +35,10 @@ TEST_P(ShardMessagesOf, CutShardsIntoChunks) {
     for (int64_t rank = 0; rank < world_size; ++rank) {
       int64_t next = shard_of(rank, world_size, numel).begin;
       for (int64_t chunk = 0; chunk < chunked.chunks(); ++chunk) {
-        const Segment segment = chunked.segment(rank, chunk);
-        EXPECT_EQ(segment.begin, next);
-        next += segment.numel;
-        EXPECT_LE(encoded_size(segment.numel, format), chunked.slot_bytes(chunk));
+        const ElementRange range = chunked.range(rank, chunk);
+        EXPECT_EQ(range.begin, next);
+        next += range.numel;
+        EXPECT_LE(encoded_size(range.numel, format), chunked.slot_bytes(chunk));
         EXPECT_EQ(chunked.slot_bytes(chunk) % kSlotBytes, 0);
         EXPECT_EQ(chunked.begin(chunk + 1), chunked.begin(chunk) + world_size * chunked.slot_bytes(chunk));
       }

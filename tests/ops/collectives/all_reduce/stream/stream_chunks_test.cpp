@@ -25,7 +25,7 @@ using node::NodeLayout;
 using testing::run_ranks;
 
 constexpr int64_t kSmallChunk = 1'024;  // In bytes, so that arrays of a few grains are sent in chunks.
-const std::vector<Segment> kExact{{5, 900}, {1'020, 9}, {1'900, 1}};
+const std::vector<ElementRange> kExact{{5, 900}, {1'020, 9}, {1'900, 1}};
 
 class StreamChunks : public ::testing::TestWithParam<WireFormat> {};
 
@@ -89,7 +89,7 @@ TEST(StreamChunksOfVariableWidth, AreTheEngines) {
 }
 
 TEST(StreamChunksOfVariableWidth, AreTheEnginesBetweenNodes) {
-  constexpr int64_t kNumel = 3'600'003;  // Two segments, each sent in two messages.
+  constexpr int64_t kNumel = 3'600'003;  // Two ranges, each sent in two messages.
   const auto arrays = make_stream_arrays(4, kNumel);
   run_ranks(4, [&](int64_t rank, const Group& group) {
     BothWays ways(group, {.numel = kNumel, .format = WireFormat::kVar5, .exact = kExact}, true, 2);

@@ -17,7 +17,7 @@ namespace narrowcast::collectives {
 // shot this rank's own part is rounded, in two shots the mean. The elements then have the bits that this exchange would
 // give, except in variable formats, whose messages have one step for all of their elements. In one hop, error feedback
 // is that of the route; kShard adds the residuals of this rank's shard, and sets them to 0 where the mean is finite.
-std::unique_ptr<AllReduceExchange> make_own_mean(Route route, const AllReduceOptions& options,
-                                                 std::shared_ptr<MessageMemory> memory);
+std::unique_ptr<AllReduceExchange> make_reduce_scatter(Route route, const AllReduceOptions& options,
+                                                       std::shared_ptr<MessageMemory> memory);
 
 }  // namespace narrowcast::collectives

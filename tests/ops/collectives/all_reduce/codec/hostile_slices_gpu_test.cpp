@@ -1,4 +1,4 @@
-// Difficult segments of CUDA tensors, compared with the CPU: unusual numbers, unaligned addresses, and more elements
+// Difficult slices of CUDA tensors, compared with the CPU: unusual numbers, unaligned addresses, and more elements
 // than 32 bits can count.
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
@@ -36,8 +36,8 @@ struct Operands {
     written = moved_to(at::zeros_like(sent[0]), device, begin);
   }
 
-  ArraySegment segment() const { return {array, {0, array.numel()}, nullptr}; }
-  ArraySegment with_feedback() const { return {array, {0, array.numel()}, residual.mutable_data_ptr<float>()}; }
+  ArraySlice slice() const { return {array, {0, array.numel()}, nullptr}; }
+  ArraySlice with_feedback() const { return {array, {0, array.numel()}, residual.mutable_data_ptr<float>()}; }
   RankMessages ranks() const {
     RankMessages pointers;
     for (const at::Tensor& message : messages) pointers.push_back(message.const_data_ptr<uint8_t>());
@@ -52,7 +52,7 @@ struct Operands {
   std::vector<at::Tensor> messages;
 };
 
-class CudaHostileSegments : public ::testing::TestWithParam<WireFormat> {
+class CudaHostileSlices : public ::testing::TestWithParam<WireFormat> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 
@@ -72,7 +72,7 @@ class CudaHostileSegments : public ::testing::TestWithParam<WireFormat> {
           ->average_and_encode(test::kStochastic, side->ranks(), side->with_feedback(),
                                side->mean_residual.mutable_data_ptr<float>(),
                                side->written.mutable_data_ptr<uint8_t>());
-      make_wire_codec(format_, side->array.device().type())->average(side->ranks(), side->segment());
+      make_wire_codec(format_, side->array.device().type())->average(side->ranks(), side->slice());
     }
     EXPECT_TRUE(same_bits(gpu.array.cpu(), cpu.array));
     EXPECT_TRUE(same_bits(gpu.residual.cpu(), cpu.residual));
@@ -85,7 +85,7 @@ class CudaHostileSegments : public ::testing::TestWithParam<WireFormat> {
 };
 
 // NaN, Inf, subnormals, zeros of both signs, the greatest numbers.
-TEST_P(CudaHostileSegments, AreAveragedAsOnTheCpu) {
+TEST_P(CudaHostileSlices, AreAveragedAsOnTheCpu) {
   for (const int64_t numel : {33, 1000}) {
     for (const auto& [name, numbers] : test::all_wire_inputs(numel)) {
       for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
@@ -98,7 +98,7 @@ TEST_P(CudaHostileSegments, AreAveragedAsOnTheCpu) {
 }
 
 // Arrays, messages and residuals that do not begin at an address for vector loads.
-TEST_P(CudaHostileSegments, AreAveragedAtAnyAddress) {
+TEST_P(CudaHostileSlices, AreAveragedAtAnyAddress) {
   at::manual_seed(1);
   for (const int64_t begin : {1, 2, 3, 5, 8}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
@@ -110,7 +110,7 @@ TEST_P(CudaHostileSegments, AreAveragedAtAnyAddress) {
 }
 
 // Messages that no encoder writes.
-TEST_P(CudaHostileSegments, AreAveragedFromAnyBytes) {
+TEST_P(CudaHostileSlices, AreAveragedFromAnyBytes) {
   at::manual_seed(2);
   for (int round = 0; round < 8; ++round) {
     std::vector<at::Tensor> messages;
@@ -121,7 +121,7 @@ TEST_P(CudaHostileSegments, AreAveragedFromAnyBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaHostileSegments, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaHostileSlices, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 // More elements than 32 bits can count. The result for all of them must equal the results for the chunks.
@@ -143,7 +143,7 @@ struct Billions {
   void compute() const {
     for (int64_t begin = 0; begin < kBillions; begin += kBillionsChunk) chunk(x, begin).normal_();
     mean.copy_(x);
-    const ArraySegment whole{mean, {0, kBillions}, nullptr};
+    const ArraySlice whole{mean, {0, kBillions}, nullptr};
     make_wire_codec(kBillionsFormat, at::kCUDA)->encode({}, whole, message_at(message, 0));
     make_wire_codec(kBillionsFormat, at::kCUDA)
         ->average_and_encode({}, {message_at(message, 0), nullptr}, whole, nullptr, message_at(mean_message, 0));
@@ -157,20 +157,20 @@ struct Billions {
 
   void expect_chunk(int64_t begin) const {
     const at::Tensor part = chunk(x, begin).clone();
-    const ArraySegment segment{part, {0, part.numel()}, nullptr};
+    const ArraySlice slice{part, {0, part.numel()}, nullptr};
     const at::Tensor bytes = at::empty({encoded_size(part.numel(), kBillionsFormat)}, message.options());
     const auto same_bytes = [&](const at::Tensor& all) {
       return at::equal(bytes, all.narrow(0, encoded_size(begin, kBillionsFormat), bytes.numel()));
     };
-    make_wire_codec(kBillionsFormat, at::kCUDA)->encode({}, segment, bytes.mutable_data_ptr<uint8_t>());
+    make_wire_codec(kBillionsFormat, at::kCUDA)->encode({}, slice, bytes.mutable_data_ptr<uint8_t>());
     EXPECT_TRUE(same_bytes(message));
     const RankMessages ranks{message_at(message, begin), nullptr};
     make_wire_codec(kBillionsFormat, at::kCUDA)
-        ->average_and_encode({}, ranks, segment, nullptr, bytes.mutable_data_ptr<uint8_t>());
+        ->average_and_encode({}, ranks, slice, nullptr, bytes.mutable_data_ptr<uint8_t>());
     EXPECT_TRUE(same_bytes(mean_message));
-    make_wire_codec(kBillionsFormat, at::kCUDA)->average(ranks, segment);
+    make_wire_codec(kBillionsFormat, at::kCUDA)->average(ranks, slice);
     EXPECT_TRUE(at::equal(part, chunk(mean, begin)));
-    make_wire_codec(kBillionsFormat, at::kCUDA)->decode(message_at(message, begin), segment);
+    make_wire_codec(kBillionsFormat, at::kCUDA)->decode(message_at(message, begin), slice);
     EXPECT_TRUE(at::equal(part, chunk(decoded, begin)));
   }
 };

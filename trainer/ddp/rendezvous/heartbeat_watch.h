@@ -13,7 +13,7 @@
 
 namespace narrowcast::rendezvous {
 
-// Decides by their heartbeats (life_signs.h) which ranks stand still. Each rank looks at those after it, in a ring, up
+// Decides by their heartbeats (heartbeats.h) which ranks stand still. Each rank looks at those after it, in a ring, up
 // to the first one that lives and looks itself. So somebody looks at each rank, even if the ranks before it stand
 // still, too, or do not look yet.
 //
@@ -50,15 +50,15 @@ class SilenceOfOthers {
 
 // During its lifetime, tells the launchers which ranks of the job stand still. They replace them, from which all ranks
 // learn that they must meet anew.
-class LifeWatch {
+class HeartbeatWatch {
  public:
   // `job` recovers in place, and its store is the launcher's.
-  LifeWatch(std::shared_ptr<const JobStore> job, std::chrono::milliseconds silence,
-            std::chrono::milliseconds look_every = SilenceOfOthers::Options().look_every);
+  HeartbeatWatch(std::shared_ptr<const JobStore> job, std::chrono::milliseconds silence,
+                 std::chrono::milliseconds look_every = SilenceOfOthers::Options().look_every);
   // A thread that waits for the store is left behind.
-  ~LifeWatch();
-  LifeWatch(const LifeWatch&) = delete;
-  LifeWatch& operator=(const LifeWatch&) = delete;
+  ~HeartbeatWatch();
+  HeartbeatWatch(const HeartbeatWatch&) = delete;
+  HeartbeatWatch& operator=(const HeartbeatWatch&) = delete;
 
  private:
   struct State;

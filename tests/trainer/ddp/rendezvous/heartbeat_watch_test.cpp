@@ -1,4 +1,4 @@
-#include "trainer/ddp/rendezvous/life_watch.h"
+#include "trainer/ddp/rendezvous/heartbeat_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "tests/support/moving_store.h"
 #include "tests/support/patience.h"
-#include "trainer/ddp/rendezvous/life_signs.h"
+#include "trainer/ddp/rendezvous/heartbeats.h"
 
 namespace narrowcast::rendezvous {
 namespace {
@@ -97,7 +97,7 @@ TEST_F(SilenceOfOthersTest, APauseOfTheRankItselfBlamesNobody) {
 }
 
 // Three nodes with a rank each, and a launcher's store.
-class LifeWatchTest : public ::testing::Test {
+class HeartbeatWatchTest : public ::testing::Test {
  protected:
   std::shared_ptr<const JobStore> job_of_rank_0() const {
     return std::make_shared<const JobStore>(file_.env(1, store_->getPort()),
@@ -110,37 +110,37 @@ class LifeWatchTest : public ::testing::Test {
   network::TcpStorePtr store_ = testing::serve_job("0 1:1,2:1,3:1");
 };
 
-TEST_F(LifeWatchTest, ReportsARankThatStandsStillBeforeTheRanksMeet) {
-  const LifeSigns lives(file_.env(3, store_->getPort()), 1ms);
+TEST_F(HeartbeatWatchTest, ReportsARankThatStandsStillBeforeTheRanksMeet) {
+  const Heartbeats heartbeats(file_.env(3, store_->getPort()), 1ms);
   store_->add(sign_of(2), 7);
   wait_for(sign_of(3));
-  const LifeWatch watch(job_of_rank_0(), 1s, 20ms);
+  const HeartbeatWatch watch(job_of_rank_0(), 1s, 20ms);
   wait_for(testing::job_key(silent_key(2, 0)));
   EXPECT_EQ(store_->get_to_str(testing::job_key(silent_key(2, 0))), "0") << "for processes that started before";
   EXPECT_FALSE(store_->check({testing::job_key(silent_key(3, 0))}));
 }
 
 // A launcher that has removed the entries of a node that is gone does not look for them again.
-TEST_F(LifeWatchTest, WritesNoEntriesOfRanksThatHaveNone) {
+TEST_F(HeartbeatWatchTest, WritesNoEntriesOfRanksThatHaveNone) {
   store_->add(sign_of(3), 7);
-  const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
+  const HeartbeatWatch watch(job_of_rank_0(), 30ms, 10ms);
   wait_for(testing::job_key(silent_key(3, 0)));
   EXPECT_FALSE(store_->check({sign_of(2)}));
 }
 
-TEST_F(LifeWatchTest, ReportsARankBehindAnother) {
+TEST_F(HeartbeatWatchTest, ReportsARankBehindAnother) {
   store_->add(sign_of(2), 7);
   store_->add(sign_of(3), 7);
-  const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
+  const HeartbeatWatch watch(job_of_rank_0(), 30ms, 10ms);
   wait_for(testing::job_key(silent_key(2, 0)));
   wait_for(testing::job_key(silent_key(3, 0)));
 }
 
-TEST_F(LifeWatchTest, ReportsARankBehindOneThatDoesNotWatchYet) {
-  const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+TEST_F(HeartbeatWatchTest, ReportsARankBehindOneThatDoesNotWatchYet) {
+  const Heartbeats heartbeats(file_.env(2, store_->getPort()), 1ms);
   wait_for(sign_of(2));
   store_->add(sign_of(3), 7);
-  const LifeWatch watch(job_of_rank_0(), 30ms, 10ms);
+  const HeartbeatWatch watch(job_of_rank_0(), 30ms, 10ms);
   wait_for(testing::job_key(silent_key(3, 0)));
 }
 

@@ -1,4 +1,4 @@
-#include "trainer/ddp/rendezvous/life_watch.h"
+#include "trainer/ddp/rendezvous/heartbeat_watch.h"
 
 #include <charconv>
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "trainer/base/network/tcp_store.h"
-#include "trainer/ddp/rendezvous/life_signs.h"
+#include "trainer/ddp/rendezvous/heartbeats.h"
 
 namespace narrowcast::rendezvous {
 namespace {
@@ -47,7 +47,7 @@ std::vector<int64_t> SilenceOfOthers::look(const Signs& signs, const Looks& look
 }
 
 // The thread and its owner share it.
-struct LifeWatch::State {
+struct HeartbeatWatch::State {
   State(std::shared_ptr<const JobStore> store, const SilenceOfOthers::Options& watched)
       : job(std::move(store)), options(watched), others(watched) {}
 
@@ -94,7 +94,7 @@ struct LifeWatch::State {
   bool has_ended = false;
 };
 
-LifeWatch::LifeWatch(std::shared_ptr<const JobStore> job, milliseconds silence, milliseconds look_every) {
+HeartbeatWatch::HeartbeatWatch(std::shared_ptr<const JobStore> job, milliseconds silence, milliseconds look_every) {
   const WorkerEnv& env = job->env();
   const SilenceOfOthers::Options options = {
       .rank = env.rank, .world_size = env.world_size, .look_every = look_every, .silence = silence};
@@ -102,7 +102,7 @@ LifeWatch::LifeWatch(std::shared_ptr<const JobStore> job, milliseconds silence, 
   thread_ = std::thread([state = state_] { state->run(); });
 }
 
-LifeWatch::~LifeWatch() {
+HeartbeatWatch::~HeartbeatWatch() {
   std::unique_lock lock(state_->mutex);
   state_->stop = true;
   state_->changed.notify_all();

@@ -1,4 +1,4 @@
-#include "trainer/ddp/rendezvous/life_signs.h"
+#include "trainer/ddp/rendezvous/heartbeats.h"
 
 #include <condition_variable>
 #include <exception>
@@ -43,7 +43,7 @@ bool JobKeys::have_moved(const WorkerEnv& env) const {
 }
 
 // The thread and its owner share it.
-struct LifeSigns::State {
+struct Heartbeats::State {
   State(const WorkerEnv& worker, milliseconds pause)
       : env(worker),
         every(pause),
@@ -99,14 +99,14 @@ struct LifeSigns::State {
   bool has_ended = false;
 };
 
-LifeSigns::LifeSigns(const WorkerEnv& env, milliseconds every) {
+Heartbeats::Heartbeats(const WorkerEnv& env, milliseconds every) {
   if (env.recovers_in_place && !is_alone(env)) {
     state_ = std::make_shared<State>(env, every);
     thread_ = std::thread([state = state_] { state->run(); });
   }
 }
 
-LifeSigns::~LifeSigns() {
+Heartbeats::~Heartbeats() {
   if (state_ == nullptr) {
     return;
   }

@@ -1,4 +1,4 @@
-#include "ops/collectives/all_reduce/algorithms/own_mean.h"
+#include "ops/collectives/all_reduce/algorithms/reduce_scatter.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -15,9 +15,9 @@ at::Tensor tensor_of(float* residual, int64_t begin, int64_t numel) {
   return residual == nullptr ? at::Tensor() : at::from_blob(residual + begin, {numel}, at::kFloat);
 }
 
-class OwnMean final : public FirstHop {
+class ReduceScatterExchange final : public FirstHop {
  public:
-  OwnMean(Route route, const AllReduceOptions& options, std::shared_ptr<MessageMemory> memory)
+  ReduceScatterExchange(Route route, const AllReduceOptions& options, std::shared_ptr<MessageMemory> memory)
       : FirstHop(options, std::move(memory)),
         rounds_part_(options.result == Result::kShardOfWhole && route == Route::kOneShot),
         rounds_mean_(options.result == Result::kShardOfWhole && route == Route::kTwoShot) {
@@ -44,11 +44,11 @@ class OwnMean final : public FirstHop {
   }
 
  private:
-  SentSegment own(size_t chunk) const { return sent(options().rank, chunk); }
+  SentRange own(size_t chunk) const { return sent(options().rank, chunk); }
   uint8_t* message(size_t chunk) const { return placed(own_[chunk]).mutable_data_ptr<uint8_t>(); }
 
   void average(RankMessages parts, size_t chunk) const {
-    const ArraySegment elements = {call().array, own(chunk).range, nullptr, options().order.grain_order()};
+    const ArraySlice elements = {call().array, own(chunk).range, nullptr, options().order.grain_order()};
     if (rounds_mean_) {
       encode_mean(codec(), own(chunk), call(), parts, message(chunk));
       codec().decode(message(chunk), elements);
@@ -60,10 +60,10 @@ class OwnMean final : public FirstHop {
     }
   }
 
-  void average_unrounded(const RankMessages& parts, const ArraySegment& elements) const {
+  void average_unrounded(const RankMessages& parts, const ArraySlice& elements) const {
     const Residuals& residuals = call().residuals;
-    const Segment& range = elements.range;
-    const Segment shard = shard_of(options().rank, options().world_size, call().array.numel());
+    const ElementRange& range = elements.range;
+    const ElementRange shard = shard_of(options().rank, options().world_size, call().array.numel());
     const at::Tensor values = call().array.narrow(0, range.begin, range.numel);
     const at::Tensor own = tensor_of(residuals.own, range.begin, range.numel);
     const at::Tensor mean = tensor_of(residuals.mean, range.begin - shard.begin, range.numel);
@@ -85,9 +85,9 @@ class OwnMean final : public FirstHop {
 
 }  // namespace
 
-std::unique_ptr<AllReduceExchange> make_own_mean(Route route, const AllReduceOptions& options,
-                                                 std::shared_ptr<MessageMemory> memory) {
-  return std::make_unique<OwnMean>(route, options, std::move(memory));
+std::unique_ptr<AllReduceExchange> make_reduce_scatter(Route route, const AllReduceOptions& options,
+                                                       std::shared_ptr<MessageMemory> memory) {
+  return std::make_unique<ReduceScatterExchange>(route, options, std::move(memory));
 }
 
 }  // namespace narrowcast::collectives

@@ -1,4 +1,4 @@
-#include "trainer/ddp/rendezvous/life_signs.h"
+#include "trainer/ddp/rendezvous/heartbeats.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Three nodes with a rank each, and a launcher's store.
-class LifeSignsTest : public ::testing::Test {
+class HeartbeatsTest : public ::testing::Test {
  protected:
   std::string sign_of(int64_t node) const { return testing::job_key(signs_key(node, 0)); }
   void wait_for(const std::string& key) { store_->wait({key}, testing::kPatience); }
@@ -29,14 +29,14 @@ class LifeSignsTest : public ::testing::Test {
   network::TcpStorePtr store_ = testing::serve_job("0 1:1,2:1,3:1");
 };
 
-TEST_F(LifeSignsTest, AProcessThatEndsIsNotSilent) {
+TEST_F(HeartbeatsTest, AProcessThatEndsIsNotSilent) {
   {
-    const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+    const Heartbeats heartbeats(file_.env(2, store_->getPort()), 1ms);
     wait_for_more(sign_of(2));
   }
   while (store_->check({sign_of(2)})) std::this_thread::yield();
   try {
-    const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+    const Heartbeats heartbeats(file_.env(2, store_->getPort()), 1ms);
     wait_for_more(sign_of(2));
     throw std::runtime_error("test");
   } catch (const std::runtime_error&) {
@@ -44,20 +44,20 @@ TEST_F(LifeSignsTest, AProcessThatEndsIsNotSilent) {
   }
 }
 
-TEST_F(LifeSignsTest, SignsFollowTheStore) {
-  const LifeSigns lives(file_.env(2, store_->getPort()), 1ms);
+TEST_F(HeartbeatsTest, SignsFollowTheStore) {
+  const Heartbeats heartbeats(file_.env(2, store_->getPort()), 1ms);
   wait_for(sign_of(2));
   const network::TcpStorePtr moved = testing::serve_job("1 2:1,3:1");
   file_.tell(moved->getPort());
   moved->wait({sign_of(2)}, testing::kPatience);
 }
 
-TEST_F(LifeSignsTest, SignsOutliveABrokenConnection) {
+TEST_F(HeartbeatsTest, SignsOutliveABrokenConnection) {
   const network::ListeningSocket socket = testing::loopback_socket();
   network::TcpStorePtr store = testing::serve_job(socket, "0 1:1,2:1");
   WorkerEnv env = file_.env(2, socket.port());
   env.store_file.clear();
-  const LifeSigns lives(env, 1ms);
+  const Heartbeats heartbeats(env, 1ms);
   store->wait({sign_of(2)}, testing::kPatience);
   store.reset();
   store = testing::serve_job(socket, "0 1:1,2:1");

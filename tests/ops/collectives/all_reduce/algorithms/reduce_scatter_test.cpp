@@ -1,4 +1,4 @@
-#include "ops/collectives/all_reduce/algorithms/own_mean.h"
+#include "ops/collectives/all_reduce/algorithms/reduce_scatter.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -45,24 +45,23 @@ struct OwnResiduals {
   Residuals pointers() const { return {own.mutable_data_ptr<float>(), mean.mutable_data_ptr<float>(), {own, mean}}; }
 };
 
-struct OwnMeanCase {
+struct ShardCase {
   AllReduceJobOptions options = {};
   int64_t node_size = 1;
   codec::wire::Rounding rounding = {};
   bool has_residuals = false;
 };
 
-struct OwnMeanResult {
+struct ShardResult {
   at::Tensor shard;
   at::Tensor mean_residual;
   int64_t payload = 0;
 };
 
 // By rank: the elements of SentParts::mean after an exchange.
-std::vector<OwnMeanResult> shards_of_means(const OwnMeanCase& given, const std::vector<at::Tensor>& arrays,
-                                           Result result) {
+std::vector<ShardResult> shards_of_means(const ShardCase& given, const std::vector<at::Tensor>& arrays, Result result) {
   const auto ranks = static_cast<int64_t>(arrays.size());
-  std::vector<OwnMeanResult> results(arrays.size());
+  std::vector<ShardResult> results(arrays.size());
   run_ranks(ranks, [&](int64_t rank, const Group& group) {
     AllReduceJobOptions options = given.options;
     options.name = "a mean";
@@ -85,14 +84,14 @@ std::vector<OwnMeanResult> shards_of_means(const OwnMeanCase& given, const std::
 }
 
 // Number of ranks, ranks per node, elements.
-class OwnMeanOf : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
+class ReduceScatterExchangeOf : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
-TEST_P(OwnMeanOf, HasTheBitsOfTheWholeMean) {
+TEST_P(ReduceScatterExchangeOf, HasTheBitsOfTheWholeMean) {
   const auto [ranks, node_size, numel] = GetParam();
   const auto arrays = own_arrays_of(ranks, numel);
   for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
     for (const bool has_residuals : {false, true}) {
-      const OwnMeanCase given{{.format = WireFormat::kInt8B128, .link = link}, node_size, {}, has_residuals};
+      const ShardCase given{{.format = WireFormat::kInt8B128, .link = link}, node_size, {}, has_residuals};
       const auto whole = shards_of_means(given, arrays, Result::kWhole);
       const auto own = shards_of_means(given, arrays, Result::kShardOfWhole);
       for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -104,7 +103,7 @@ TEST_P(OwnMeanOf, HasTheBitsOfTheWholeMean) {
 }
 
 // Without residuals: the mean of node means, of which only the other nodes' are rounded.
-TEST_P(OwnMeanOf, RoundsOnlyWhatIsSent) {
+TEST_P(ReduceScatterExchangeOf, RoundsOnlyWhatIsSent) {
   const auto [ranks, node_size, numel] = GetParam();
   const auto arrays = own_arrays_of(ranks, numel);
   const NodeLayout layout = NodeLayout::of_size(ranks, node_size);
@@ -123,7 +122,7 @@ TEST_P(OwnMeanOf, RoundsOnlyWhatIsSent) {
   }
 }
 
-std::vector<std::tuple<int64_t, int64_t, int64_t>> own_mean_cases() {
+std::vector<std::tuple<int64_t, int64_t, int64_t>> shard_cases() {
   std::vector<std::tuple<int64_t, int64_t, int64_t>> cases;
   for (const auto& [ranks, node_size] : {std::pair{2, 1}, {3, 1}, {5, 1}, {4, 2}, {4, 3}, {5, 2}, {8, 4}, {3, 3}}) {
     for (const int64_t numel : {1, 5000, 300'003}) cases.emplace_back(ranks, node_size, numel);
@@ -132,13 +131,13 @@ std::vector<std::tuple<int64_t, int64_t, int64_t>> own_mean_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, OwnMeanOf, ::testing::ValuesIn(own_mean_cases()));
+INSTANTIATE_TEST_SUITE_P(Worlds, ReduceScatterExchangeOf, ::testing::ValuesIn(shard_cases()));
 
-TEST(OwnMean, HasTheBitsOfTheWholeMeanInEveryFormatAndRounding) {
+TEST(ReduceScatterExchange, HasTheBitsOfTheWholeMeanInEveryFormatAndRounding) {
   for (const WireFormat format : kWireFormats) {
     if (codec::wire::is_variable(format)) continue;  // One step for all elements of a message.
     for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
-      const OwnMeanCase given{{.format = format, .exact = {{100, 40}, {3000, 1}}, .link = link}, 2, kAtRandom};
+      const ShardCase given{{.format = format, .exact = {{100, 40}, {3000, 1}}, .link = link}, 2, kAtRandom};
       const auto arrays = own_arrays_of(6, 20'001);
       const auto whole = shards_of_means(given, arrays, Result::kWhole);
       const auto own = shards_of_means(given, arrays, Result::kShardOfWhole);
@@ -150,9 +149,9 @@ TEST(OwnMean, HasTheBitsOfTheWholeMeanInEveryFormatAndRounding) {
 }
 
 // Values that are multiples of the codes' step are not rounded, so that every residual reaches the mean.
-TEST(OwnMean, TakesResidualsOfEarlierMeansOnce) {
+TEST(ReduceScatterExchange, TakesResidualsOfEarlierMeansOnce) {
   const std::vector<at::Tensor> arrays(3, at::zeros({6144}));
-  const OwnMeanCase given{{.format = WireFormat::kFp32}, 1, {}, true};
+  const ShardCase given{{.format = WireFormat::kFp32}, 1, {}, true};
   const auto results = shards_of_means(given, arrays, Result::kShard);
   for (int64_t rank = 0; rank < 3; ++rank) {
     const double expected = (1e-3 + 2e-3 + 3e-3) / 3 + 2e-3 * static_cast<double>(rank + 1);
@@ -161,9 +160,9 @@ TEST(OwnMean, TakesResidualsOfEarlierMeansOnce) {
   }
 }
 
-TEST(OwnMean, SendsHalfTheBytesOfTwoShots) {
+TEST(ReduceScatterExchange, SendsHalfTheBytesOfTwoShots) {
   const auto arrays = own_arrays_of(4, 4 * 65'536);
-  const OwnMeanCase given{{.link = kTwoShotPays}, 1};
+  const ShardCase given{{.link = kTwoShotPays}, 1};
   const auto whole = shards_of_means(given, arrays, Result::kWhole);
   for (const Result result : {Result::kShard, Result::kShardOfWhole}) {
     EXPECT_EQ(2 * shards_of_means(given, arrays, result)[1].payload, whole[1].payload);

@@ -27,18 +27,18 @@ struct JobKeys {
 };
 
 // Gives a sign of life each second during its lifetime, on a separate thread, also while this process reads its data
-// and meets the others. Ranks that wait for it (life_watch.h) so find out that it stands still. Does nothing without
-// WorkerEnv::recovers_in_place. Throws nothing: while the store does not answer, it tries again.
-class LifeSigns {
+// and meets the others. Ranks that wait for it (heartbeat_watch.h) so find out that it stands still. Does nothing
+// without WorkerEnv::recovers_in_place. Throws nothing: while the store does not answer, it tries again.
+class Heartbeats {
  public:
   static constexpr std::chrono::milliseconds kEvery{1000};
 
-  explicit LifeSigns(const WorkerEnv& env, std::chrono::milliseconds every = kEvery);
+  explicit Heartbeats(const WorkerEnv& env, std::chrono::milliseconds every = kEvery);
   // From now on this process is not expected to live, unless an exception passes: then it should end soon. A thread
   // that waits for the store is left behind.
-  ~LifeSigns();
-  LifeSigns(const LifeSigns&) = delete;
-  LifeSigns& operator=(const LifeSigns&) = delete;
+  ~Heartbeats();
+  Heartbeats(const Heartbeats&) = delete;
+  Heartbeats& operator=(const Heartbeats&) = delete;
 
  private:
   struct State;
