@@ -1,7 +1,9 @@
 """Programs and libraries (ELF files): what they link, what a package must contain of it, and which systems can load them."""
 import pathlib
 import re
+import struct
 import subprocess
+import typing
 
 # Every Linux with glibc and the GPU's driver have them.
 SYSTEM = {"ld-linux-x86-64.so.2", "libc.so.6", "libcuda.so.1", "libdl.so.2", "libgcc_s.so.1", "libm.so.6",
@@ -77,3 +79,52 @@ def manylinux(files: list[pathlib.Path]) -> str:
     if newest["GLIBC"][0] != 2 or not of_libstdcxx:
         raise ValueError(f"no manylinux tag is known for {newest}")
     return f"manylinux_2_{max(newest['GLIBC'][1], of_libstdcxx[0])}_x86_64"
+
+
+# libstdc++ has two versions of condition_variable::wait, which do the same. The newer one, of GCC 12, may also throw when its
+# thread is cancelled, and no thread here is. Files that are linked with GCC 12 or newer get the newer version.
+_WAIT = "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"
+_WAIT_VERSIONS = ("GLIBCXX_3.4.30", "GLIBCXX_3.4.11")
+
+
+class _VersionNeed(typing.NamedTuple):
+    offset: int  # In the file: the hash of the version's name, 8 bytes later the offset of the name among the strings.
+    hash: int
+    name: int
+
+
+def _version_needs(data: bytes, library: str) -> dict[str, _VersionNeed]:
+    """The versions of the library's symbols that an ELF file of 64 bits needs, by name."""
+    section_table, section_size, sections = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
+    headers = [struct.unpack_from("<IIQQQQII", data, section_table + i * section_size) for i in range(sections)]
+    needs = next((each for each in headers if each[1] == 0x6FFFFFFE), None)  # SHT_GNU_verneed
+    if needs is None:
+        return {}
+    strings = headers[needs[6]][4]
+
+    def text(place: int) -> str:
+        return data[strings + place:data.index(b"\0", strings + place)].decode()
+
+    found, entry, last = {}, needs[4], False
+    while not last:
+        _, count, name, first, step = struct.unpack_from("<HHIII", data, entry)
+        version = entry + first
+        for _ in range(count if text(name) == library else 0):
+            hashed, _, _, version_name, next_version = struct.unpack_from("<IHHII", data, version)
+            found[text(version_name)] = _VersionNeed(version, hashed, version_name)
+            version += next_version
+        entry, last = entry + step, step == 0
+    return found
+
+
+def use_older_wait(file: pathlib.Path):
+    """Lets the loader bind condition_variable::wait to its older version, which systems with GCC 11's libstdc++ have. Changes
+    nothing if the file needs the newer version for another symbol too, or not at all."""
+    newer, older = _WAIT_VERSIONS
+    data = bytearray(file.read_bytes())
+    needs = _version_needs(data, "libstdc++.so.6")
+    symbols = re.findall(rf"\b{re.escape(newer)}\)? +(\S+)$", _output("objdump", "-T", file), re.MULTILINE)
+    if newer in needs and older in needs and set(symbols) == {_WAIT}:
+        struct.pack_into("<I", data, needs[newer].offset, needs[older].hash)
+        struct.pack_into("<I", data, needs[newer].offset + 8, needs[older].name)
+        file.write_bytes(data)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import typing
 
+import libraries
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Debian's packages whose headers are compiled into the libraries and programs.
 HEADERS = ("libabsl-dev", "libgloo-dev", "libhwy-dev", "libprotozero-dev", "nlohmann-json3-dev")
@@ -39,6 +41,7 @@ def add_file(source: pathlib.Path, target: pathlib.Path, run_path: str):
     target.chmod(0o755)
     subprocess.run(["strip", "--strip-unneeded", target], check=True)
     set_run_path(target, run_path)
+    libraries.use_older_wait(target)
 
 
 def debian_package(file: pathlib.Path) -> str:

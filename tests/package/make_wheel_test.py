@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tests of python/wheel that need neither a build nor torch."""
+import ctypes
 import email
 import importlib.machinery
 import importlib.util
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -98,6 +100,67 @@ class ManylinuxTest(unittest.TestCase):
     def test_a_newer_libstdcxx_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "no manylinux tag is known"):
             self.tag("GLIBC_2.34", "GLIBCXX_3.4.99")
+
+
+# The thread of the function waits for another one.
+WAITS = """
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+extern "C" int waits() {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_there = false;
+  std::unique_lock<std::mutex> lock(mutex);
+  std::thread other([&] {
+    const std::lock_guard<std::mutex> other_lock(mutex);
+    is_there = true;
+    changed.notify_one();
+  });
+  while (!is_there) changed.wait(lock);
+  lock.unlock();
+  other.join();
+  return 42;
+}
+"""
+# Another symbol of GCC 12.
+FAILS = WAITS + """
+namespace std { void __glibcxx_assert_fail(const char*, int, const char*, const char*) noexcept; }
+extern "C" void fails() { std::__glibcxx_assert_fail("", 0, "", ""); }
+"""
+
+
+class OlderWaitTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def compiled(self, name, text):
+        source, file = self.folder / f"{name}.cpp", self.folder / f"{name}.so"
+        source.write_text(text)
+        subprocess.run(["g++", "-shared", "-fPIC", "-Wl,-z,now", source, "-o", file], check=True)
+        if "GLIBCXX_3.4.30" not in self.versions(file):
+            self.skipTest("g++ is older than 12")
+        return file
+
+    def versions(self, file):
+        return libraries._version_needs(file.read_bytes(), "libstdc++.so.6")
+
+    def test_a_file_waits_with_the_libstdcxx_of_gcc_11(self):
+        file = self.compiled("waits", WAITS)
+        former = self.versions(file)
+        libraries.use_older_wait(file)
+        self.assertEqual(set(former) - set(self.versions(file)), {"GLIBCXX_3.4.30"})
+        self.assertNotIn("GLIBCXX_3.4.30", subprocess.run(["objdump", "-pT", file], capture_output=True, text=True).stdout)
+        self.assertEqual(ctypes.CDLL(str(file)).waits(), 42)
+
+    def test_a_file_with_another_new_symbol_stays(self):
+        file = self.compiled("fails", FAILS)
+        former = file.read_bytes()
+        libraries.use_older_wait(file)
+        self.assertEqual(file.read_bytes(), former)
 
 
 class LibrariesTest(unittest.TestCase):

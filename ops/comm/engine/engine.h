@@ -65,6 +65,11 @@ class Job {
   // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
 
+  // Called only if another job contains this one, before start or in its place. prepare does the part of start that
+  // needs no other rank and sends nothing. If start does not follow, cancel reverts it. The defaults do nothing.
+  virtual void prepare() {}
+  virtual void cancel() {}
+
   // Called once after start, advance or finish has thrown. Tells ranks that wait for this one by other means than
   // messages. The default does nothing.
   virtual void give_up() {}

@@ -104,6 +104,18 @@ SlotUse NodeMemory::take_slot(int64_t array) {
   return {array, static_cast<int64_t>(use % kSlots), static_cast<uint32_t>(use / kSlots + 1)};
 }
 
+void NodeMemory::return_slot(const SlotUse& use) {
+  --uses_.at(use.array);
+  for (Word& own : words_of(own_).phases[use.array][use.slot]) {
+    own.store(steps_until(before(use), kAllSteps), std::memory_order_release);
+  }
+  for (Buffer& buffer : buffers_.at(use.array)) {
+    if (buffer.user == use) {
+      buffer.user = {};
+    }
+  }
+}
+
 void NodeMemory::choose_buffer(const SlotUse& use, int64_t numel) {
   // Completed uses must be forgotten at once: use numbers wrap around, so an old one would seem to be in the future
   // after many more uses.

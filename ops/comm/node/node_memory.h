@@ -32,6 +32,7 @@ struct SlotUse {
   int64_t array = 0;    // Index of the array of a job.
   int64_t slot = 0;     // Index of the array's slot.
   uint32_t number = 0;  // Number of uses of the slot, including this one.
+  bool operator==(const SlotUse&) const = default;
 };
 
 // Last step of a phase. A phase that is reached in steps counts them from 1.
@@ -70,6 +71,10 @@ class NodeMemory {
   // same order. Throws c10::DistBackendError after a rank of the node has given up an exchange, because the group is
   // then unusable.
   SlotUse take_slot(int64_t array);
+
+  // Returns the slot that was taken last, as if it had not been taken. No rank has looked at this rank's progress in it.
+  // All ranks that have taken the slot return it.
+  void return_slot(const SlotUse& use);
 
   // Chooses this rank's staging buffer for that use: the first one that no rank still reads. The other ranks must have
   // finished the previous use of the slot. If exchanges of an array do not overlap, they all use the same buffer, which

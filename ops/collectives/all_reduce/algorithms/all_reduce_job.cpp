@@ -65,6 +65,18 @@ AllReduceJob::AllReduceJob(AllReduceJobOptions options, const JobMemory& memory)
 
 AllReduceJob::~AllReduceJob() = default;
 
+// Exact elements leave the array in start, before its other elements are copied.
+void AllReduceJob::prepare() {
+  if (exact_exchange_ == nullptr) {
+    narrow_->prepare(call_);
+  }
+}
+
+void AllReduceJob::cancel() {
+  narrow_->cancel();
+  call_ = {};
+}
+
 void AllReduceJob::start(engine::Transport& transport) {
   advanced_ = 0;
   if (exact_exchange_ != nullptr) {

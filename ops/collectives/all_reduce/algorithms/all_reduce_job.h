@@ -67,6 +67,8 @@ class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
   std::string name() const override { return options_.name; }
   int64_t advances() const override;
   bool is_ready() override;
+  void prepare() override;
+  void cancel() override;
   void start(engine::Transport& transport) override;
   void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;

@@ -52,8 +52,8 @@ struct AllReduceOptions {
   int64_t group_rank(int64_t place) const { return group_ranks.empty() ? place : group_ranks.at(place); }
 };
 
-// One array's part of an engine::Job, on the CPU. Job's start calls post_receives and start; advances, is_ready,
-// advance and finish are called as Job's are. The sequence may be repeated once finish has returned. Afterwards every
+// One array's part of an engine::Job, on the CPU. Job's start calls post_receives and start; the other functions are
+// called as Job's functions of the same names. The sequence may be repeated once finish has returned. Afterwards every
 // rank holds the same bits of the elements that it gets.
 class AllReduceExchange {
  public:
@@ -64,6 +64,10 @@ class AllReduceExchange {
 
   virtual int64_t advances() const { return 1; }
   virtual bool is_ready() { return false; }
+
+  // See engine::Job. The call is the one of start.
+  virtual void prepare(const AllReduceCall& /*call*/) {}
+  virtual void cancel() {}
 
   // Posts every receive, those of later hops included.
   virtual void post_receives(engine::Transport& transport) = 0;

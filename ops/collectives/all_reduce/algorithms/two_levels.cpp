@@ -50,22 +50,39 @@ class TwoLevels final : public AllReduceExchange {
 
   bool is_ready() override { return advanced_ == 0 && is_staged_ && memory_->all_have_reached(Phase::kStaged, use_); }
 
-  void post_receives(engine::Transport& transport) override {
+  void prepare(const AllReduceCall& call) override {
     guard_.begin();
     use_ = memory_->take_slot(array_);
+    is_prepared_ = true;
     advanced_ = 0;
     is_staged_ = false;
     gathered_.assign(segments_.size(), 0);
+    call_ = call;
+    if (memory_->all_have_reached(Phase::kFinished, NodeMemory::before(use_))) {
+      stage();
+    }
+  }
+
+  // No rank has read the staging buffer: ranks of the node read it in advance.
+  void cancel() override {
+    if (std::exchange(is_prepared_, false)) {
+      memory_->return_slot(use_);
+      call_ = {};
+      guard_.end();
+    }
+  }
+
+  void post_receives(engine::Transport& transport) override {
     if (across_ != nullptr) {
       across_->post_receives(transport);
     }
   }
 
   void start(engine::Transport& /*transport*/, AllReduceCall call) override {
-    call_ = std::move(call);
-    if (memory_->all_have_reached(Phase::kFinished, NodeMemory::before(use_))) {
-      stage();
+    if (!is_prepared_) {
+      prepare(call);
     }
+    is_prepared_ = false;
   }
 
   void advance(engine::Transport& transport) override {
@@ -298,6 +315,7 @@ class TwoLevels final : public AllReduceExchange {
   // State of the call in progress:
   AllReduceCall call_;
   SlotUse use_;
+  bool is_prepared_ = false;  // And not yet started.
   int64_t advanced_ = 0;
   bool is_staged_ = false;
   std::vector<int64_t> gathered_;  // Number of each owner's chunks that are in the array.

@@ -62,7 +62,8 @@ struct TwoLevelOptions {
 
 // With N nodes, W ranks, and S segments (NodeLayout):
 // Before:  rank r holds its own array, cut into the same segments on every rank.
-// start:   rank r copies its array except its own segment, in float32, to its staging buffer in the node's memory.
+// start:   rank r copies its array except its own segment, in float32, to its staging buffer in the node's memory. So
+//          does prepare, if it is called.
 // advance: the owner of a segment waits for the ranks of its node. It replaces the segment by their mean, summed in
 //          float32 in the order of ranks. If nodes differ in size, it multiplies the mean by weight_of_node. It then
 //          exchanges the segment in one or two shots with its owners on the other nodes; while one chunk is being sent

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <narrowcast/wire_format.h>
@@ -39,17 +40,25 @@ void AnnouncedJob::check() const {
 }
 
 void AnnouncedJob::start(engine::Transport& transport) {
+  is_forwarded_ = false;
   is_compared_ = false;
   calls_.start(transport);
+  if (job_ != nullptr) job_->prepare();
 }
 
-int64_t AnnouncedJob::advances() const { return 1 + (job_ == nullptr ? 0 : job_->advances()); }
+int64_t AnnouncedJob::advances() const {
+  return (calls_.has_forward() ? 2 : 1) + (job_ == nullptr ? 0 : job_->advances());
+}
 
 bool AnnouncedJob::is_ready() { return is_compared_ && (job_ == nullptr || job_->is_ready()); }
 
 void AnnouncedJob::advance(engine::Transport& transport) {
   if (is_compared_) {
     if (job_ != nullptr) job_->advance(transport);
+    return;
+  }
+  if (calls_.has_forward() && !std::exchange(is_forwarded_, true)) {
+    calls_.forward(transport);
     return;
   }
   compare(transport);
@@ -64,6 +73,7 @@ void AnnouncedJob::compare(engine::Transport& transport) {
     check_announcements(rank_, name_, calls_.messages());
   } catch (const c10::Error&) {
     difference_ = std::current_exception();
+    if (job_ != nullptr) job_->cancel();
     job_.reset();
   }
 }
@@ -72,19 +82,31 @@ at::Tensor AnnouncedJob::finish(engine::Transport& transport) {
   return job_ == nullptr ? at::Tensor() : std::exchange(job_, nullptr)->finish(transport);
 }
 
+void AnnouncedJob::give_up() {
+  calls_.give_up();
+  if (job_ != nullptr) job_->give_up();
+}
+
 std::shared_ptr<GroupWorkspace> GroupWorkspace::of(const c10::intrusive_ptr<ProcessGroup>& group) {
   static PerGroup<GroupWorkspace> workspaces;
-  auto workspace = workspaces.of(
-      group, [&](const auto&) { return std::make_shared<GroupWorkspace>(group->getRank(), group->getSize()); });
+  const c10d::Backend* const backend =
+      moves_cpu_tensors(group) ? group->getBackend(c10::DeviceType::CPU).get() : nullptr;
+  auto workspace = workspaces.of(group, [&](const PerGroup<GroupWorkspace>::Values& others) {
+    const auto same = std::ranges::find_if(others, [&](const auto& other) { return other->nodes_->are_of(backend); });
+    return std::make_shared<GroupWorkspace>(
+        group->getRank(), group->getSize(),
+        same != others.end() ? (*same)->nodes_ : std::make_shared<NodesOfBackend>(backend));
+  });
   node::free_ended_groups();  // Workspaces that have ended held nodes.
   return workspace;
 }
 
-GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size)
+GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size, std::shared_ptr<NodesOfBackend> nodes)
     : rank_(rank),
       world_size_(world_size),
       memory_{std::make_shared<MessageMemory>(1), std::make_shared<MessageMemory>(1)},
-      call_(std::make_shared<AnnouncedJob>(rank, world_size)) {}
+      call_(std::make_shared<AnnouncedJob>(rank, world_size)),
+      nodes_(std::move(nodes)) {}
 
 const std::shared_ptr<AllReduceJob>& GroupWorkspace::mean(int64_t numel, WireFormat format,
                                                           const std::shared_ptr<const FoundNodes>& nodes) {
@@ -112,10 +134,12 @@ void GroupWorkspace::run(engine::Engine& engine, const Announcement& own, std::s
     call_->set_call({}, nullptr);
     if (mean_ != nullptr) mean_->set_call({});
   });
+  call_->set_nodes(nodes());
   call_->set_call(own, std::move(job));
   try {
     engine.submit(call_)->waitAndThrow();
   } catch (...) {
+    call_->give_up();
     mean_.reset();  // An exchange that is destroyed in progress gives up the node's memory.
     throw;
   }

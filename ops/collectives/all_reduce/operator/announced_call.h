@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 
 #include <narrowcast/levels.h>
 #include <narrowcast/wire_formats.h>
@@ -35,12 +36,13 @@ struct AllReduceCallOptions {
 Announcement announcement_of(const at::Tensor& array, const AllReduceCallOptions& options);
 
 // The exchange of a call on the engine.
-// start:   sends the announcement of this rank's call to every other rank.
-// advance: waits for the announcements of all others. If all are the same, every rank knows the size of every message,
-//          and the job of the call starts; it advances in the next calls. If not, no rank sends any data: the exchange
-//          ends, and the group stays usable. (Announcements take a fraction of a millisecond. Encoding meanwhile, and
-//          sending everything at once afterwards, is slower: then no message is in flight while the next one is
-//          encoded.)
+// start:   announces this rank's call to every other rank, and prepares the job of the call. In two levels the ranks of
+//          a node thus fill its memory while announcements are in flight.
+// advance: waits for the announcements of all others: with nodes (AnnouncementExchange) in the second call. If all are
+// the same, every rank knows the size of every message,
+//          and the job of the call starts; it advances in the next calls. If not, no rank sends any data: the job is
+//          cancelled, and the group stays usable. (Encoding before the comparison, and sending everything at once
+//          afterwards, is slower: then no message is in flight while the next one is encoded.)
 // finish:  finishes that job.
 class AnnouncedJob final : public engine::Job {
  public:
@@ -49,6 +51,9 @@ class AnnouncedJob final : public engine::Job {
   // Sets the call for the next submission. `job` runs if all ranks make the same call. If `job` is null, only
   // announcements are exchanged.
   void set_call(const Announcement& own, std::shared_ptr<engine::Job> job);
+
+  // The nodes over which later submissions announce calls. See AnnouncementExchange.
+  void set_nodes(std::shared_ptr<const node::FoundNodes> nodes) { calls_.set_nodes(std::move(nodes)); }
 
   // After a submission: throws, the same on all ranks, unless all ranks made the same call (check_announcements). The
   // job itself does not fail then, because its engine would take no other job after a failure.
@@ -63,6 +68,7 @@ class AnnouncedJob final : public engine::Job {
   bool lets_next_start() const override { return is_compared_; }
   void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;
+  void give_up() override;
 
  private:
   void compare(engine::Transport& transport);
@@ -70,6 +76,7 @@ class AnnouncedJob final : public engine::Job {
   const int64_t rank_;
   std::string name_;
   AnnouncementExchange calls_;
+  bool is_forwarded_ = false;
   bool is_compared_ = false;          // And the job of the call has started.
   std::exception_ptr difference_;     // Between the ranks, in the last submission.
   std::shared_ptr<engine::Job> job_;  // Null also once the ranks are found to differ.
@@ -84,14 +91,39 @@ class GroupWorkspace {
   // any group frees the workspaces and the nodes' memory of destroyed groups. Thread-safe.
   static std::shared_ptr<GroupWorkspace> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  GroupWorkspace(int64_t rank, int64_t world_size);
+  // Nodes belong to the backend, over which all its groups send their messages: the ranks of a call may use different
+  // groups of it. Thread-safe.
+  class NodesOfBackend {
+   public:
+    using Nodes = std::shared_ptr<const node::FoundNodes>;
+
+    // `backend` is null without a backend for CPU tensors.
+    explicit NodesOfBackend(const c10d::Backend* backend) : backend_(backend) {}
+
+    bool are_of(const c10d::Backend* backend) const { return backend != nullptr && backend == backend_; }
+    Nodes get() const {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return found_;
+    }
+    void set(Nodes found) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      found_ = std::move(found);
+    }
+
+   private:
+    const c10d::Backend* const backend_;
+    mutable std::mutex mutex_;
+    Nodes found_;
+  };
+
+  GroupWorkspace(int64_t rank, int64_t world_size, std::shared_ptr<NodesOfBackend> nodes);
 
   // Held during a call. A group runs one call at a time, whatever threads the calls come from.
   std::mutex in_use;
 
   // Null until the first call that may have two levels. All ranks set nodes in the same call, so they are equal.
-  const std::shared_ptr<const node::FoundNodes>& nodes() const { return nodes_; }
-  void set_nodes(std::shared_ptr<const node::FoundNodes> nodes) { nodes_ = std::move(nodes); }
+  std::shared_ptr<const node::FoundNodes> nodes() const { return nodes_->get(); }
+  void set_nodes(std::shared_ptr<const node::FoundNodes> nodes) { nodes_->set(std::move(nodes)); }
 
   // The all-reduce job for arrays of `numel` elements, in two levels over `nodes`, or in one level if that is null. The
   // last job is kept.
@@ -117,7 +149,7 @@ class GroupWorkspace {
   const JobMemory memory_;
   const std::shared_ptr<AnnouncedJob> call_;
   std::shared_ptr<AllReduceJob> mean_;
-  std::shared_ptr<const node::FoundNodes> nodes_;
+  const std::shared_ptr<NodesOfBackend> nodes_;
   std::mutex on_stream_;
   std::set<std::string> agreed_;  // The messages of calls on which the ranks have agreed.
 };

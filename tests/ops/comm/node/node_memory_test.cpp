@@ -73,6 +73,25 @@ TEST_F(NodeMemoryTest, SlotsTakeTurns) {
   EXPECT_NE(buffer, first_->staging_buffer(other_array, 0, 100));
 }
 
+TEST_F(NodeMemoryTest, AReturnedSlotIsTakenAgain) {
+  for (int time = 0; time < 3; ++time) {
+    for (int64_t other = 0; other < time; ++other) {  // Each slot is returned, the first time as well.
+      for (const auto& memory : {first_.get(), second_.get()}) memory->reach(Phase::kFinished, memory->take_slot(0));
+    }
+    const SlotUse use = first_->take_slot(0);
+    first_->choose_buffer(use, 100);
+    const auto* const buffer = first_->staging_buffer(use, 0, 100);
+    first_->reach(Phase::kStaged, use);
+    first_->return_slot(use);
+    EXPECT_FALSE(second_->has_reached(Phase::kStaged, use, 0));
+    EXPECT_TRUE(second_->has_reached(Phase::kFinished, NodeMemory::before(use), 0));
+    EXPECT_EQ(first_->take_slot(0), use);
+    first_->choose_buffer(use, 100);
+    EXPECT_EQ(first_->staging_buffer(use, 0, 100), buffer) << "nobody uses it";
+    first_->return_slot(use);
+  }
+}
+
 TEST_F(NodeMemoryTest, ABufferIsTakenAgainOnceAllHaveFinished) {
   const SlotUse a = first_->take_slot(0);
   first_->choose_buffer(a, 100);

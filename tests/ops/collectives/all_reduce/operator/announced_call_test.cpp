@@ -211,6 +211,25 @@ TEST(GroupWorkspace, LetsTheGroupEndWithACallInFlight) {
   });
 }
 
+// The time of copying passes while announcements are in flight.
+TEST(AnnouncedJob, FillsTheNodesMemoryBeforeAllRanksHaveAnnounced) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const at::Tensor x = at::full({40'001}, rank, at::kFloat);
+    const auto nodes = node::find_nodes(group);
+    GroupWorkspace::of(group)->set_nodes(nodes);
+    if (rank == 1) {
+      const node::SlotUse use = {.array = 0, .slot = 0, .number = 1};
+      const auto deadline = std::chrono::steady_clock::now() + testing::kPatience / 4;
+      while (!nodes->memory->has_reached(node::Phase::kStaged, use, 0) && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+      }
+      EXPECT_TRUE(nodes->memory->has_reached(node::Phase::kStaged, use, 0));
+    }
+    quantized_all_reduce_(x, WireFormat::kFp32, group);
+    EXPECT_TRUE(x.eq(0.5).all().item<bool>());
+  });
+}
+
 // Exchanges take slots of the node's memory in the order of jobs, also if announcements come late.
 TEST(AnnouncedJob, StartsItsAllReduceBeforeTheNextJobStarts) {
   run_ranks(3, [](int64_t rank, const Group& group) {

@@ -133,16 +133,14 @@ TEST(OperatorLevels, AreNotFoundWhileRanksDiffer) {
   });
 }
 
-// The workspace is of the group, but the ranks exchange messages through its backend, which two groups share here.
-TEST(OperatorLevels, OfRanksThatDoNotAllHaveFoundNodesAreAnError) {
+// The ranks exchange messages through the backend, which two groups share here.
+TEST(OperatorLevels, AreTheSameInAllGroupsOfABackend) {
   run_ranks(2, [&](int64_t rank, const Group& group) {
     const auto other = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
     other->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, group->getBackend(at::kCPU));
     mean_of_operator(at::ones({9}), WireFormat::kFp32, group);
-    EXPECT_EQ(error_message<c10::ValueError>(
-                  [&] { mean_of_operator(at::ones({9}), WireFormat::kFp32, rank == 0 ? group : other); }),
-              "quantized_all_reduce: found nodes differs between ranks: rank 0 has 1, rank 1 has none");
-    EXPECT_TRUE(mean_of_operator(at::ones({9}), WireFormat::kFp32, other).eq(1).all().item<bool>());
+    EXPECT_TRUE(mean_of_operator(at::ones({9}), WireFormat::kFp32, rank == 0 ? group : other).eq(1).all().item<bool>());
+    EXPECT_EQ(GroupWorkspace::of(other)->nodes(), GroupWorkspace::of(group)->nodes());
   });
 }
 
@@ -190,21 +188,41 @@ TEST(OperatorOverProcesses, HasOneLevelWhereARankCannotHaveMemory) {
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
 }
 
-// Only the node of rank 1 has little memory.
+// Only the node of ranks 2 and 3 has little memory.
 TEST(OperatorLevels, AreRefusedOnAllRanksIfOneCannotStageTheTensor) {
-  run_ranks(2, [](int64_t rank, const Group& group) {
-    auto nodes = std::make_shared<FoundNodes>(*find_nodes(group));
-    if (rank == 1) {
-      nodes->memory = std::make_shared<node::NodeMemory>(
-          node::SharedMemory::create(1 << 20), std::vector<int64_t>{0, 1}, rank, std::vector<FileDescriptor>(2));
+  const auto little = node::SharedMemory::create(1 << 20);
+  run_ranks(4, [&](int64_t rank, const Group& group) {
+    auto nodes = std::make_shared<FoundNodes>(*find_nodes(group, 2));
+    if (rank >= 2) {
+      nodes->memory =
+          std::make_shared<node::NodeMemory>(node::SharedMemory::open(FileDescriptor(::dup(little.descriptor().get()))),
+                                             std::vector<int64_t>{2, 3}, rank - 2, std::vector<FileDescriptor>(2));
     }
     GroupWorkspace::of(group)->set_nodes(nodes);
     const at::Tensor x = at::ones({100'000});
     EXPECT_EQ(error_message<c10::ValueError>([&] { quantized_all_reduce_(x, WireFormat::kFp32, group); }),
-              "quantized_all_reduce on rank 1: an array of 100000 elements is too large for 2 ranks of a node with "
+              "quantized_all_reduce on rank 2: an array of 100000 elements is too large for 2 ranks of a node with "
               "1048576 bytes of shared memory; use levels: one, which needs no shared memory");
     quantized_all_reduce_(x, WireFormat::kFp32, group, Levels::kOne);
     EXPECT_TRUE(x.eq(1).all().item<bool>());
+  });
+}
+
+// Ranks that make the same call have put their tensors into the node's memory before they notice the difference.
+TEST(OperatorLevels, AverageAfterRanksDiffered) {
+  const auto arrays = arrays_of(4, 40'001);
+  const at::Tensor expected = expected_mean(WireFormat::kInt8B128, arrays, NodeLayout::of_size(4, 2));
+  run_ranks(4, [&](int64_t rank, const Group& group) {
+    set_node_size(group, 2);
+    for (int64_t time = 0; time < 8; ++time) {
+      const at::Tensor x = arrays[rank].clone();
+      const Levels levels = rank == time % 4 ? Levels::kOne : Levels::kAuto;
+      EXPECT_THROW(quantized_all_reduce_(x, WireFormat::kInt8B128, group, levels), c10::ValueError);
+      EXPECT_TRUE(at::equal(x, arrays[rank]));
+      for (int64_t call = 0; call < time % 3; ++call) {  // Each slot of the memory is the next one.
+        EXPECT_TRUE(test::same_bits(mean_of_operator(arrays[rank], WireFormat::kInt8B128, group), expected));
+      }
+    }
   });
 }
 
@@ -225,6 +243,22 @@ TEST(OperatorOverProcesses, FailsOnTheRanksOfTheNodeIfOneEndsInACall) {
                 HasSubstr("rank " + std::to_string(rank)));
   });
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kEnded, kRankPassed));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
+}
+
+// Local rank 0 of the first node gets announcements from rank 2, and local rank 1 from rank 3.
+TEST(OperatorOverProcesses, FailsOnAllNodesIfARankEndsBeforeItAnnounces) {
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int kEnded = 7;
+  const auto codes = fork_ranks(4, [](int64_t rank, const Group& group) {
+    set_node_size(group, 2);
+    const at::Tensor x = at::ones({40'001});
+    quantized_all_reduce_(x, WireFormat::kFp32, group);
+    if (rank == 2) ::_exit(kEnded);
+    EXPECT_THAT(error_message<c10::DistBackendError>([&] { quantized_all_reduce_(x, WireFormat::kFp32, group); }),
+                HasSubstr("rank " + std::to_string(rank)));
+  });
+  EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kEnded, kRankPassed));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
 }
 
