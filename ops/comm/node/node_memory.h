@@ -72,8 +72,8 @@ class NodeMemory {
   // then unusable.
   SlotUse take_slot(int64_t array);
 
-  // Returns the slot that was taken last, as if it had not been taken. No rank has looked at this rank's progress in it.
-  // All ranks that have taken the slot return it.
+  // Returns the slot that was taken last, as if it had not been taken. No rank has looked at this rank's progress in
+  // it. All ranks that have taken the slot return it.
   void return_slot(const SlotUse& use);
 
   // Chooses this rank's staging buffer for that use: the first one that no rank still reads. The other ranks must have

@@ -33,8 +33,8 @@ std::string sign_key(int64_t rank) { return c10::str("watch/sign/", rank); }
 std::string end_key(int64_t rank) { return c10::str("watch/ended/", rank); }
 constexpr const char* kSilentKey = "watch/silent";
 constexpr const char* kInformedKey = "watch/informed";  // number of ranks that know it
-constexpr int64_t kReconnects = 3;                  // attempts to reach a store whose connection broke
-constexpr int64_t kLeastLooks = 3;                  // A poll may just miss a heartbeat, and the next may be late.
+constexpr int64_t kReconnects = 3;                      // attempts to reach a store whose connection broke
+constexpr int64_t kLeastLooks = 3;                      // A poll may just miss a heartbeat, and the next may be late.
 
 // The value of a key; empty if it does not exist.
 std::string read(const StorePtr& store, const std::string& key) {
