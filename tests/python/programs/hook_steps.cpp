@@ -81,7 +81,10 @@ hooks::OptionValue to_option_value(const Json& value) {
 DdpOptions to_ddp_options(const Json& given, const Json& hook) {
   hooks::HookOptions options;
   for (const auto& [name, value] : hook.at(1).items()) hooks::set_option(options, name, to_option_value(value));
-  return DdpOptions().hook(hook.at(0).get<std::string>()).hook_options(options).bucket_cap_mb(given.at("bucket_cap_mb").get<double>());
+  return DdpOptions()
+      .hook(hook.at(0).get<std::string>())
+      .hook_options(options)
+      .bucket_cap_mb(given.at("bucket_cap_mb").get<double>());
 }
 
 // The averaged gradients and the parameters after each step.
@@ -90,7 +93,8 @@ Tensors train(const Json& given, const Json& hook, const Numbers& numbers, const
                                                                to_ddp_options(given, hook));
   const Tensors parameters = ddp.module()->parameters();
   torch::optim::SGD optimizer(
-      parameters, torch::optim::SGDOptions(given.at("learning_rate").get<double>()).momentum(given.at("momentum").get<double>()));
+      parameters,
+      torch::optim::SGDOptions(given.at("learning_rate").get<double>()).momentum(given.at("momentum").get<double>()));
   Tensors trained;
   for (const auto& of_ranks : numbers.gradients) {
     ddp.zero_grad();

@@ -39,10 +39,10 @@ Announcement announcement_of(const at::Tensor& array, const AllReduceCallOptions
 // start:   announces this rank's call to every other rank, and prepares the job of the call. In two levels the ranks of
 //          a node thus fill its memory while announcements are in flight.
 // advance: waits for the announcements of all others, with nodes (AnnouncementExchange) in the second call. If all are
-//          the same, every rank knows the size of every message, and the job of the call starts; it advances in the next
-//          calls. If not, no rank sends any data: the job is cancelled, and the group stays usable. (Encoding before the
-//          comparison, and sending everything at once afterwards, is slower: then no message is in flight while the next
-//          one is encoded.)
+//          the same, every rank knows the size of every message, and the job of the call starts; it advances in the
+//          next calls. If not, no rank sends any data: the job is cancelled, and the group stays usable. (Encoding
+//          before the comparison, and sending everything at once afterwards, is slower: then no message is in flight
+//          while the next one is encoded.)
 // finish:  finishes that job.
 class AnnouncedJob final : public engine::Job {
  public:
