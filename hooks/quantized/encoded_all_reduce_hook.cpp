@@ -33,7 +33,7 @@ EncodedAllReduceHook::EncodedAllReduceHook(const HookRow& row, const HookOptions
       nodes_(nodes_of(options, codec_)),
       link_(codec_ ? RouteLink() : RouteLink(options, layout())),
       engine_(options),
-      memory_{.narrow = collectives::MessageMemory::of(options.process_group)},
+      memory_(collectives::AllReduceJob::memory_of(options.process_group)),
       groups_(make_stream_groups(options, layout())) {
   for (auto& workspace : workspaces_) {
     workspace = std::make_shared<collectives::StreamWorkspace>();

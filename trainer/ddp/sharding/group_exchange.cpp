@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ops/collectives/all_reduce/algorithms/all_reduce_job.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
 
@@ -39,7 +40,7 @@ GroupExchange::GroupExchange(ProcessGroupPtr group, std::shared_ptr<const node::
     : group_(std::move(group)),
       nodes_(std::move(nodes)),
       engine_(engine::Engine::for_group(group_)),
-      memory_(collectives::MessageMemory::of(group_)),
+      memory_(collectives::AllReduceJob::memory_of(group_).narrow),
       most_numel_(elements_of_a_part(nodes_->layout)),
       decoded_(at::empty({most_numel_}, at::kFloat)) {}
 

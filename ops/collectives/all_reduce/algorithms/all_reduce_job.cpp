@@ -65,6 +65,10 @@ AllReduceJob::AllReduceJob(AllReduceJobOptions options, const JobMemory& memory)
 
 AllReduceJob::~AllReduceJob() = default;
 
+JobMemory AllReduceJob::memory_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  return {.narrow = MessageMemory::of(group)};
+}
+
 // Exact elements leave the array in start, before its other elements are copied.
 void AllReduceJob::prepare() {
   if (exact_exchange_ == nullptr) {

@@ -48,6 +48,9 @@ struct AllReduceJobOptions {
 // there is a codec, which encodes and decodes it.
 class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
  public:
+  // Memory that the jobs of a group's engine share, those of other collectives too (MessageMemory::of).
+  static JobMemory memory_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
   AllReduceJob(AllReduceJobOptions options, const JobMemory& memory);
   ~AllReduceJob() override;
   AllReduceJob(const AllReduceJob&) = delete;
