@@ -537,28 +537,62 @@ def _trace(step: _Step, name: str) -> torch.fx.GraphModule:
     if name == "train":
         _drop_unchanged_buffers(step, graph)
         _stack_selected(graph)
+        _join_products(graph)
     return graph
+
+
+def _parts_of_sum(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The node, after all sums and terms that are computed for it alone."""
+    parts = []
+    if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
+        for each in node.args:
+            if isinstance(each, torch.fx.Node) and len(each.users) == 1:
+                parts += _parts_of_sum(each)
+    return [*parts, node]
+
+
+def _join_products(graph: torch.fx.GraphModule) -> None:
+    """The gradient of a weight that many steps use, as in recurrent layers, is a sum of small matrix products. Here it becomes
+    one product of joined matrices."""
+    aten = torch.ops.aten
+
+    def unwrapped(node: torch.fx.Node) -> list[torch.fx.Node]:
+        """The node, after the nodes of which it is a double transpose."""
+        if node.target is aten.t.default and node.args[0].target is aten.t.default and len(node.args[0].users) == 1:
+            return [*unwrapped(node.args[0].args[0]), node.args[0], node]
+        return [node]
+
+    for node in reversed(graph.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
+        parts = _parts_of_sum(node) if node.users else []
+        terms = [unwrapped(part) for part in parts if part.target is not aten.add.Tensor]
+        if len(terms) < 3 or len(parts) != 2 * len(terms) - 1:
+            continue
+        products = [term[0] for term in terms]
+        if not all(product.target is aten.mm.default and len(product.users) == 1 and product.args[0].target is aten.t.default
+                   for product in products):
+            continue
+        # The backward pass takes the steps from the last one to the first.
+        lefts, rights = zip(*((product.args[0].args[0], product.args[1]) for product in reversed(products)))
+        with graph.graph.inserting_before(node):
+            left, right = (graph.graph.call_function(aten.cat.default, (list(each), 0)) for each in (lefts, rights))
+            joined = graph.graph.call_function(aten.mm.default, (graph.graph.call_function(aten.t.default, (left,)), right))
+        joined.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(joined)
+        for part in reversed(parts):
+            for each in reversed(next((term for term in terms if term[-1] is part), [part])):
+                graph.graph.erase_node(each)
+    graph.recompile()
 
 
 def _stack_selected(graph: torch.fx.GraphModule) -> None:
     """Where a tensor is taken apart by select, as queries, keys and values are, its gradient is a sum of tensors that are zero
     but for one index each. AOTInductor computes all of them for each element. Instead the gradients are stacked."""
     aten = torch.ops.aten
-
-    def parts_of(node: torch.fx.Node) -> list[torch.fx.Node]:
-        """The node, after all that are computed for this sum alone."""
-        parts = []
-        if node.target is aten.add.Tensor and not node.kwargs:
-            for each in node.args:
-                if isinstance(each, torch.fx.Node) and len(each.users) == 1:
-                    parts += parts_of(each)
-        return [*parts, node]
-
     for node in reversed(graph.graph.find_nodes(op="call_function", target=aten.add.Tensor)):
         # A sum that is then permuted is faster as it is: the permutation is part of its loop.
         if not node.users or any(user.target is aten.permute.default for user in node.users):
             continue
-        parts = parts_of(node)
+        parts = _parts_of_sum(node)
         selected = [part for part in parts if part.target is aten.select_backward.default]
         if len(parts) != 2 * len(selected) - 1:  # Terms of other kinds, or that are used elsewhere.
             continue
@@ -628,15 +662,37 @@ def _trace_batch(step: _Step, name: str, size: int) -> tuple[torch.fx.GraphModul
 def _plain_operators() -> Iterator[None]:
     """Recurrent layers and encoders of transformers are traced as the operators that they consist of. As in torch.export,
     torch.compiler.is_compiling() is true: libraries then skip warnings and shortcuts that depend on values."""
+    from torch._decomp import decompositions
+
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        # A compiled call of oneDNN's LSTM has other gradients than eager PyTorch if there are two directions and dropout.
+        # oneDNN's LSTM keeps nothing for gradients in compiled code, which runs without autograd.
         with torch.backends.mkldnn.flags(enabled=False), mock.patch.object(torch.compiler, "_is_compiling_flag", True), \
-                mock.patch.object(torch.compiler, "_is_exporting_flag", True):
+                mock.patch.object(torch.compiler, "_is_exporting_flag", True), \
+                mock.patch.object(decompositions, "_rnn_helper", _recurrent_layers):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _recurrent_layers(inputs: Tensor, hidden: Any, parameters: Any, has_biases: bool, layers: int, dropout: float, train: bool,
+                      bidirectional: bool, batch_first: bool, run: Callable[..., Any]) -> tuple[Tensor, list[Any]]:
+    """The layers of torch.nn.RNN, GRU and LSTM. PyTorch's own function for traces leaves out the dropout between layers."""
+    from torch._decomp.decompositions import params_hiddens
+
+    states = []
+    inputs = inputs.transpose(0, 1) if batch_first else inputs
+    for number in range(layers):
+        parts = params_hiddens(parameters, hidden, number, bidirectional)
+        outputs, state = run(inputs, parts[1], parts[0], has_biases)
+        states.append(state)
+        if bidirectional:
+            reverse, state = run(inputs, parts[3], parts[2], has_biases, reverse=True)
+            states.append(state)
+            outputs = torch.cat([outputs, reverse], -1)
+        inputs = torch.dropout(outputs, dropout, True) if dropout and train and number < layers - 1 else outputs
+    return inputs.transpose(0, 1) if batch_first else inputs, states
 
 
 def _reason(failure: str, error: Exception) -> str:
@@ -964,6 +1020,33 @@ def _deterministic() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _calls() -> Iterator[None]:
+    """Operators that are calls of PyTorch. AOTInductor would compile the gradient of a max pool into a loop of divisions that
+    takes many times as long."""
+    from torch._inductor import lowering
+
+    called = (torch.ops.aten.max_pool2d_with_indices_backward.default,)
+    with mock.patch.dict(lowering.lowerings, {each: lowering.fallback_handler(each, add_to_fallback_set=False) for each in called}):
+        yield
+
+
+@contextlib.contextmanager
+def _declared_arrays() -> Iterator[None]:
+    """AOTInductor finds the arrays that it has declared in a function by id(function.writeline). The id of this temporary object
+    may be another function's later, whose code then lacks a declaration. Here each function has one object until the end."""
+    from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+
+    original = CppWrapperCpu.codegen_int_array_var
+    kept: dict[Any, Any] = {}
+
+    def declare(self: Any, int_array: str, writeline: Any, *arguments: Any, **options: Any) -> str:
+        return original(self, int_array, kept.setdefault(writeline, writeline), *arguments, **options)
+
+    with mock.patch.object(CppWrapperCpu, "codegen_int_array_var", declare):
+        yield
+
+
+@contextlib.contextmanager
 def _simpler_indices() -> Iterator[None]:
     """AOTInductor removes divisions from the indices of views only where sizes are numbers. What is left makes loops scalar. Here
     it removes them also where a size is the batch: (x + 32 * y + 128 * z) // 128 % batch is z if x < 32, y < 4 and z < batch."""
@@ -1089,7 +1172,7 @@ def _compile(step: _Step, name: str, graph: torch.fx.GraphModule, path: pathlib.
     try:
         program = torch.export.export(graph, (*step.state.values(), step.inputs, step.targets),
                                       dynamic_shapes=tuple([None] * len(step.state) + [{0: batch}] * 2))
-        with _compiling_for(level), _deterministic(), _simpler_indices():
+        with _compiling_for(level), _deterministic(), _simpler_indices(), _calls(), _declared_arrays():
             torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
     except Exception as error:
         raise step.fail(_reason(f"its graph {name} cannot be compiled", error)) from error

@@ -1,10 +1,12 @@
 """What narrowcast_export.py changes in graphs and in indices for the sake of speed."""
 import itertools
 import unittest
+from unittest import mock
 
 import sympy
 import torch
 from torch import nn
+from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 import narrowcast_export
@@ -80,15 +82,29 @@ class Attention(nn.Module):
         return self.attention(rows, rows, rows, need_weights=False)[0].sum(1)
 
 
-class Stacks(unittest.TestCase):
+class Recurrent(nn.Module):
+    def __init__(self, kind, steps=3, **options):
+        super().__init__()
+        self.layers, self.steps = kind(6 // steps, 5, batch_first=True, **options), steps
+        self.last = nn.Linear(10 if options.get("bidirectional") else 5, 4)
+
+    def forward(self, inputs):
+        return self.last(self.layers(inputs.view(-1, self.steps, 6 // self.steps))[0].sum(1))
+
+
+class GraphsTestCase(unittest.TestCase):
     def graph(self, module):
+        """The operators of the training step. Its results are those of eager PyTorch."""
         step = narrowcast_export._Step(module, (torch.randn(5, 6), torch.randn(5, 4)), "mse", 0.0, 64)
         graph = narrowcast_export._trace(step, "train")
+        torch.manual_seed(0)
         results = graph(*step.state.values(), step.inputs, step.targets)
         for result, expected in zip(results, step.eager("train", step.state, (step.inputs, step.targets), torch.float32)):
             self.assertTrue(torch.allclose(result, expected, rtol=1e-5, atol=1e-7))
         return [node.target for node in graph.graph.nodes]
 
+
+class Stacks(GraphsTestCase):
     def test_gradients_of_all_parts_are_stacked(self):
         for module in (Parts(3), Attention()):
             targets = self.graph(module)
@@ -100,6 +116,38 @@ class Stacks(unittest.TestCase):
         self.assertNotIn(torch.ops.aten.stack.default, targets)
         self.assertIn(torch.ops.aten.select_backward.default, targets)
         self.assertIn(torch.ops.aten.select_backward.default, self.graph(Batch()))
+
+
+class RecurrentLayers(GraphsTestCase):
+    def test_the_gradient_of_a_weight_is_one_product(self):
+        """Of an LSTM's two weights, one is used in each step. The inputs of all steps are multiplied by the other at once."""
+        counts = [self.graph(Recurrent(nn.LSTM, steps)).count(torch.ops.aten.mm.default) for steps in (3, 6)]
+        self.assertEqual(counts[1] - counts[0], 3)  # The gradients of three more states.
+        self.assertEqual(self.graph(Recurrent(nn.LSTM, 2)).count(torch.ops.aten.mm.default), counts[0])
+
+    def test_dropout_between_layers(self):
+        for kind in (nn.LSTM, nn.GRU, nn.RNN):
+            with self.subTest(kind=kind):
+                targets = self.graph(Recurrent(kind, num_layers=2, dropout=0.25, bidirectional=True))
+                self.assertIn(torch.ops.aten.native_dropout.default, targets)
+
+
+class Arrays(unittest.TestCase):
+    def test_each_function_has_one_object(self):
+        """Another function's object never has its id."""
+        ids = []
+
+        class Lines:
+            def writeline(self, line):
+                pass
+
+        with mock.patch.object(CppWrapperCpu, "codegen_int_array_var", lambda self, array, writeline: ids.append(id(writeline))):
+            with narrowcast_export._declared_arrays():
+                first, second = Lines(), Lines()
+                for lines in (first, second, first):
+                    CppWrapperCpu.codegen_int_array_var(None, "{1}", lines.writeline)
+        self.assertEqual(ids[0], ids[2])
+        self.assertNotEqual(ids[0], ids[1])
 
 
 if __name__ == "__main__":
