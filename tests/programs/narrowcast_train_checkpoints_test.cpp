@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include "tests/programs/train_commands.h"
@@ -258,14 +259,28 @@ TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnAndSaysSoAndAnotherTrai
   EXPECT_THAT(other.errors, HasSubstr("learning_rate: is 0.5, but 0.005 in the checkpoint " + checkpoint(8)));
 }
 
-// A separate file system that is full after some checkpoints, or a limit on the size of files if the test lacks the
-// rights for one. One rank: the limit would also end a launcher's output.
-TEST_F(NarrowcastTrainCheckpointsTest, AFullDiskCostsNoEarlierCheckpoint) {
-  Words training = flags("killed", 8) + Words{"--bucket_cap_mb=25", "--nostochastic_rounding", "--keep_checkpoints=0"};
+// Ranks, and how the optimizer is sharded.
+struct FullDisk {
+  std::string name;
+  int ranks;
+  Words flags;
+};
+
+void PrintTo(const FullDisk& value, std::ostream* out) { *out << value.name; }
+
+class FullDiskTest : public NarrowcastTrainCheckpointsTest, public ::testing::WithParamInterface<FullDisk> {};
+
+// A separate file system that is full after some checkpoints. The training resumes from the last of them, with the bits
+// of one that had enough space.
+TEST_P(FullDiskTest, CostsNoEarlierCheckpoint) {
+  const Words exchange = Words{"--hook=int8", "--node_size=1", "--link_gbit=1", "--link_us=100"} +
+                         Words{"--bucket_cap_mb=25", "--nostochastic_rounding", "--keep_checkpoints=0"};
+  const Words training = flags_of("killed", 8, exchange + GetParam().flags);
   const std::string disk = folder / "killed/checkpoints";
   fs::create_directories(disk);
   std::string command;
-  for (const std::string& word : Words{kNarrowcastTrain} + training) {
+  for (const std::string& word :
+       Words{kNarrowcastRun, "--nproc_per_node=" + std::to_string(GetParam().ranks), kNarrowcastTrain} + training) {
     command += "'" + word + "' ";
   }
   const bool mounts = run_to_end({"unshare", "-m", "true"}).exit_code == 0;
@@ -285,10 +300,18 @@ TEST_F(NarrowcastTrainCheckpointsTest, AFullDiskCostsNoEarlierCheckpoint) {
   for (const auto& entry : fs::directory_iterator(disk)) {
     EXPECT_NE(entry.path().extension(), ".unfinished");
   }
-  const ProgramEnd again = train_alone(training);
+  const ProgramEnd again = train_on(GetParam().ranks, training);
   EXPECT_EQ(again.exit_code, 0) << again.errors;
   EXPECT_THAT(again.errors, AllOf(HasSubstr("resumes from"), Not(HasSubstr("warning"))));
+  ASSERT_EQ(train_on(GetParam().ranks, flags_of("whole", 8, exchange + GetParam().flags)).exit_code, 0);
+  EXPECT_EQ(model("killed"), model("whole"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Shards, FullDiskTest,
+                         ::testing::Values(FullDisk{"alone", 1, {}},
+                                           FullDisk{"node", 2, {"--shard_optimizer=node", "--node_size=2"}},
+                                           FullDisk{"all", 2, {"--shard_optimizer=all"}}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace narrowcast::testing

@@ -52,7 +52,7 @@ document.getElementById("f").onload = measure;
 def made_up(name, hook, step_seconds, unit="nats", steps=700):
     """The lines of a training whose loss falls in the same way with every hook; step times differ."""
     loss = lambda step: 1.5 + 2.5 * math.exp(-step / 120)  # noqa: E731 -- a formula
-    counts = {"measuring_bytes_sent": 27262976, "skipped_steps": 12, "compression": 3.938}
+    counts = {"measuring_bytes_sent": 27262976, "skipped_steps": 12, "compression": 3.938, "peak_memory_bytes": 2147483648}
     lines = [{"event": "start", "hook": hook, "ranks": 128, "samples_per_step": 1024, "loss": unit}]
     for step in range(10, steps + 1, 10):
         at = {"step": step, "seconds": step * step_seconds}
