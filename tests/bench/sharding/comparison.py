@@ -12,7 +12,7 @@ from program import network_namespace
 from ways import WAYS
 
 # Steps of the trainings whose memory is compared with the formula; the narrow model's last some milliseconds each.
-WIDE_STEPS, NARROW_STEPS = 15, 100
+WIDE_STEPS, NARROW_STEPS = 15, 300
 REPORTED = 5  # Steps of a timed training between two reports.
 LEAST_STEP = 4  # All buffers exist after so many steps.
 MALLOC_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # glibc's; mallopt(3)
@@ -50,7 +50,7 @@ class Trainings:
             with memory.Watch(output / "metrics.jsonl", steps) as watch:
                 self._network.run_ranks(command + [f"--steps={steps}", f"--data={self._data}", f"--output_dir={output}"])
             metrics = (output / "metrics.jsonl").read_text()
-        if watch.step < LEAST_STEP:
+        if watch.step < LEAST_STEP or len(watch.peaks) < self._layout.ranks:
             raise Impossible("the machine is too busy to measure memory: no process looked after the first steps")
         return watch.peaks, step_times.seconds_of_steps(metrics, steps, self._arguments.warmup, every)
 

@@ -25,7 +25,7 @@ class Trained(Trainings):
         self.runs = []  # (way, width, steps, malloc's threshold)
         self.error = None
 
-    def run(self, way, size, steps):
+    def run(self, way, size, steps, every=1):
         self.runs.append((way, size.width, steps, os.environ.get(MALLOC_THRESHOLD)))
         if self.error:
             raise self.error

@@ -60,14 +60,15 @@ def last_step(metrics):
 
 
 class Watch:
-    """Takes the memory of all ranks that this process starts within the block, until `metrics` has the last step: what
-    follows, e.g. writing the model, does not count. `peaks`: by rank, the most bytes. `step`: the last step that was
-    completed before they were taken."""
+    """Takes the memory of all ranks that this process starts within the block, from the moment when `metrics` is there to
+    the last step: what comes before, e.g. loading libraries, and after, e.g. writing the model, does not count. `peaks`:
+    by rank, the most bytes. `step`: the last step that was completed before they were taken."""
 
     def __init__(self, metrics, steps):
         self._metrics, self._steps = metrics, steps
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
+        self._has_begun = False  # Before the last look.
         self.peaks = {}
         self.step = 0
 
@@ -87,8 +88,9 @@ class Watch:
             return False
         self.step = step
         for rank, size in taken.items():
-            if rank is not None and size is not None:
+            if self._has_begun and rank is not None and size is not None:
                 self.peaks[rank] = max(size, self.peaks.get(rank, 0))
+        self._has_begun = self._metrics.exists()
         return True
 
     def _run(self):

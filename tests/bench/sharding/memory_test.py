@@ -109,10 +109,14 @@ class LastStep(unittest.TestCase):
         self.file.write_text("\n".join(lines)[:-3])
         self.assertEqual(memory.last_step(self.file), 4)
 
-    def test_a_watch_keeps_the_peaks_until_the_last_step(self):
+    def test_a_watch_keeps_the_peaks_from_the_first_line_to_the_last_step(self):
         holder = Holder(rank="7")
         self.addCleanup(holder.end)
         watch = memory.Watch(self.file, steps=1)
+        self.assertTrue(watch.look())
+        self.file.write_text('{"event": "start"}\n')
+        self.assertTrue(watch.look())
+        self.assertEqual(watch.peaks, {}, "a part of the peak may be older than the file")
         self.assertTrue(watch.look())
         small = watch.peaks[7]
         holder.tell("take")
