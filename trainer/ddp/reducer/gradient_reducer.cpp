@@ -197,22 +197,22 @@ void GradientReducer::align_rebuilt_buckets() {
 }
 
 // A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would pass them to the hook.
-// So a new Reducer replaces it, and gets the hook with all its state. Buckets are not needed before the backward pass:
-// without the old ones, the test buckets take no more memory than there was.
+// So a new Reducer replaces it, and gets the hook with its state. Test buckets use the memory of the old ones before.
 void GradientReducer::choose_buckets() {
   const DdpOptions former = with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize());
-  const BucketIndices former_buckets = bucket_indices(bucket_names(*reducer_, trainable_), trainable_);
-  if (!options_.static_graph()) reducer_.reset();
+  const bool replaces = !options_.static_graph();  // Else the Reducer must not be asked for its buckets yet.
+  const BucketNames names = replaces ? bucket_names(*reducer_, trainable_) : BucketNames();
+  if (replaces) reducer_.reset();
   try {
     BucketChooser::Result result = chooser_->choose(hook_.get(), shard_rounding_);
     stop_choosing();
     bucket_choice_ = std::move(result.choice);
     buckets_to_keep_ = aligned(std::move(result.buckets));
   } catch (...) {
-    if (reducer_ == nullptr) replace_reducer(former, former_buckets);
+    if (replaces) replace_reducer(former, bucket_indices(names, trainable_));
     throw;
   }
-  if (reducer_ == nullptr) {
+  if (replaces) {
     replace_reducer(DdpOptions(options_).bucket_cap_mb(bucket_choice_->size().cap_mb), *buckets_to_keep_);
   }
 }
