@@ -5,6 +5,8 @@ add_library(narrowcast_common_options INTERFACE)
 target_compile_options(narrowcast_common_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${NARROWCAST_WERROR}>>:-Werror>
+  # Each program contains the machine code of all kinds of GPU: 38 MB, if it is not compressed.
+  $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>
   # A kernel that spills registers, or keeps arrays in local memory, is slow; both cases are warnings.
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;-Xptxas=-warn-spills,-warn-lmem-usage>"
   "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${NARROWCAST_WERROR}>>:-Werror=all-warnings;-Xptxas=-Werror>")

@@ -1,4 +1,5 @@
 """Loads narrowcast's libraries for the torch that is installed."""
+import importlib.metadata
 import os
 import pathlib
 
@@ -25,6 +26,19 @@ def _folder() -> pathlib.Path:
     return _FOLDER / f"torch{minor}"
 
 
+def _other_cuda() -> str:
+    """The end of an error, if this is a wheel for GPUs, and torch has another CUDA."""
+    try:
+        variant = importlib.metadata.version("narrowcast").partition("+")[2]
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    built, has = variant.removeprefix("cu"), (torch.version.cuda or "").partition(".")[0]
+    if built in ("", has):
+        return ""
+    return (f"; this wheel is for torch with CUDA {built}, but torch has {'CUDA ' + has if has else 'no CUDA'}: "
+            "install narrowcast's wheel for it")
+
+
 def load() -> pathlib.Path:
     """Registers torch.ops.narrowcast and torch.classes.narrowcast. Returns the folder of the libraries. ImportError if there
     are none for this torch, or if the loader refuses them."""
@@ -33,7 +47,7 @@ def load() -> pathlib.Path:
     try:
         torch.ops.load_library(str(library))
     except OSError as error:
-        raise ImportError(f"narrowcast cannot load {library} with torch {torch.__version__}: {error}") from error
+        raise ImportError(f"narrowcast cannot load {library} with torch {torch.__version__}: {error}{_other_cuda()}") from error
     built = torch.ops.narrowcast.libtorch_version()
     if built != _minor(torch.__version__):
         raise ImportError(f"{library} was built for torch {built}, but torch is {torch.__version__}")
