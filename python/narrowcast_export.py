@@ -568,7 +568,9 @@ def _join_products(graph: torch.fx.GraphModule) -> None:
         if len(terms) < 3 or len(parts) != 2 * len(terms) - 1:
             continue
         products = [term[0] for term in terms]
+        value = node.meta["val"]
         if not all(product.target is aten.mm.default and len(product.users) == 1 and product.args[0].target is aten.t.default
+                   and product.meta["val"].shape == value.shape and product.meta["val"].dtype == value.dtype
                    for product in products):
             continue
         # The backward pass takes the steps from the last one to the first.

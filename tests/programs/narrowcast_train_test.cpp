@@ -212,7 +212,7 @@ TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForPowerSgd) {
   EXPECT_EQ(lines.back()["replicas_identical"], true);
   expect_compression(lines);
   EXPECT_GT(lines.back()["peak_memory_bytes"].get<int64_t>(), int64_t{10} << 20);
-  EXPECT_THAT(end.output, HasSubstr("memory per rank  "));
+  EXPECT_THAT(end.output, HasSubstr("memory, at most  "));
 }
 
 // With buckets of some KiB it sends more than the minimum.

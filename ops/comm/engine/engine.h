@@ -26,7 +26,8 @@ namespace narrowcast::engine {
 // the same exchanges in the same order.
 //
 // All functions below run on the engine's thread, in this order. Tensors that they pass to the transport must not
-// change until finish has returned. The following rules prevent deadlocks:
+// change until finish has returned, or until another rank's message shows that they have arrived. The following rules
+// prevent deadlocks:
 //   - start posts all receives of the exchange, including later hops, before its first send. Then no message waits for
 //     its receiver.
 //   - start waits for nothing. Another exchange may still be unfinished.
@@ -65,8 +66,8 @@ class Job {
   // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
 
-  // Called only if another job contains this one, before start or in its place. prepare does the part of start that
-  // needs no other rank and sends nothing. If start does not follow, cancel reverts it. The defaults do nothing.
+  // Called only if another job contains this one. prepare does the part of start that needs no other rank, and that no
+  // other rank can notice. start follows, or cancel, which reverts it. The defaults do nothing.
   virtual void prepare() {}
   virtual void cancel() {}
 

@@ -106,9 +106,6 @@ SlotUse NodeMemory::take_slot(int64_t array) {
 
 void NodeMemory::return_slot(const SlotUse& use) {
   --uses_.at(use.array);
-  for (Word& own : words_of(own_).phases[use.array][use.slot]) {
-    own.store(steps_until(before(use), kAllSteps), std::memory_order_release);
-  }
   for (Buffer& buffer : buffers_.at(use.array)) {
     if (buffer.user == use) {
       buffer.user = {};

@@ -41,7 +41,7 @@ inline constexpr uint32_t kAllSteps = 1U << 16;
 // One rank's view of the memory. It is used on the engine's thread only.
 class NodeMemory {
  public:
-  static constexpr int64_t kArrays = 2;  // Of one job: quantised data and exact data.
+  static constexpr int64_t kArrays = 2;  // Of one job: quantised data; exact data or announcements.
   static constexpr int64_t kSlots = engine::kMaxInFlight;
 
   // Bytes to reserve: the machine's memory size for each slot's buffers. Unused memory costs nothing.
@@ -72,8 +72,8 @@ class NodeMemory {
   // then unusable.
   SlotUse take_slot(int64_t array);
 
-  // Returns the slot that was taken last, as if it had not been taken. No rank has looked at this rank's progress in
-  // it. All ranks that have taken the slot return it.
+  // Returns the slot that was taken last, in which this rank has not called reach(), as if it had not been taken. All
+  // ranks do so before their next use of the array, or none.
   void return_slot(const SlotUse& use);
 
   // Chooses this rank's staging buffer for that use: the first one that no rank still reads. The other ranks must have

@@ -38,8 +38,9 @@ class GroupExchange final : public ShardExchange {
   void add_differences(const std::string& name, WireFormat format, const Elements& minuend,
                        const std::vector<Elements>& shards, const std::exception_ptr& failure);
 
-  // Each rank gives `own`, the elements of its shard, and writes those of all shards, its own too: they leave their
-  // memory, whose pages the system gets back part by part. So a rank holds hardly more than before and after.
+  // Each rank gives `own`, the elements of its shard, and writes those of all shards, its own too. `own` is destroyed,
+  // also if the exchange fails: the system gets its pages back part by part. So a rank holds hardly more than before
+  // and after.
   void move(const std::string& name, const Elements& own, const std::vector<Elements>& shards);
 
   // `run` and add_differences in two halves: what they are given must not change until finish(), or any other function

@@ -47,7 +47,7 @@ class NARROWCAST_EXPORT ParameterShards {
   // Over all ranks, a collective before each step: the shards become those of `buckets`, the parameters in each bucket
   // of the last averaged pass. Masters go with them; before the first step, and the first one after forget_masters(),
   // they get the values of the parameters. Returns whether own_pieces() are others now. Throws c10::ValueError, see
-  // check_buckets.
+  // check_buckets. Throws c10::DistBackendError if another rank fails; the masters are then lost.
   bool follow(const std::vector<std::vector<at::Tensor>>& buckets);
   void forget_masters() { has_taken_masters_ = false; }
 

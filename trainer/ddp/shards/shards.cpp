@@ -175,7 +175,7 @@ void Elements::subtract_from(float* minuend, int64_t begin, int64_t numel) const
   });
 }
 
-// Only advice to the kernel: it affects memory, not results.
+// The kernel replaces the pages by pages of zeros, which take no memory until they are written.
 void Elements::release(int64_t begin, int64_t numel) const {
   static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   each(begin, numel, [](const float* memory, int64_t /*offset*/, int64_t part) {

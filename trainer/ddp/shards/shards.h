@@ -72,7 +72,8 @@ class Elements {
   void copy_from(const float* from, int64_t begin, int64_t numel) const;
   void add_from(const float* from, int64_t begin, int64_t numel) const;
   void subtract_from(float* minuend, int64_t begin, int64_t numel) const;
-  // These elements are not needed any more: the system gets the pages back that lie within them.
+  // These elements are not needed any more: the system gets the pages back that lie within them, and they become 0
+  // there.
   void release(int64_t begin, int64_t numel) const;
 
  private:

@@ -67,7 +67,7 @@ void print_results(const AgreedJob& agreed, const EndedTraining& ended) {
     out << "without a hook   " << reporting::format_bytes(without_hook) << "\n";
   }
   if (result.peak_memory_bytes > 0) {
-    out << "memory per rank  " << reporting::format_bytes(static_cast<double>(result.peak_memory_bytes)) << "\n";
+    out << "memory, at most  " << reporting::format_bytes(static_cast<double>(result.peak_memory_bytes)) << "\n";
   }
   if (result.skipped_steps > 0) {
     out << "skipped steps    " << result.skipped_steps << " (a gradient was not finite)\n";

@@ -185,7 +185,7 @@ class TrainingRun {
             .payload_bytes_without_hook = steps_.model().payload_bytes_without_hook(),
             .measuring_bytes_sent = steps_.measuring_bytes_sent(),
             .compression = steps_.model().compression(),
-            .peak_memory_bytes = window_.peak_memory_bytes,
+            .peak_memory_bytes = std::max(window_.peak_memory_bytes, program::peak_memory_bytes()),
             .seconds = counters_.seconds,
             .skipped_steps = counters_.skipped_steps,
             .outer = outer_report(),

@@ -63,7 +63,7 @@ class TwoLevels final : public AllReduceExchange {
     }
   }
 
-  // No rank has read the staging buffer: ranks of the node read it in advance.
+  // The other ranks cannot tell that this rank had prepared, because only start announces kStaged.
   void cancel() override {
     if (std::exchange(is_prepared_, false)) {
       memory_->return_slot(use_);
@@ -83,6 +83,9 @@ class TwoLevels final : public AllReduceExchange {
       prepare(call);
     }
     is_prepared_ = false;
+    if (is_staged_) {
+      memory_->reach(Phase::kStaged, use_);
+    }
   }
 
   void advance(engine::Transport& transport) override {
@@ -102,6 +105,8 @@ class TwoLevels final : public AllReduceExchange {
         gather_published();
       }
     }
+    // Without the whole mean, no message of another node tells that this rank's own parts have left the staging buffer.
+    if (across_ != nullptr && !gets_whole_ && stages_own()) transport.wait_sends();
     memory_->reach(Phase::kFinished, use_);
     call_.residuals.take_carried(call_.array);
     call_ = {};
@@ -223,13 +228,13 @@ class TwoLevels final : public AllReduceExchange {
       }
     }
     is_staged_ = true;
-    memory_->reach(Phase::kStaged, use_);
   }
 
   void average_in_node(engine::Transport& transport) {
     if (!is_staged_) {
       memory_->wait_until_all_reached(transport, Phase::kFinished, NodeMemory::before(use_));
       stage();
+      memory_->reach(Phase::kStaged, use_);
     }
     if (!owns_elements()) {
       return;

@@ -34,7 +34,7 @@ class MessageMemory {
     at::Tensor bytes;
   };
 
-  // The memory that all exchanges of a group's engine can share. It is freed when its last user is destroyed.
+  // The memory that all exchanges of a group on its engine can share. It is freed when its last user is destroyed.
   static std::shared_ptr<MessageMemory> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
   // `in_flight`: most exchanges in flight, 1 to engine::kMaxInFlight.
