@@ -211,22 +211,54 @@ TEST(GroupWorkspace, LetsTheGroupEndWithACallInFlight) {
   });
 }
 
+// A job that notes whether it was prepared.
+class Prepared final : public engine::Job {
+ public:
+  explicit Prepared(std::atomic<bool>* noted) : noted_(noted) {}
+  std::string name() const override { return "a job"; }
+  void prepare() override { noted_->store(true); }
+  void start(engine::Transport& /*transport*/) override {}
+  at::Tensor finish(engine::Transport& /*transport*/) override { return {}; }
+
+ private:
+  std::atomic<bool>* const noted_;
+};
+
 // The time of copying passes while announcements are in flight.
-TEST(AnnouncedJob, FillsTheNodesMemoryBeforeAllRanksHaveAnnounced) {
+TEST(AnnouncedJob, PreparesItsJobBeforeAllRanksHaveAnnounced) {
+  std::atomic<bool> is_prepared = false;
+  std::atomic<bool> is_other_prepared = false;
+  run_ranks(2, [&](int64_t rank, const Group& group) {
+    const auto deadline = std::chrono::steady_clock::now() + testing::kPatience / 4;
+    while (rank == 1 && !is_prepared && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(is_prepared, rank == 1);
+    const auto announced = std::make_shared<AnnouncedJob>(rank, 2);
+    announced->set_call({.call = "a call"}, std::make_shared<Prepared>(rank == 0 ? &is_prepared : &is_other_prepared));
+    engine::Engine::for_group(group)->submit(announced)->waitAndThrow();
+  });
+}
+
+// Else a job that follows a call on which ranks differ could take its array for that of the job.
+TEST(AnnouncedJob, APreparedAllReduceShowsNothingToOtherRanks) {
   run_ranks(2, [](int64_t rank, const Group& group) {
-    const at::Tensor x = at::full({40'001}, rank, at::kFloat);
     const auto nodes = node::find_nodes(group);
-    GroupWorkspace::of(group)->set_nodes(nodes);
-    if (rank == 1) {
-      const node::SlotUse use = {.array = 0, .slot = 0, .number = 1};
-      const auto deadline = std::chrono::steady_clock::now() + testing::kPatience / 4;
-      while (!nodes->memory->has_reached(node::Phase::kStaged, use, 0) && std::chrono::steady_clock::now() < deadline) {
-        std::this_thread::yield();
-      }
-      EXPECT_TRUE(nodes->memory->has_reached(node::Phase::kStaged, use, 0));
+    const auto job = std::make_shared<AllReduceJob>(
+        AllReduceJobOptions{.name = "a mean", .rank = rank, .world_size = 2, .numel = 30'000, .nodes = nodes},
+        JobMemory{});
+    const auto staged = [&] {
+      return nodes->memory->has_reached(node::Phase::kStaged, {.array = 0, .slot = 0, .number = 1}, rank);
+    };
+    if (rank == 0) {
+      job->set_call({at::full({30'000}, 100, at::kFloat), {}, {}});
+      job->prepare();
+      EXPECT_FALSE(staged());
+      job->cancel();
     }
-    quantized_all_reduce_(x, WireFormat::kFp32, group);
+    const at::Tensor x = at::full({30'000}, rank, at::kFloat);
+    job->set_call({x, {}, {}});
+    engine::Engine::for_group(group)->submit(job)->waitAndThrow();
     EXPECT_TRUE(x.eq(0.5).all().item<bool>());
+    EXPECT_TRUE(staged());
   });
 }
 
