@@ -27,7 +27,7 @@ FirstHop::FirstHop(const AllReduceOptions& options, std::shared_ptr<MessageMemor
       codec_(make_wire_codec(options.format, at::kCPU)),
       memory_(std::move(memory)),
       chunks_(cut_shards(options)) {
-  // Sent messages lie together: if the array is sent, nothing ever touches that memory, so that it has no pages.
+  // Sent messages lie together. If the array itself is sent, nothing touches their memory, so it takes none.
   parts_.resize(chunks());
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
     for (int64_t rank = 0; rank < options_.world_size; ++rank) {

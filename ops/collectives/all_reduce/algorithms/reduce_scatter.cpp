@@ -47,7 +47,7 @@ class ReduceScatterExchange final : public FirstHop {
   SentRange own(size_t chunk) const { return sent(options().rank, chunk); }
   uint8_t* message(size_t chunk) const { return placed(own_[chunk]).mutable_data_ptr<uint8_t>(); }
 
-  // Whether messages of own elements would have their bits, so that none is needed.
+  // Whether a message would hold this rank's elements unchanged, so that none is needed.
   bool is_exact() const { return sends_array() && call().residuals.mean == nullptr; }
 
   void average(RankMessages parts, size_t chunk) const {

@@ -187,8 +187,9 @@ void check_device(const std::string& name, const at::Tensor& tensor, const c10::
 namespace {
 
 // Returns the nodes of the group. The first time they are found, once all ranks have announced `call`. Adds their
-// number to `call`, because ranks of which some have found nodes and others have not would not send each other the same
-// messages. All ranks that find nodes find the same, and a list of all nodes could exceed the announcement's slot.
+// number to `call`. All ranks that find nodes find the same, and a list of all nodes could exceed the announcement's
+// slot. Ranks that have found nodes announce calls by other messages than ranks that have not: if only some have, all
+// wait until the time-out.
 std::shared_ptr<const FoundNodes> nodes_of(const c10::intrusive_ptr<ProcessGroup>& group, engine::Engine& engine,
                                            GroupWorkspace& workspace, Announcement& call) {
   call.entries.push_back({"found nodes", "none"});

@@ -98,7 +98,7 @@ TEST_P(GroupExchangeOf, ThePartsThatWereWaitedForAreThere) {
   });
 }
 
-// Each rank takes every other block of all shards. What it gave is gone, but for parts of pages.
+// Each rank takes every other block of all shards. What it gave is 0 afterwards, except in pages with other data.
 TEST_P(GroupExchangeOf, ElementsMoveAndLeaveTheirMemory) {
   const auto [world_size, node_size] = GetParam();
   testing::run_ranks(world_size, [node_size = node_size](int64_t rank, const Group& group) {
