@@ -43,6 +43,7 @@ class Layers : public models::Model {
 int main() {
   const auto env = narrowcast::WorkerEnv::from_environment();
   const narrowcast::ProcessGroupScope scope(env);
+  torch::manual_seed(0);  // Each run begins with the same parameters.
   const auto model = std::make_shared<Layers>();
   narrowcast::DistributedDataParallel ddp(model, scope.group(), narrowcast::DdpOptions().hook("int8"));
   torch::optim::AdamW adamw(model->parameters(), /*lr=*/0.003);

@@ -14,6 +14,7 @@
 int main(int argc, char** /*argv*/) {
   const auto env = narrowcast::WorkerEnv::from_environment();
   const narrowcast::ProcessGroupScope scope(env);
+  torch::manual_seed(0);  // Each run begins with the same parameters.
   torch::nn::Sequential model(torch::nn::Linear(1, 256), torch::nn::Tanh(), torch::nn::Linear(256, 1));
   narrowcast::DistributedDataParallel ddp(model, scope.group(), narrowcast::DdpOptions().hook("int8"));
   torch::optim::AdamW adamw(model->parameters(), /*lr=*/0.01);

@@ -12,9 +12,10 @@
 int main() {
   const auto env = narrowcast::WorkerEnv::from_environment();
   const narrowcast::ProcessGroupScope scope(env);
+  torch::manual_seed(0);  // Each run begins with the same parameters.
   torch::nn::Sequential model(torch::nn::Linear(1, 1024), torch::nn::Tanh(), torch::nn::Linear(1024, 1));
   narrowcast::DistributedDataParallel ddp(model, scope.group(), narrowcast::DdpOptions().hook("int8"));
-  torch::optim::AdamW adamw(model->parameters(), /*lr=*/0.003);
+  torch::optim::AdamW adamw(model->parameters(), /*lr=*/0.001);
   auto options = narrowcast::ShardOptions().parameter_format(narrowcast::WireFormat::kInt8B128);
   options.copies(env.on_one_node() ? 1 : 2);  // With two, a lost node costs no state.
   narrowcast::ShardedOptimizer optimizer(adamw, ddp.reducer(), options);

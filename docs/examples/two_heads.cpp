@@ -72,6 +72,7 @@ int main() {
   options.validate();                                      // A wrong option is an error before ranks connect.
   const auto env = narrowcast::WorkerEnv::from_environment();
   const narrowcast::ProcessGroupScope scope(env);
+  torch::manual_seed(0);  // Each run begins with the same parameters.
   narrowcast::DistributedDataParallel ddp(vision::TwoHeads(), scope.group(), options);
   torch::optim::AdamW optimizer(ddp.module()->parameters(), /*lr=*/3e-3);
   torch::manual_seed(env.rank);
