@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <unordered_set>
 #include <utility>
 
@@ -24,6 +25,14 @@ constexpr int64_t kAlignment = 64;  // In bytes, as that of LibTorch's allocator
 constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
 
 using Memory = std::shared_ptr<std::byte>;
+
+// To the system. Where another allocator serves the process (a sanitizer's, a preloaded one), this call is the first to
+// use that of glibc, and initialises it, which must not happen in two threads at once.
+void return_free_memory() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  ::malloc_trim(0);
+}
 
 std::string describe(const at::Tensor& parameter, size_t index) {
   return c10::str("parameter ", index, " of the optimizer, of sizes ", parameter.sizes(), ",");
@@ -101,7 +110,7 @@ SharedParameters::SharedParameters(const ProcessGroupPtr& group, std::shared_ptr
     storage->set_data_ptr(std::move(places[i]));
     storage->set_resizable(false);  // A resize would move it elsewhere.
   }
-  ::malloc_trim(0);  // The allocator would keep much of the memory in which the parameters were.
+  return_free_memory();  // The allocator would keep much of the memory in which the parameters were.
 }
 
 const float* SharedParameters::place_of(size_t parameter) const {
