@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>  // Declares its class because the build defines USE_C10D_GLOO.
 
+#include "ops/common/batch_scheduling.h"
+
 namespace narrowcast::testing {
 
 using c10d::ProcessGroup;
@@ -21,7 +23,10 @@ c10::intrusive_ptr<ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::
   const auto rank = static_cast<int>(options.rank);
   const auto world_size = static_cast<int>(options.world_size);
   auto gloo_options = ProcessGroupGloo::Options::create(options.timeout);
-  gloo_options->devices.push_back(ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  {
+    const BatchScheduling batch_scheduling;
+    gloo_options->devices.push_back(ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  }
   auto gloo = c10::make_intrusive<ProcessGroupGloo>(store, rank, world_size, std::move(gloo_options));
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, world_size);
   group->setBackend(c10::DeviceType::CPU, ProcessGroup::BackendType::GLOO, gloo);

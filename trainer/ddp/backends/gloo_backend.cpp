@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <narrowcast/network_errors.h>
+#include "ops/common/batch_scheduling.h"
 #include "trainer/base/network/addresses.h"
 
 namespace narrowcast {
@@ -42,6 +43,7 @@ void let_broken_connections_be_errors() {
 
 std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, const ProcessGroupOptions& options) {
   let_broken_connections_be_errors();
+  const BatchScheduling batch_scheduling;
   const std::string interface = socket_interface(env, options);
   if (!interface.empty()) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);

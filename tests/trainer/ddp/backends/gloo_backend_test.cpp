@@ -2,8 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/zeros.h>
+#include <sched.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -54,6 +58,20 @@ TEST(ProcessGroupGlooTest, ListensNowhereButAtLoopbackOnOneNode) {
   rank1.join();
   EXPECT_THAT(listening, AllOf(::testing::SizeIs(::testing::Ge(2)), ::testing::Each("127.0.0.1")))
       << "rank 0's store and both ranks' sockets for messages";
+}
+
+// The threads of this process that do not take a running thread's core when they are woken (sched(7)).
+int64_t count_batch_threads() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return std::count_if(begin(threads), end(threads), [](const std::filesystem::directory_entry& thread) {
+    return ::sched_getscheduler(std::stoi(thread.path().filename())) == SCHED_BATCH;
+  });
+}
+
+TEST(ProcessGroupGlooTest, MovesMessagesInAThreadThatLetsOthersRun) {
+  const ProcessGroupScope scope(env_at({0, 1}, free_port()), options_of_thread(0));
+  EXPECT_EQ(count_batch_threads(), 1);
+  EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
 }
 
 TEST(ProcessGroupGlooTest, UsesTheInterfaceAskedFor) {
