@@ -1,4 +1,4 @@
-// Data that a process keeps for each of its process groups.
+// Data that a process keeps for each of its process groups, or of its backends.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -12,23 +12,22 @@
 
 namespace narrowcast {
 
-// One T for each process group. The entry's weak reference lets the group end, and keeps its address from being reused
-// by another group. A group gives no notice when it ends: the T of an ended group is freed by the next call for any
-// group, unless it is still referenced elsewhere. Thread-safe. Code that runs under the lock must not wait for other
-// ranks, as ranks may be threads of one process.
-template <class T>
-class PerGroup {
+// One T for each owner: a process group or a backend. The entry's weak reference lets the owner end, and keeps its
+// address from being reused by another one. An owner gives no notice when it ends: the T of an ended owner is freed by
+// the next call for any owner, unless it is still referenced elsewhere. Thread-safe. Code that runs under the lock must
+// not wait for other ranks, as ranks may be threads of one process.
+template <class Owner, class T>
+class PerOwner {
  public:
-  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
   using Values = std::vector<std::shared_ptr<T>>;
 
-  // The group's T. The first call makes it by make(the other groups' values).
+  // The owner's T. The first call makes it by make(the other owners' values).
   template <class Make>
-  std::shared_ptr<T> of(const Group& group, const Make& make) {
+  std::shared_ptr<T> of(const c10::intrusive_ptr<Owner>& owner, const Make& make) {
     Values ended;  // Destroyed after the lock is released: a T may wait for a thread.
     const std::lock_guard<std::mutex> lock(mutex_);
     ended = take_ended();
-    const auto known = entries_.find(group.get());
+    const auto known = entries_.find(owner.get());
     if (known != entries_.end()) {
       return known->second.value;
     }
@@ -37,16 +36,16 @@ class PerGroup {
       others.push_back(entry.value);
     }
     auto value = make(others);
-    entries_.emplace(group.get(), Entry{Weak(group), value});
+    entries_.emplace(owner.get(), Entry{Weak(owner), value});
     return value;
   }
 
-  // The group's T, default-constructed by the first call.
-  std::shared_ptr<T> of(const Group& group) {
-    return of(group, [](const Values&) { return std::make_shared<T>(); });
+  // The owner's T, default-constructed by the first call.
+  std::shared_ptr<T> of(const c10::intrusive_ptr<Owner>& owner) {
+    return of(owner, [](const Values&) { return std::make_shared<T>(); });
   }
 
-  // Frees the values of ended groups, as a call of `of` does.
+  // Frees the values of ended owners, as a call of `of` does.
   void free_ended() {
     Values ended;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -54,16 +53,16 @@ class PerGroup {
   }
 
  private:
-  using Weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
+  using Weak = c10::weak_intrusive_ptr<Owner>;
   struct Entry {
-    Weak group;
+    Weak owner;
     std::shared_ptr<T> value;
   };
 
   Values take_ended() {
     Values ended;
     for (auto entry = entries_.begin(); entry != entries_.end();) {
-      if (entry->second.group.expired() && entry->second.value.use_count() == 1) {
+      if (entry->second.owner.expired() && entry->second.value.use_count() == 1) {
         ended.push_back(std::move(entry->second.value));
         entry = entries_.erase(entry);
       } else {
@@ -74,8 +73,11 @@ class PerGroup {
   }
 
   std::mutex mutex_;
-  std::map<const c10d::ProcessGroup*, Entry> entries_;
+  std::map<const Owner*, Entry> entries_;
 };
+
+template <class T>
+using PerGroup = PerOwner<c10d::ProcessGroup, T>;
 
 // Values by keys that can be compared for equality; used as PerGroup<KeptByKey<...>>. Thread-safe.
 template <class Key, class Value>

@@ -87,17 +87,25 @@ void AnnouncedJob::give_up() {
   if (job_ != nullptr) job_->give_up();
 }
 
+namespace {
+
+// Without a backend for CPU tensors, the nodes of this group alone.
+std::shared_ptr<NodesOfBackend> nodes_of_backend(const c10::intrusive_ptr<ProcessGroup>& group) {
+  static PerOwner<c10d::Backend, NodesOfBackend> nodes;
+  if (!moves_cpu_tensors(group)) return std::make_shared<NodesOfBackend>();
+  return nodes.of(group->getBackend(c10::DeviceType::CPU));
+}
+
+}  // namespace
+
 std::shared_ptr<GroupWorkspace> GroupWorkspace::of(const c10::intrusive_ptr<ProcessGroup>& group) {
   static PerGroup<GroupWorkspace> workspaces;
-  const c10d::Backend* const backend =
-      moves_cpu_tensors(group) ? group->getBackend(c10::DeviceType::CPU).get() : nullptr;
-  auto workspace = workspaces.of(group, [&](const PerGroup<GroupWorkspace>::Values& others) {
-    const auto same = std::ranges::find_if(others, [&](const auto& other) { return other->nodes_->are_of(backend); });
-    return std::make_shared<GroupWorkspace>(
-        group->getRank(), group->getSize(),
-        same != others.end() ? (*same)->nodes_ : std::make_shared<NodesOfBackend>(backend));
+  workspaces.free_ended();  // They hold the nodes of their backends.
+  auto nodes = nodes_of_backend(group);
+  auto workspace = workspaces.of(group, [&](const PerGroup<GroupWorkspace>::Values& /*others*/) {
+    return std::make_shared<GroupWorkspace>(group->getRank(), group->getSize(), std::move(nodes));
   });
-  node::free_ended_groups();  // Workspaces that have ended held nodes.
+  node::free_ended_groups();  // Their nodes may be held by workspaces and backends that have ended.
   return workspace;
 }
 
@@ -186,18 +194,13 @@ void check_device(const std::string& name, const at::Tensor& tensor, const c10::
 
 namespace {
 
-// Returns the nodes of the group. The first time they are found, once all ranks have announced `call`. Adds their
-// number to `call`. All ranks that find nodes find the same, and a list of all nodes could exceed the announcement's
-// slot. Ranks that have found nodes announce calls by other messages than ranks that have not: if only some have, all
-// wait until the time-out.
+// The nodes of the group. The first time they are found, once all ranks have announced `call`.
 std::shared_ptr<const FoundNodes> nodes_of(const c10::intrusive_ptr<ProcessGroup>& group, engine::Engine& engine,
-                                           GroupWorkspace& workspace, Announcement& call) {
-  call.entries.push_back({"found nodes", "none"});
+                                           GroupWorkspace& workspace, const Announcement& call) {
   if (workspace.nodes() == nullptr) {
     workspace.run(engine, call, nullptr);
     workspace.set_nodes(node::find_nodes(group));
   }
-  call.entries.back().value = std::to_string(workspace.nodes()->layout.nodes());
   return workspace.nodes();
 }
 

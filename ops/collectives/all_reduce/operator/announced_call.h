@@ -82,6 +82,26 @@ class AnnouncedJob final : public engine::Job {
   std::shared_ptr<engine::Job> job_;  // Null also once the ranks are found to differ.
 };
 
+// The nodes of a backend's ranks. All groups of a backend send their messages over it, and the ranks of a call may use
+// different groups of it: the nodes are kept as long as the backend. Thread-safe.
+class NodesOfBackend {
+ public:
+  using Nodes = std::shared_ptr<const node::FoundNodes>;
+
+  Nodes get() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return found_;
+  }
+  void set(Nodes found) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    found_ = std::move(found);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Nodes found_;
+};
+
 // State that quantised collectives keep for a process group between calls. It does not keep the group alive.
 //  - Memory for the messages of one call, the largest so far. Allocating it each time takes longer than the network.
 //  - The nodes of the group.
@@ -90,31 +110,6 @@ class GroupWorkspace {
   // The workspace of the group, made at its first call. Nothing reports that a group is destroyed, so the next call on
   // any group frees the workspaces and the nodes' memory of destroyed groups. Thread-safe.
   static std::shared_ptr<GroupWorkspace> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
-
-  // Nodes belong to the backend, over which all its groups send their messages: the ranks of a call may use different
-  // groups of it. Thread-safe.
-  class NodesOfBackend {
-   public:
-    using Nodes = std::shared_ptr<const node::FoundNodes>;
-
-    // `backend` is null without a backend for CPU tensors.
-    explicit NodesOfBackend(const c10d::Backend* backend) : backend_(backend) {}
-
-    bool are_of(const c10d::Backend* backend) const { return backend != nullptr && backend == backend_; }
-    Nodes get() const {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      return found_;
-    }
-    void set(Nodes found) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      found_ = std::move(found);
-    }
-
-   private:
-    const c10d::Backend* const backend_;
-    mutable std::mutex mutex_;
-    Nodes found_;
-  };
 
   GroupWorkspace(int64_t rank, int64_t world_size, std::shared_ptr<NodesOfBackend> nodes);
 

@@ -144,6 +144,27 @@ TEST(OperatorLevels, AreTheSameInAllGroupsOfABackend) {
   });
 }
 
+// Rank 1 drops the group that found them. Rank 0 keeps it.
+TEST(OperatorLevels, AreKeptAsLongAsTheBackend) {
+  std::weak_ptr<node::NodeMemory> of_ranks[2];
+  run_ranks(2, [&](int64_t rank, const Group& group) {
+    const auto over_backend = [&] {
+      auto made = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+      made->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, group->getBackend(at::kCPU));
+      return made;
+    };
+    auto first = over_backend();
+    mean_of_operator(at::ones({9}), WireFormat::kFp32, first);
+    const auto found = of_ranks[rank] = GroupWorkspace::of(first)->nodes()->memory;
+    if (rank == 1) first.reset();
+    const auto second = over_backend();
+    EXPECT_EQ(GroupWorkspace::of(second)->nodes()->memory, found.lock());
+    EXPECT_TRUE(mean_of_operator(at::ones({9}), WireFormat::kFp32, second).eq(1).all().item<bool>());
+  });
+  run_ranks(1, [](int64_t, const Group& group) { GroupWorkspace::of(group); });
+  EXPECT_TRUE(of_ranks[0].expired() && of_ranks[1].expired()) << "the backends have ended";
+}
+
 // The text of their layout is longer than the slot. Without memory the average has one level, whatever the layout.
 TEST(OperatorLevels, FitInAnAnnouncementForManyUnequalNodes) {
   std::vector<int64_t> node_of_rank;
@@ -234,8 +255,7 @@ TEST(OperatorOverProcesses, FailsOnTheRanksOfTheNodeIfOneEndsInACall) {
     const at::Tensor x = at::ones({40'001});
     quantized_all_reduce_(x, WireFormat::kFp32, group);
     if (rank == 1) {
-      Announcement call = announcement_of(x, {WireFormat::kFp32});
-      call.entries.push_back({"found nodes", "1"});
+      const Announcement call = announcement_of(x, {WireFormat::kFp32});
       GroupWorkspace::of(group)->run(*engine::Engine::for_group(group), call, nullptr);
       ::_exit(kEnded);
     }
