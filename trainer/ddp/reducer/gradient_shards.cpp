@@ -1,11 +1,14 @@
-// The part of a GradientReducer that averages for a sharded optimizer.
+// The backward pass of a GradientReducer, and its part that averages for a sharded optimizer.
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <string>
 
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/network_errors.h>
 #include "trainer/ddp/reducer/bucket_exchanges.h"
+#include "trainer/ddp/reducer/pass_check.h"
 #include "trainer/ddp/reducer/reducer.h"
 
 namespace narrowcast {
@@ -19,6 +22,19 @@ void GradientReducer::backward(const at::Tensor& loss) const {
   if (has_averaged_shards_) check_shards();
   with_network_errors(group_->getRank(), "backward pass", [&] { loss.backward(); });
   has_averaged_shards_ = averages_shards() && synchronise_;
+}
+
+// The loss is multiplied, not the buckets: passes inside no_sync add up gradients of different weights.
+void GradientReducer::backward(const at::Tensor& loss, double weight) const {
+  const bool is_share = weight >= 0 && weight <= 1;  // NaN is none.
+  if (!is_share) {
+    const std::string wrong =
+        c10::str("weight: must be this rank's share of the samples of all ranks, in 0..1, but is ", weight, " on rank ",
+                 group_->getRank());
+    if (synchronise_ && keeps_replicas_equal()) passes_->refuse(wrong);
+    TORCH_CHECK_VALUE(false, wrong);
+  }
+  backward(loss.mul(weight * static_cast<double>(group_->getSize())));
 }
 
 // After a pass that averaged shards: a second one would add to averages in a rank's own shard, and to its own gradients

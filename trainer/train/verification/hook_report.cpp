@@ -79,7 +79,8 @@ Comparison worse_of(const Comparison& a, const Comparison& b) {
 }
 
 std::string name_of(const HookReport& report) {
-  return report.node_size == 1 ? report.hook : report.hook + ".nodes_of_" + std::to_string(report.node_size);
+  const std::string nodes = report.node_size == 1 ? "" : ".nodes_of_" + std::to_string(report.node_size);
+  return report.hook + nodes + (report.has_shares ? ".shares" : "");
 }
 
 std::string gradient_table(const std::vector<HookReport>& reports) {

@@ -28,8 +28,9 @@ Comparison worse_of(const Comparison& a, const Comparison& b);
 // One hook's verdict, the same on all ranks.
 struct HookReport {
   std::string hook;
-  int64_t node_size = 1;  // number of consecutive ranks per node
-  Comparison comparison;  // of every element, all ranks and both bucket layouts; with error feedback of their sums
+  int64_t node_size = 1;    // number of consecutive ranks per node
+  bool has_shares = false;  // whether ranks have unequal numbers of samples (GradientProblem::weight)
+  Comparison comparison;    // of every element, all ranks and both bucket layouts; with error feedback of their sums
   std::optional<bool> reference_passed =
       std::nullopt;                // whether the reference test's tolerances hold too; empty if they do not apply
   bool replicas_identical = true;  // all ranks end with the same bits
@@ -39,7 +40,8 @@ struct HookReport {
   bool passed() const { return comparison.passed && replicas_identical && reference_passed.value_or(true); }
 };
 
-// The name of a report's case: the hook's name, with ".nodes_of_K" if node_size is another K than 1.
+// The name of a report's case: the hook's name, with ".nodes_of_K" if node_size is another K than 1, and ".shares" with
+// unequal shares.
 std::string name_of(const HookReport& report);
 
 // A heading and one line per hook, columns aligned, each line with a line feed.

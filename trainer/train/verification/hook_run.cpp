@@ -52,7 +52,8 @@ double run_pass(Ddp& ddp, const GradientProblem& problem) {
   training::on_trial(*problem.model, [&] {
     training::wait_for_device(device);
     const auto began = std::chrono::steady_clock::now();
-    ddp.backward(ddp.forward(problem.batch));
+    const at::Tensor loss = ddp.forward(problem.batch);
+    problem.weight ? ddp.backward(loss, *problem.weight) : ddp.backward(loss);
     training::wait_for_device(device);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   });
@@ -99,7 +100,8 @@ at::Tensor one_dimensional_elements(const RecordedBucket& bucket) {
 
 std::vector<at::Tensor> local_gradients(const GradientProblem& problem) {
   reset_gradients(*problem.model);
-  training::on_trial(*problem.model, [&] { problem.model->forward(problem.batch).backward(); });
+  const double factor = problem.weight ? *problem.weight * static_cast<double>(problem.group->getSize()) : 1;
+  training::on_trial(*problem.model, [&] { problem.model->forward(problem.batch).mul(factor).backward(); });
   std::vector<at::Tensor> gradients = copied_gradients(*problem.model);
   reset_gradients(*problem.model);
   return gradients;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,10 +70,13 @@ struct GradientProblem {
   models::Batch batch;                   // this rank's own
   ProcessGroupPtr group;
   DdpOptions ddp = {};  // each option for a hook applies only to the hook of that name
+  // This rank's share of the samples of all ranks, for DistributedDataParallel::backward. Empty: all have as many.
+  std::optional<double> weight = {};
 };
 
-// The gradients of this rank's batch without other ranks, copied, one per parameter; zeros for unused parameters. Here
-// and below, parameters are those that require a gradient.
+// The gradients of this rank's batch without other ranks, copied, one per parameter; zeros for unused parameters. With
+// a weight they are multiplied by it and by the number of ranks, so that the mean over ranks is the mean over samples.
+// Here and below, parameters are those that require a gradient.
 std::vector<at::Tensor> local_gradients(const GradientProblem& problem);
 
 // A rank's results of one backward pass, by parameter.

@@ -175,6 +175,7 @@ HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook)
   HookReport report;
   report.hook = hook;
   report.node_size = ddp.wire().node_size.value_or(1);
+  report.has_shares = problem.weight.has_value();
   if (!options_.dump_folder.empty()) {
     dump(problem, options_.dump_folder, name_of(report), run.passes[0].gradients);
   }

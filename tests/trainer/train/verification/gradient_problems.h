@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,14 @@ struct ProblemParts {
   std::vector<std::shared_ptr<models::Model>> models;
   std::vector<models::Batch> batches;
   DdpOptions ddp;
+  std::vector<double> weights = {};  // empty: equal
 
   verification::GradientProblem of_rank(int64_t rank, const ProcessGroupPtr& group) const {
     return {.model = models[static_cast<size_t>(rank)],
             .batch = batches[static_cast<size_t>(rank)],
             .group = group,
-            .ddp = ddp};
+            .ddp = ddp,
+            .weight = weights.empty() ? std::nullopt : std::optional(weights[static_cast<size_t>(rank)])};
   }
 };
 
@@ -41,6 +44,17 @@ inline ProblemParts mlp_parts(int64_t world_size, int64_t hidden = 128) {
         std::make_shared<models::Mlp>(models::MlpOptions{.inputs = 64, .hidden = hidden, .layers = 2}));
     at::manual_seed(10 + static_cast<uint64_t>(rank));
     parts.batches.push_back({at::randint(0, 256, {4, 64}, at::kByte), at::randint(0, 10, {4}, at::kLong)});
+  }
+  return parts;
+}
+
+// Ranks have unequal numbers of samples: rank r has r + 1.
+inline ProblemParts mlp_parts_with_shares(int64_t world_size) {
+  ProblemParts parts = mlp_parts(world_size);
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    models::Batch& batch = parts.batches[static_cast<size_t>(rank)];
+    batch = {batch.inputs.narrow(0, 0, rank + 1), batch.targets.narrow(0, 0, rank + 1)};
+    parts.weights.push_back(2.0 * static_cast<double>(rank + 1) / static_cast<double>(world_size * (world_size + 1)));
   }
   return parts;
 }

@@ -1,8 +1,10 @@
 #include "trainer/train/verification/verify_gradients.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -25,6 +27,7 @@ namespace narrowcast::verification {
 namespace {
 
 using testing::mlp_parts;
+using testing::mlp_parts_with_shares;
 using testing::ProblemParts;
 using testing::real_hooks;
 using testing::reference_parts;
@@ -106,6 +109,46 @@ TEST_P(VerifyGradientsTest, EveryHookPassesTheReferenceTask) {
     const bool is_pytorchs = hooks::hook_row(report.hook).reference_tolerance.has_value();
     EXPECT_EQ(report.reference_passed.has_value(), GetParam() == 2 && is_pytorchs);  // PyTorch's test has two ranks.
   }
+}
+
+TEST_P(VerifyGradientsTest, EveryHookPassesWithUnequalShares) {
+  for (const HookReport& report : verify_on(mlp_parts_with_shares(GetParam()), {.hooks = hooks::comm_hook_names()})) {
+    EXPECT_TRUE(report.passed()) << name_of(report) << " uses " << report.comparison.worst_share;
+    EXPECT_TRUE(name_of(report).ends_with(".shares"));
+  }
+}
+
+// The gradients of the mean over the samples of all ranks, as one process computes them.
+std::vector<at::Tensor> gradients_of_all_samples(const ProblemParts& parts) {
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> targets;
+  for (const models::Batch& batch : parts.batches) {
+    inputs.push_back(batch.inputs);
+    targets.push_back(batch.targets);
+  }
+  std::vector<at::Tensor> parameters = parts.models[0]->parameters();
+  return torch::autograd::grad({parts.models[0]->forward({at::cat(inputs), at::cat(targets)})}, parameters);
+}
+
+// Two processes add in other orders, so rounding errors of float32 are allowed besides the hook's bound.
+TEST_P(VerifyGradientsTest, UnequalSharesGiveTheMeanOverAllSamplesWithEveryHook) {
+  constexpr double kFloat32 = 1e-6;
+  const ProblemParts parts = mlp_parts_with_shares(GetParam());
+  const std::vector<at::Tensor> expected = gradients_of_all_samples(parts);
+  run_ranks(GetParam(), [&](int64_t rank, const ProcessGroupPtr& group) {
+    for (const hooks::HookRow& row : hooks::hook_rows()) {
+      if (!row.keeps_replicas_equal || row.approximates()) continue;
+      GradientProblem problem = parts.of_rank(rank, group);
+      problem.ddp.hook(row.name);
+      if (row.takes(hooks::OptionKind::kLevels)) problem.ddp.wire(hooks::WireOptions{.node_size = 1});
+      const HookRun run = run_hook(problem, real_hooks(group));
+      for (const PassResult& pass : run.passes) {
+        for (size_t i = 0; i < expected.size(); ++i) {
+          EXPECT_TRUE(compare(pass.gradients[i], expected[i], pass.bounds[i] + kFloat32).passed) << row.name;
+        }
+      }
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, VerifyGradientsTest, ::testing::Values(1, 2, 3, 4));

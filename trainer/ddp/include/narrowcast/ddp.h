@@ -77,6 +77,23 @@ class DistributedDataParallel {
   // be used after that.
   void backward(const at::Tensor& loss) const { reducer_.backward(loss); }
 
+  // The same for ranks with unequal numbers of samples. `loss` is this rank's mean over its samples, and `weight` is
+  // the number of these samples divided by those of all ranks in this backward pass, in 0..1. The averaged gradients
+  // are
+  //   sum over ranks r of weight_r * gradient_r,
+  // the gradients of the mean over all samples. It multiplies the loss by `weight` times the number of ranks W. So the
+  // hook gets weighted gradients, and its error bound holds for them. A weight of 1 / W is backward(loss), bit for bit
+  // if W is a power of two. The product has the dtype of `loss`.
+  //   - Passes inside no_sync have their own weights. Divide by the number of passes, or weigh with the samples of all
+  //     passes and ranks.
+  //   - A rank without samples runs a pass of any batch with the weight 0.
+  //   - With a scaled loss (GradScaler), pass the scaled loss.
+  //   - A hook that averages in groups of ranks gives the mean of weight_r * W * gradient_r in each group.
+  // If the weights of all ranks do not add up to 1, the gradients are multiplied by their sum, the same on all ranks.
+  // That is not an error, because checking it would take another collective in each pass. Throws c10::ValueError for a
+  // weight that is not in 0..1, on all ranks if this pass averages and the hook keeps replicas equal.
+  void backward(const at::Tensor& loss, double weight) const { reducer_.backward(loss, weight); }
+
   // While the guard lives, forward and backward passes accumulate gradients locally. The first pass after it averages
   // the accumulated gradients. A training may begin inside a guard, also with static_graph.
   NoSyncGuard no_sync() { return reducer_.no_sync(); }

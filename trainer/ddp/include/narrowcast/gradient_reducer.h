@@ -106,6 +106,8 @@ class NARROWCAST_EXPORT GradientReducer {
   NoSyncGuard no_sync() { return NoSyncGuard(synchronise_); }
   // loss.backward(), but failures of peers are c10::DistBackendErrors.
   void backward(const at::Tensor& loss) const;
+  // backward(loss) with this rank's share of the samples of all ranks, in 0..1.
+  void backward(const at::Tensor& loss, double weight) const;
   // Makes all gradients undefined.
   void zero_grad();
   // Name of the hook in use, or "none".
