@@ -28,6 +28,7 @@ class BackwardWatch;
 class BucketChooser;
 class BucketExchanges;
 class GradientTimes;
+class Join;
 class ParameterWatch;
 class PassCheck;
 
@@ -161,6 +162,11 @@ class NARROWCAST_EXPORT GradientReducer {
   bool averages_shards() const { return shard_rounding_.has_value(); }
 
  private:
+  friend class Join;
+
+  // A pass without data: it takes part in all collectives of a forward and a backward pass, with gradients of 0.
+  void run_shadow_pass();
+
   // The state of a static graph, from its first forward on.
   struct StaticGraph {
     bool has_local_passes = false;  // The Reducer has seen passes inside no_sync before it could learn.

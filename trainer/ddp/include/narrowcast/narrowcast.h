@@ -9,6 +9,7 @@
 #include <narrowcast/grad_scaler.h>
 #include <narrowcast/hierarchical_averager.h>
 #include <narrowcast/hooks.h>
+#include <narrowcast/join.h>
 #include <narrowcast/learning_rate.h>
 #include <narrowcast/network_errors.h>
 #include <narrowcast/outer_optimizer.h>
