@@ -8,6 +8,7 @@
 
 #include "trainer/train/data/data_folder.h"
 #include "trainer/train/data/idx_images.h"
+#include "trainer/train/data/shares.h"
 #include "trainer/train/data/tensor_folder.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/text_dataset.h"
@@ -30,14 +31,19 @@ void check_at_least_one(const char* name, int64_t value) {
   TORCH_CHECK_VALUE(value >= 1, name, " must be at least 1, but is ", value);
 }
 
-int64_t checked_micro_batch(const BatchPlanOptions& options) {
+// The samples of each rank.
+std::vector<int64_t> checked_shares(const BatchPlanOptions& options) {
   check_at_least_one("global_batch", options.global_batch);
   check_at_least_one("world_size", options.world_size);
   check_at_least_one("accumulation_steps", options.accumulation_steps);
+  if (!options.shares.empty()) {
+    check_given_shares(options);
+    return options.shares;
+  }
   TORCH_CHECK_VALUE(divides_evenly(options),
                     "global_batch must be divisible by world_size * accumulation_steps, but is ", options.global_batch,
                     " with world_size ", options.world_size, " and accumulation_steps ", options.accumulation_steps);
-  return samples_per_rank(options) / options.accumulation_steps;
+  return std::vector<int64_t>(static_cast<size_t>(options.world_size), samples_per_rank(options));
 }
 
 void check_below(const char* name, int64_t value, int64_t limit) {
@@ -189,18 +195,36 @@ bool divides_evenly(const BatchPlanOptions& options) {
   return options.global_batch % options.world_size == 0 && samples_per_rank(options) % options.accumulation_steps == 0;
 }
 
-BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options), micro_batch_(checked_micro_batch(options)) {}
+BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
+  options_.shares = checked_shares(options);
+  first_ = {0};
+  for (const int64_t share : options_.shares) first_.push_back(first_.back() + share);
+  is_even_ = std::ranges::all_of(options_.shares, [&](int64_t share) {
+    return share == options_.shares[0] && share % options_.accumulation_steps == 0;
+  });
+  micro_batch_ = std::max<int64_t>(1, samples_per_rank(options_) / options_.accumulation_steps);
+}
+
+// Where the micro-step begins in the global batch. The first micro-steps have a sample more if some have.
+int64_t BatchPlan::offset(int64_t rank, int64_t micro_step) const {
+  const int64_t share = options_.shares.at(static_cast<size_t>(rank));
+  const int64_t steps = options_.accumulation_steps;
+  return first_.at(static_cast<size_t>(rank)) + share / steps * micro_step + std::min(micro_step, share % steps);
+}
+
+double BatchPlan::weight(int64_t rank, int64_t micro_step) const {
+  return static_cast<double>(offset(rank, micro_step + 1) - offset(rank, micro_step)) /
+         static_cast<double>(options_.global_batch);
+}
 
 std::vector<int64_t> BatchPlan::samples(const SampleOrder& order, int64_t rank, int64_t step,
                                         int64_t micro_step) const {
   check_below("rank", rank, options_.world_size);
   check_below("micro_step", micro_step, options_.accumulation_steps);
   TORCH_CHECK_VALUE(step >= 0, "step must be at least 0, but is ", step);
-  const int64_t part = rank * options_.accumulation_steps + micro_step;
-  const int64_t first = step * options_.global_batch + part * micro_batch_;
-  std::vector<int64_t> indices(static_cast<size_t>(micro_batch_));
-  for (int64_t i = 0; i < micro_batch_; ++i) {
-    indices[static_cast<size_t>(i)] = order.at(first + i);
+  std::vector<int64_t> indices;
+  for (int64_t i = offset(rank, micro_step); i < offset(rank, micro_step + 1); ++i) {
+    indices.push_back(order.at(step * options_.global_batch + i));
   }
   return indices;
 }

@@ -102,9 +102,11 @@ struct BatchPlanOptions {
   int64_t global_batch = 1;        // samples per optimizer step, over all ranks and micro-steps
   int64_t world_size = 1;          // ranks
   int64_t accumulation_steps = 1;  // forward/backward passes per optimizer step on each rank
+  // The samples of each rank, together global_batch, each at least accumulation_steps. Empty: all ranks have as many.
+  std::vector<int64_t> shares = {};
 };
 
-// Whether every rank, and every micro-step, gets the same number of samples of a global batch. All values must be at
+// Whether a global batch can give every rank, and every micro-step, the same number of samples. All values must be at
 // least 1.
 bool divides_evenly(const BatchPlanOptions& options);
 
@@ -112,25 +114,37 @@ bool divides_evenly(const BatchPlanOptions& options);
 inline int64_t samples_per_rank(const BatchPlanOptions& options) { return options.global_batch / options.world_size; }
 
 // Step s of a run uses the positions s * global_batch .. (s + 1) * global_batch - 1 of the sample order, for any world
-// size. They are divided into world_size equal contiguous parts, of which rank r gets the r-th. Each part is divided
-// into accumulation_steps equal contiguous micro-batches. All micro-batches have the same size, so the mean over ranks
-// and micro-steps of their mean losses is the mean over the global batch.
+// size and any shares. They are divided into world_size contiguous parts, of which rank r gets the r-th. Each part is
+// divided into accumulation_steps contiguous micro-batches, whose sizes differ by at most one sample.
+//   - is_even(): all micro-batches have the same size, so the mean over ranks and micro-steps of their mean losses is
+//   the
+//     mean over the global batch.
+//   - Else that is the sum over ranks and micro-steps of weight() times the mean loss.
 class BatchPlan {
  public:
-  // Throws c10::ValueError for a value below 1, or unless divides_evenly(options).
+  // Throws c10::ValueError for a value below 1, for wrong shares and, without shares, unless divides_evenly(options).
   explicit BatchPlan(const BatchPlanOptions& options);
 
   const BatchPlanOptions& options() const { return options_; }
 
-  // Samples per forward pass of one rank.
+  bool is_even() const { return is_even_; }
+
+  // Samples per forward pass of one rank if is_even(); else their mean over the ranks, rounded down, at least 1.
   int64_t micro_batch() const { return micro_batch_; }
 
   // The samples of micro-step `micro_step` (0..accumulation_steps-1) of optimizer step `step` (>= 0) on rank `rank`:
-  // micro_batch() indices of a training set. Throws c10::ValueError for a value out of its range.
+  // indices of a training set. Throws c10::ValueError for a value out of its range.
   std::vector<int64_t> samples(const SampleOrder& order, int64_t rank, int64_t step, int64_t micro_step) const;
 
+  // The number of these samples divided by the global batch.
+  double weight(int64_t rank, int64_t micro_step) const;
+
  private:
+  int64_t offset(int64_t rank, int64_t micro_step) const;
+
   BatchPlanOptions options_;
+  std::vector<int64_t> first_;  // of each rank in the global batch, and the end
+  bool is_even_;
   int64_t micro_batch_;
 };
 

@@ -248,6 +248,7 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   std::vector<int64_t> invalid_steps;
   if (has_recovered(agreed)) {
     checkpoints.restored = std::move(agreed.recovery->recovered->restored);
+    checkpoints.restored->training.erase("shares");  // Measured ones are of other processes.
     checkpoints.same_training = true;
   } else if (auto read = find(agreed, checkpoints, invalid_steps)) {
     check_fits(agreed.job, *read, description);

@@ -31,6 +31,7 @@
 namespace narrowcast::job {
 namespace {
 
+constexpr const char* kBatchNormBuffer = "running_mean";
 constexpr const char* kUnknown = "unknown until ranks meet";
 
 hooks::GradientSizes gradient_sizes(const models::Model& model) {
@@ -260,10 +261,27 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
   }
 }
 
+// Throws c10::ValueError for a training or verification of shares that its model or device cannot have. Batch norm in a
+// training depends on which samples a rank has, and only rank 0's running averages are kept.
+void check_shares(const TrainJob& job, const JobInputs& inputs) {
+  const data::Shares& shares = job.training.shares;
+  if (shares.are_equal()) return;
+  for (const auto& buffer : inputs.model->named_buffers()) {
+    TORCH_CHECK_VALUE(!buffer.key().ends_with(kBatchNormBuffer), "shares: ", data::to_string(shares),
+                      " would change the statistics of batch norm, which ", job.model, " has (", buffer.key(),
+                      "); replace it by group norm or layer norm, or leave out shares");
+  }
+  TORCH_CHECK_VALUE(shares.kind != data::Shares::Kind::kAuto || inputs.device.is_cpu(),
+                    "shares: auto measures the speed of processors only, but the device is ", inputs.device.str(),
+                    "; give the samples of each rank");
+}
+
 // Adds the parts of a batch. Only the data show whether a module uses tokens.
 void add_batch(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const int64_t batch = job.training.batch_size;
-  plan["batch_size_per_rank"] = data::samples_per_rank({.global_batch = batch, .world_size = world_size});
+  const std::vector<int64_t>& given = job.training.shares.samples;
+  const int64_t equal = data::samples_per_rank({.global_batch = batch, .world_size = world_size});
+  plan["batch_size_per_rank"] = given.empty() ? nlohmann::json(equal) : nlohmann::json(given);
   if (!job.verification.has_value()) {
     plan[inputs.unit + "_per_step"] = batch * inputs.units_per_sample;
   }
@@ -291,6 +309,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     hooks::check_auto_on_gpus(job.ddp.wire());
   }
   check_optimizer_shards_on(job, inputs.device);
+  check_shares(job, inputs);
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;

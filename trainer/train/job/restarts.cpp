@@ -47,6 +47,9 @@ void use_newcomers_of(const ProcessGroupScope& scope, InPlaceRecovery& recovery)
 
 int64_t ranks_to_check(const TrainJob& job, const WorkerEnv& env) {
   const bool may_change = recovers_in_place(job, env) && env.node > 0 && !job.dry_run;
+  TORCH_CHECK_VALUE(!may_change || job.training.shares.samples.empty(),
+                    "shares: ", data::to_string(job.training.shares),
+                    " is for a fixed number of ranks, but nodes may come and go; give auto or equal");
   const int64_t possible = may_change ? training::possible_ranks(job.training, env.world_size) : 0;
   return possible > 0 ? possible : env.world_size;
 }

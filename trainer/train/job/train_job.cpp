@@ -220,12 +220,6 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   }
 }
 
-data::BatchPlan batch_plan(const TrainJob& job, int64_t world_size) {
-  return data::BatchPlan({.global_batch = job.training.batch_size,
-                          .world_size = world_size,
-                          .accumulation_steps = job.training.accumulation_steps});
-}
-
 // Tries the passes of a model from a file on this rank's first batch, and an evaluation. Throws if the model cannot be
 // trained or evaluated.
 void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& env) {
@@ -247,7 +241,7 @@ void try_imported(const TrainJob& job, const JobInputs& inputs, const WorkerEnv&
                     ": if the module is meant to leave parameters unused, set --find_unused_parameters");
   if (job.verification.has_value() || job.training.eval_batches == 0) return;
   training::try_evaluation(*model, *inputs.dataset, {.rank = rank, .world_size = ranks},
-                           evaluation_of(job.training, batch_plan(job, ranks).micro_batch()));
+                           evaluation_of(job.training, training::batch_plan(job.training, ranks).micro_batch()));
 }
 
 // The number of ranks on this rank's node, according to its launcher.
@@ -334,7 +328,8 @@ JobInputs make_inputs(const TrainJob& job) {
 
 models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size) {
   const data::SampleOrder order(inputs.dataset->training_size(), static_cast<uint64_t>(job.seed));
-  return inputs.dataset->training_batch(batch_plan(job, world_size).samples(order, rank, /*step=*/0, /*micro_step=*/0));
+  const data::BatchPlan plan = training::batch_plan(job.training, world_size);
+  return inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
 }
 
 ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options, const JobContext& context) {

@@ -329,6 +329,10 @@ std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckp
 void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
   check_outer(job);
+  TORCH_CHECK_VALUE(job.training.shares.are_equal() || hooks::hook_row(job.ddp.hook()).keeps_replicas_equal,
+                    "shares: ", data::to_string(job.training.shares),
+                    " needs a hook that averages the gradients of all ", "ranks in each step, but the hook is ",
+                    job.ddp.hook());
   const int64_t start = job.ddp.power_sgd().start;
   TORCH_CHECK_VALUE(!hooks::hook_row(job.ddp.hook()).approximates() || job.training.steps > start,
                     "power_sgd_start: is ", start, ", so that a training of ", job.training.steps,

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,13 @@ models::Batch batch_of_rank(const AgreedJob& agreed) {
   const int64_t rank = agreed.group->getRank();
   return agreed.inputs.dataset == nullptr ? models::DdpCommHookTask::reference_batch(rank)
                                           : first_batch(agreed.job, agreed.inputs, rank, agreed.group->getSize());
+}
+
+// Empty with equal shares.
+std::optional<double> weight_of_rank(const AgreedJob& agreed) {
+  const training::TrainingOptions& options = agreed.job.training;
+  if (options.shares.are_equal()) return std::nullopt;
+  return training::batch_plan(options, agreed.group->getSize()).weight(agreed.group->getRank(), /*micro_step=*/0);
 }
 
 // On a GPU each hook has a separate backward pass, and all passes must compute the same. Fused attention does not: the
@@ -64,7 +72,14 @@ bool print_verdicts(const AgreedJob& agreed, const std::vector<HookReport>& repo
 
 void check_verification_job(const TrainJob& job, int64_t world_size) {
   verification::check_verification_options(*job.verification);
-  if (models::any_model_row(job.model).learns()) {
+  const data::Shares& shares = job.training.shares;
+  const bool learns = models::any_model_row(job.model).learns();
+  TORCH_CHECK_VALUE(shares.are_equal() || (learns && shares.kind == data::Shares::Kind::kGiven),
+                    "shares: must be a list of samples with verify_gradients, and needs a model with data, but is ",
+                    data::to_string(shares), " with ", job.model);
+  if (!shares.are_equal()) {
+    training::batch_plan(job.training, world_size);  // Throws for wrong shares.
+  } else if (learns) {
     TORCH_CHECK_VALUE(job.training.batch_size >= 1 &&
                           data::divides_evenly({.global_batch = job.training.batch_size, .world_size = world_size}),
                       "batch_size: must be a positive multiple of the number of ranks (", world_size, "), but is ",
@@ -84,7 +99,8 @@ int run_verification_job(const AgreedJob& agreed) {
       verification::verify_gradients({.model = agreed.inputs.model,
                                       .batch = training::on_device(batch_of_rank(agreed), device),
                                       .group = agreed.group,
-                                      .ddp = agreed.job.ddp},
+                                      .ddp = agreed.job.ddp,
+                                      .weight = weight_of_rank(agreed)},
                                      *agreed.job.verification, make_hook);
   return print_verdicts(agreed, reports) ? program::kSuccess : program::kCheckFailed;
 }

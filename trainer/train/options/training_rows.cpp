@@ -21,6 +21,18 @@ LearningRateSchedule schedule_of(const TrainingOptions& options) { return {optio
 
 std::string name_of(ScheduleKind kind) { return to_string(kind); }
 
+program::Variable shares_variable(data::Shares& shares) {
+  const auto text = [&shares] { return data::to_string(shares); };
+  return {.type = "text",
+          .text = text(),
+          .set =
+              [&shares](const std::string& given, std::string& /*reason*/) {
+                shares = data::parse_shares(given);
+                return true;
+              },
+          .value = [text] { return json(text()); }};
+}
+
 std::vector<Option> batch_rows(job::TrainJob& job) {
   TrainingOptions& training = job.training;
   return {
@@ -45,7 +57,15 @@ std::vector<Option> batch_rows(job::TrainJob& job) {
        .help = "Backward passes per optimizer step; gradients are averaged over ranks only in the last.",
        .range = at_least(1),
        .in_plan = InPlan::kValue,
-       .role = Role::kCircumstance}};
+       .role = Role::kCircumstance},
+      {.flag = "shares",
+       .variable = shares_variable(training.shares),
+       .help = "Samples of each batch per rank: equal, auto (by the ranks' measured speeds, decided again when they "
+               "change), or a list such as 24,8. The batch is the same set of samples, and gradients its mean.",
+       .in_plan = InPlan::kValue,
+       .role = Role::kCircumstance,
+       .planned = [&training] { return training.shares.are_equal() ? json() : json(data::to_string(training.shares)); },
+       .verified = true}};
 }
 
 std::vector<Option> learning_rate_rows(TrainingOptions& training) {

@@ -194,6 +194,13 @@ void Metrics::on_hook(const HookReport& report) {
   file_.append({{"event", "hook"}, {"step", report.step}, {"hook", report.hook}, {"decision", report.decision}});
 }
 
+void Metrics::on_shares(const SharesReport& report) {
+  file_.append({{"event", "shares"},
+                {"step", report.step},
+                {"samples", report.samples},
+                {"seconds_per_sample", report.seconds_per_sample}});
+}
+
 void Metrics::on_resume(const ResumeReport& report) {
   json line = {{"event", "resume"}, {"step", report.step}, {"path", report.path}};
   if (!report.changes.empty()) {

@@ -30,6 +30,8 @@ class Metrics : public TrainingObserver {
   void on_buckets(const BucketsReport& report) override;
   // {"event": "hook"} with the report's values.
   void on_hook(const HookReport& report) override;
+  // {"event": "shares"} with the report's values.
+  void on_shares(const SharesReport& report) override;
   // {"event": "resume"} with the report's values.
   void on_resume(const ResumeReport& report);
   // {"event": "recovery"} with the report's values.

@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iomanip>
 #include <set>
 #include <sstream>
@@ -75,6 +76,10 @@ void Observers::on_hook(const HookReport& report) {
   std::ranges::for_each(observers_, [&](auto* observer) { observer->on_hook(report); });
 }
 
+void Observers::on_shares(const SharesReport& report) {
+  std::ranges::for_each(observers_, [&](auto* observer) { observer->on_shares(report); });
+}
+
 Progress::Progress(std::ostream& out, ProgressOptions options) : out_(out), options_(std::move(options)) {}
 
 Progress::~Progress() {
@@ -135,6 +140,21 @@ void Progress::keep_line() {
 void Progress::on_hook(const HookReport& report) {
   keep_line();
   out_ << "hook " << report.hook << ": " << report.decision << std::endl;
+}
+
+void Progress::on_shares(const SharesReport& report) {
+  keep_line();
+  std::string samples;
+  std::string times;
+  for (size_t rank = 0; rank < report.samples.size(); ++rank) {
+    const char* const comma = rank == 0 ? "" : ", ";
+    samples += c10::str(comma, report.samples[rank]);
+    const double seconds = report.seconds_per_sample[rank];
+    times +=
+        c10::str(comma, seconds < 1e-3 ? c10::str(std::lround(1e6 * seconds), " us") : format_milliseconds(seconds));
+  }
+  out_ << "shares after step " << report.step << ": " << samples << " samples of each batch; a sample takes " << times
+       << std::endl;
 }
 
 std::string Progress::position(int64_t step) const {

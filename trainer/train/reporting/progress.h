@@ -99,6 +99,13 @@ struct HookReport {
   std::string decision;  // see CommHook::decision
 };
 
+// How many samples of each batch every rank takes, as decided from the ranks' speeds.
+struct SharesReport {
+  int64_t step = 0;                             // optimizer steps done
+  std::vector<int64_t> samples = {};            // of each rank
+  std::vector<double> seconds_per_sample = {};  // of each rank's own computation
+};
+
 // The checkpoint from which a training resumes.
 struct ResumeReport {
   int64_t step = 0;       // optimizer steps done
@@ -127,6 +134,7 @@ class TrainingObserver {
   virtual void on_checkpoint(const CheckpointReport& /*report*/) {}
   virtual void on_buckets(const BucketsReport& /*report*/) {}
   virtual void on_hook(const HookReport& /*report*/) {}
+  virtual void on_shares(const SharesReport& /*report*/) {}
 };
 
 // Forwards every report to several observers, in the order in which they were added.
@@ -141,6 +149,7 @@ class Observers : public TrainingObserver {
   void on_checkpoint(const CheckpointReport& report) override;
   void on_buckets(const BucketsReport& report) override;
   void on_hook(const HookReport& report) override;
+  void on_shares(const SharesReport& report) override;
 
  private:
   std::vector<TrainingObserver*> observers_;
@@ -169,6 +178,7 @@ class Progress : public TrainingObserver {
   void on_evaluation(const EvaluationReport& report) override;
   void on_buckets(const BucketsReport& report) override;
   void on_hook(const HookReport& report) override;
+  void on_shares(const SharesReport& report) override;
 
  private:
   std::string position(int64_t step) const;

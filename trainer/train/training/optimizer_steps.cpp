@@ -13,27 +13,25 @@
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::training {
-namespace {
 
-data::BatchPlan make_plan(const TrainingOptions& options, int64_t world_size) {
-  return data::BatchPlan(
-      {.global_batch = options.batch_size, .world_size = world_size, .accumulation_steps = options.accumulation_steps});
-}
-
-}  // namespace
-
-ExchangeClock::ExchangeClock(const std::vector<at::Tensor>& parameters)
+PassClock::PassClock(const std::vector<at::Tensor>& parameters)
     : last_gradient_(Clock::now()),
+      began_(Clock::now()),
       hooks_(parameters, [this](size_t /*parameter*/) { last_gradient_ = Clock::now(); }) {}
 
-void ExchangeClock::end_pass() {
-  seconds_ += std::chrono::duration<double>(Clock::now() - last_gradient_.load()).count();
+void PassClock::end_pass(bool averages, double waited) {
+  const Clock::time_point last = last_gradient_.load();
+  computed_ += since_begin(last) - waited;
+  if (averages) {
+    exchanged_ += std::chrono::duration<double>(Clock::now() - last).count() + waited;
+  }
 }
 
 OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions& options)
     : options_(options),
+      observer_(setup.observer),
       rank_(setup.group->getRank()),
-      plan_(make_plan(options, setup.group->getSize())),
+      plan_(batch_plan(options, setup.group->getSize())),
       order_(setup.dataset.training_size(), options.seed),
       learning_rate_(options.learning_rate, options.steps),
       parameters_(trained_parameters(*setup.model)),
@@ -42,7 +40,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       own_gradients_(options.skip_nonfinite_steps && setup.group->getSize() > 1
                          ? std::make_unique<OwnGradients>(parameters_)
                          : nullptr),
-      exchange_clock_(parameters_.at(0).is_cpu() ? std::make_unique<ExchangeClock>(parameters_) : nullptr),
+      clock_(parameters_.at(0).is_cpu() ? std::make_unique<PassClock>(parameters_) : nullptr),
       ddp_(setup.model, setup.group, setup.ddp),
       optimizer_(make_optimizer(*setup.model, options.optimizer)),
       shards_(setup.shards),
@@ -62,6 +60,9 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
   }
   // Unused parameters are found in the autograd graph, and a static graph is learnt from it.
   if (!setup.ddp.find_unused_parameters() && !setup.ddp.static_graph()) setup.model->compute_loss_in_backward();
+  if (options.shares.kind == data::Shares::Kind::kAuto && clock_ && setup.group->getSize() > 1) {
+    share_chooser_.emplace(setup.group, options.batch_size, options.accumulation_steps);
+  }
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }
@@ -78,6 +79,7 @@ TrainingParts OptimizerSteps::parts() {
           .outer = outer(),
           .sharded = sharded(),
           .parameter_bytes = &parameter_bytes_before_,
+          .share_chooser = share_chooser_ ? &*share_chooser_ : nullptr,
           .order = order_,
           .batch_size = options_.batch_size};
 }
@@ -94,8 +96,12 @@ std::optional<double> OptimizerSteps::parameter_difference() {
 int64_t OptimizerSteps::measuring_bytes_sent() const { return collectives::measuring_bytes_sent(ddp_.process_group()); }
 
 std::optional<double> OptimizerSteps::take_exchange_seconds() {
-  const double waited = ddp_.take_waited_seconds();  // In backward passes, before their first bucket.
-  return exchange_clock_ ? std::optional(exchange_clock_->take_seconds() + waited) : std::nullopt;
+  return clock_ ? std::optional(clock_->take_exchange_seconds()) : std::nullopt;
+}
+
+void OptimizerSteps::begin_at(int64_t step) {
+  if (share_chooser_) use_shares(share_chooser_->shares());  // They may be a checkpoint's.
+  prepare(step, /*micro_step=*/0);
 }
 
 void OptimizerSteps::take_next(Counters& counters) {
@@ -187,38 +193,68 @@ at::Tensor OptimizerSteps::zero() const {
   return at::zeros({}, at::TensorOptions(at::kDouble).device(parameters_[0].device()));
 }
 
-// Returns the loss, a scalar on the device. Does not wait for a GPU, which computes while the next batch is made.
+// Returns the loss, a scalar on the device, so that the mean over ranks of the sum of all passes is the mean over the
+// batch. Does not wait for a GPU, which computes while the next batch is made.
 at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
   const auto parts = static_cast<double>(options_.accumulation_steps);
+  const double weight = plan_.weight(rank_, micro_step);
+  const bool is_even = plan_.is_even();
+  if (clock_) clock_->begin();
   const at::Tensor loss = forward(feed_.take());
-  ddp_.backward(scaler_ ? scaler_->scale(loss / parts) : loss / parts);
-  if (is_last && exchange_clock_) {
-    exchange_clock_->end_pass();
+  const auto scaled = [&](const at::Tensor& value) { return scaler_ ? scaler_->scale(value) : value; };
+  if (is_even) {
+    ddp_.backward(scaled(loss / parts));
+  } else {
+    ddp_.backward(scaled(loss), weight);
   }
+  if (clock_) {
+    clock_->end_pass(/*averages=*/is_last, ddp_.take_waited_seconds());
+  }
+  if (is_last && share_chooser_) choose_shares(step);
   prepare(is_last ? step + 1 : step, is_last ? 0 : micro_step + 1);
-  return loss.detach() / parts;  // The backward pass may have computed it.
+  const at::Tensor value = loss.detach();  // The backward pass may have computed it.
+  return is_even ? value / parts : value * (weight * static_cast<double>(plan_.options().world_size));
+}
+
+// All ranks decide in the same step, before its last batch is followed by the first of the next step.
+void OptimizerSteps::choose_shares(int64_t step) {
+  const auto chosen = share_chooser_->end_step(clock_->take_computing_seconds());
+  if (!chosen) return;
+  use_shares(chosen->samples);
+  if (observer_ != nullptr) {
+    observer_->on_shares({.step = step, .samples = chosen->samples, .seconds_per_sample = chosen->seconds_per_sample});
+  }
+}
+
+void OptimizerSteps::use_shares(const std::vector<int64_t>& shares) {
+  data::BatchPlanOptions parts = plan_.options();
+  parts.shares = shares;
+  plan_ = data::BatchPlan(parts);
 }
 
 // The exchange of the last step's parameters ends while the layers before them compute.
 at::Tensor OptimizerSteps::forward(const models::Batch& batch) {
   models::Model& model = *ddp_.module();
   if (sharded_ && model.announces_layers()) {
-    model.set_layer_gate([this](const torch::nn::Module& layer) { sharded_->wait_for(layer.parameters()); });
+    model.set_layer_gate(
+        [this](const torch::nn::Module& layer) { leave_out([&] { sharded_->wait_for(layer.parameters()); }); });
   } else {
-    finish_step();
+    leave_out([&] { finish_step(); });
   }
   const auto remove_gate = c10::make_scope_exit([&] { model.set_layer_gate({}); });
   const Autocast autocast(batch.inputs.device().type(), options_.precision);
   at::Tensor loss = ddp_.forward(batch);
-  finish_step();
+  leave_out([&] { finish_step(); });
   return loss;
 }
 
 // Prepares the batch of that micro-step; does nothing after the last step.
 void OptimizerSteps::prepare(int64_t step, int64_t micro_step) {
   if (step <= options_.steps) {
+    if (clock_) clock_->begin();
     feed_.prepare(plan_.samples(order_, rank_, step - 1, micro_step));
+    if (clock_) clock_->end_batch();
   }
 }
 

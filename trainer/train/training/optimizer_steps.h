@@ -20,28 +20,41 @@
 #include "trainer/train/optimization/own_gradients.h"
 #include "trainer/train/optimization/precision.h"
 #include "trainer/train/optimization/saved_buffers.h"
+#include "trainer/train/optimization/share_chooser.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/training/training_state.h"
 
 namespace narrowcast::training {
 
-// This rank's waiting time for averages after its own gradients are ready, that is, the part of the exchange that a
-// backward pass does not hide. It is unknown for gradients on a GPU, since the host does not wait for them.
-class ExchangeClock {
+// Divides this rank's time in waiting for averages after its own gradients are ready, that is, the part of the exchange
+// that a backward pass does not hide, and its own computation. Both are unknown for gradients on a GPU, since the host
+// does not wait for them.
+class PassClock {
  public:
   // Must be made before a Reducer watches the parameters: the Reducer's work on the last gradient counts as exchange.
-  explicit ExchangeClock(const std::vector<at::Tensor>& parameters);
+  explicit PassClock(const std::vector<at::Tensor>& parameters);
 
-  // Call it directly after a backward pass that has averaged gradients.
-  void end_pass();
+  // Computation begins: a forward pass, or making a batch.
+  void begin() { began_ = Clock::now(); }
+  // Making a batch has ended.
+  void end_batch() { computed_ += since_begin(Clock::now()); }
+  // Call it directly after a backward pass. `waited`: the seconds of it for which it waited for other ranks.
+  void end_pass(bool averages, double waited);
+  // Such seconds of a forward pass.
+  void leave_out(double seconds) { computed_ -= seconds; }
+
   // Seconds of all passes since the last call.
-  double take_seconds() { return std::exchange(seconds_, 0); }
+  double take_exchange_seconds() { return std::exchange(exchanged_, 0); }
+  double take_computing_seconds() { return std::exchange(computed_, 0); }
 
  private:
   using Clock = std::chrono::steady_clock;
+  double since_begin(Clock::time_point end) const { return std::chrono::duration<double>(end - began_).count(); }
 
   std::atomic<Clock::time_point> last_gradient_;  // written by the thread of the backward pass
-  double seconds_ = 0;
+  Clock::time_point began_;
+  double exchanged_ = 0;
+  double computed_ = 0;
   AccumulatorHooks hooks_;
 };
 
@@ -87,12 +100,12 @@ class OptimizerSteps {
   double learning_rate_of(int64_t step) const { return learning_rate_.at(step - 1); }
 
   // Begins to fetch the first batch of step `step`, counted from 1.
-  void begin_at(int64_t step) { prepare(step, /*micro_step=*/0); }
+  void begin_at(int64_t step);
   // A collective: performs the step after counters.step and counts it, but skips the update if the gradients cannot be
   // used. A skipped step leaves parameters and buffers as they were before. Does not change counters.window_loss.
   void take_next(Counters& counters);
 
-  // In seconds since the last call, as from ExchangeClock; empty on a GPU.
+  // In seconds since the last call, as from PassClock; empty on a GPU.
   std::optional<double> take_exchange_seconds();
 
   // The number of skipped steps since the last call in which this rank's own gradients were not finite.
@@ -111,7 +124,17 @@ class OptimizerSteps {
   at::Tensor zero() const;
   at::Tensor backward(int64_t step, int64_t micro_step);
   at::Tensor forward(const models::Batch& batch);
+  // Waits for other ranks in a forward pass.
+  template <class Wait>
+  void leave_out(const Wait& wait) {
+    const auto began = std::chrono::steady_clock::now();
+    wait();
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
+    if (clock_) clock_->leave_out(waited.count());
+  }
   void prepare(int64_t step, int64_t micro_step);
+  void choose_shares(int64_t step);
+  void use_shares(const std::vector<int64_t>& shares);
   void skip(Counters& counters);
   bool gradients_can_be_used();
   bool can_be_used_unscaled();
@@ -126,6 +149,7 @@ class OptimizerSteps {
   void update(Counters& counters);
 
   const TrainingOptions& options_;
+  reporting::TrainingObserver* const observer_;
   int64_t rank_;
   data::BatchPlan plan_;
   data::SampleOrder order_;
@@ -134,9 +158,10 @@ class OptimizerSteps {
   double norm_ = 0;  // of this step's gradients, if they must be finite or clipped
   at::Tensor window_loss_;
   BatchFeed feed_;
+  std::optional<ShareChooser> share_chooser_;  // with Shares::Kind::kAuto, on several ranks and the CPU
   int64_t nonfinite_steps_ = 0;
-  std::unique_ptr<OwnGradients> own_gradients_;    // before ddp_, which has a Reducer; null for a single rank
-  std::unique_ptr<ExchangeClock> exchange_clock_;  // before ddp_ as well; null on a GPU
+  std::unique_ptr<OwnGradients> own_gradients_;  // before ddp_, which has a Reducer; null for a single rank
+  std::unique_ptr<PassClock> clock_;             // before ddp_ as well; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   int64_t parameter_bytes_before_ = 0;       // that the sharded optimizer of an earlier run has sent

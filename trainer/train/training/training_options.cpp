@@ -40,6 +40,13 @@ std::string possible_sizes(const TrainingOptions& options, int64_t world_size) {
                   batches);
 }
 
+data::BatchPlanOptions parts_of_batch(const TrainingOptions& options, int64_t world_size) {
+  return {.global_batch = options.batch_size,
+          .world_size = world_size,
+          .accumulation_steps = options.accumulation_steps,
+          .shares = options.shares.samples};
+}
+
 }  // namespace
 
 OptimizerShards parse_optimizer_shards(const std::string& name) { return kOptimizerShardsNames.parse_known(name); }
@@ -55,6 +62,10 @@ int64_t possible_ranks(const TrainingOptions& options, int64_t most) {
   return std::max<int64_t>(0, ranks);
 }
 
+data::BatchPlan batch_plan(const TrainingOptions& options, int64_t world_size) {
+  return data::BatchPlan(parts_of_batch(options, world_size));
+}
+
 void check_training_options(const TrainingOptions& options, int64_t world_size) {
   TORCH_CHECK_VALUE(options.batch_size >= 1, "batch_size: must be at least 1, but is ", options.batch_size);
   TORCH_CHECK_VALUE(options.accumulation_steps >= 1, "accumulation_steps: must be at least 1, but is ",
@@ -67,11 +78,14 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
                     to_string(options.optimizer_shards));
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
                     "early_stop: needs eval_every, the number of steps between evaluations");
-  TORCH_CHECK_VALUE(data::divides_evenly({.global_batch = options.batch_size,
-                                          .world_size = world_size,
-                                          .accumulation_steps = options.accumulation_steps}),
-                    "batch_size: must be divisible by ranks * accumulation_steps (", world_size, " * ",
-                    options.accumulation_steps, "), but is ", options.batch_size, possible_sizes(options, world_size));
+  const data::BatchPlanOptions parts = parts_of_batch(options, world_size);
+  if (parts.shares.empty()) {
+    TORCH_CHECK_VALUE(data::divides_evenly(parts), "batch_size: must be divisible by ranks * accumulation_steps (",
+                      world_size, " * ", options.accumulation_steps, "), but is ", options.batch_size,
+                      possible_sizes(options, world_size));
+  } else {
+    data::check_given_shares(parts);
+  }
   TORCH_CHECK_VALUE(
       options.skip_nonfinite_steps || options.precision != Precision::kFp16,
       "skip_nonfinite_steps: must be true with precision fp16, which adapts its loss scale by skipped steps");

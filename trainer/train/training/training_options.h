@@ -7,6 +7,7 @@
 
 #include <narrowcast/learning_rate.h>
 #include <narrowcast/wire_format.h>
+#include "trainer/train/data/shares.h"
 #include "trainer/train/optimization/optimizer.h"
 #include "trainer/train/optimization/precision.h"
 
@@ -26,6 +27,7 @@ struct TrainingOptions {
   int64_t steps = 600;             // optimizer steps, >= 1
   int64_t batch_size = 32;         // samples per optimizer step over all ranks; world * accumulation_steps divides it
   int64_t accumulation_steps = 1;  // backward passes per optimizer step, >= 1
+  data::Shares shares = {};        // samples of each rank; kAuto is kEqual on a GPU
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
   OptimizerShards optimizer_shards = OptimizerShards::kOff;   // except with kAll the result has the same bits
@@ -48,6 +50,9 @@ struct TrainingOptions {
 // Throws c10::ValueError naming the flag and the value if options that are in their ranges (options/option_table.h) do
 // not go together, or training on `world_size` ranks could not start.
 void check_training_options(const TrainingOptions& options, int64_t world_size);
+
+// How these ranks share a batch, as long as no shares were measured. Throws as check_training_options.
+data::BatchPlan batch_plan(const TrainingOptions& options, int64_t world_size);
 
 // The number that a possible number of ranks divides, for options that check_training_options accepts.
 inline int64_t divided_by_ranks(const TrainingOptions& options) {

@@ -34,6 +34,7 @@ constexpr const char* kScaler = "gradient_scaler.";
 constexpr const char* kCounters = "counters.";
 constexpr const char* kWindowLoss = "counters.window_loss";
 constexpr const char* kParameterBytes = "counters.parameter_bytes";  // ShardedOptimizer::payload_bytes_sent of a rank
+constexpr const char* kShares = "shares";                            // in the manifest, as are the groups
 constexpr const char* kGroups = "groups";                            // in the manifest
 
 std::string counter(const char* name) { return std::string(kCounters) + name; }
@@ -192,6 +193,18 @@ ReducerState reducer_state_of(const Restored& restored) {
   return saved;
 }
 
+// Measured shares are of the ranks that wrote them.
+void load_shares(const Restored& restored, const TrainingParts& parts) {
+  const json shares = restored.training.value(kShares, json());
+  if (parts.share_chooser == nullptr || shares.is_null() || !have_same_places(restored, parts)) {
+    return;
+  }
+  const auto is_number = [](const json& share) { return share.is_number_integer(); };
+  NARROWCAST_CHECK_INPUT(shares.is_array() && std::ranges::all_of(shares, is_number),
+                         "its 'shares' must be a list of integers, but are ", in_quotes(shares.dump()));
+  parts.share_chooser->resume(shares.get<std::vector<int64_t>>());
+}
+
 // With an outer optimizer, ranks whose places differ start from its parameters. With separate optimizers, the ranks of
 // one group would drift apart.
 Counters load_parts(const Restored& all, const TrainingParts& parts) {
@@ -201,6 +214,7 @@ Counters load_parts(const Restored& all, const TrainingParts& parts) {
                          "its position in the data is ", restored.training.value("data", json()).dump(),
                          ", but must be ", data_position(parts, restored.step).dump());
   const Counters counters = load_counters(restored, parts.model.process_group()->getSize());
+  load_shares(restored, parts);
   const torch::nn::Module& module = *parts.model.module();
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
@@ -284,6 +298,9 @@ Content save_without_shards(const TrainingParts& parts, const Counters& counters
       {"data", data_position(parts, counters.step)}, {"buckets", reducer.buckets}, {"reductions", reducer.reductions}};
   if (const std::vector<int64_t> groups = parts.model.hook_groups(); !groups.empty()) {
     content.training[kGroups] = groups;
+  }
+  if (parts.share_chooser != nullptr) {
+    content.training[kShares] = parts.share_chooser->shares();
   }
   const torch::nn::Module& module = *parts.model.module();
   add_prefixed(content.replica, kModel, files::state_of(module));

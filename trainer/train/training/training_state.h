@@ -17,6 +17,7 @@
 #include "trainer/ddp/pieces/pieces.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
+#include "trainer/train/optimization/share_chooser.h"
 
 namespace narrowcast::training {
 
@@ -61,10 +62,11 @@ using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
 struct TrainingParts {
   ReplicatedModel& model;
   torch::optim::Optimizer& optimizer;
-  GradScaler* scaler = nullptr;         // null without one
-  OuterOptimizer* outer = nullptr;      // null without one
-  ShardedOptimizer* sharded = nullptr;  // wraps `optimizer`; null without one
-  int64_t* parameter_bytes = nullptr;   // that `sharded` sent before the training was resumed
+  GradScaler* scaler = nullptr;           // null without one
+  OuterOptimizer* outer = nullptr;        // null without one
+  ShardedOptimizer* sharded = nullptr;    // wraps `optimizer`; null without one
+  int64_t* parameter_bytes = nullptr;     // that `sharded` sent before the training was resumed
+  ShareChooser* share_chooser = nullptr;  // null: the shares do not change
   const data::SampleOrder& order;
   int64_t batch_size = 1;  // samples per optimizer step
 };

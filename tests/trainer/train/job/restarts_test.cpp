@@ -181,6 +181,11 @@ TEST(RanksToCheck, AreAPossibleNumberOnNodesThatMayChange) {
   job.dry_run = false;
   job.training.accumulation_steps = 100;
   EXPECT_EQ(ranks_to_check(job, env), 8) << "no number is possible";
+  job.training.shares = data::parse_shares("30,6");
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { ranks_to_check(job, env); }),
+            "shares: 30,6 is for a fixed number of ranks, but nodes may come and go; give auto or equal");
+  env.node = 0;
+  EXPECT_EQ(ranks_to_check(job, env), 8);
 }
 
 }  // namespace

@@ -326,6 +326,33 @@ TEST(RunJob, DryRunPrintsThePlanOfAWorldItDoesNotJoin) {
   EXPECT_THAT(run_alone(job, env).results, IsEmpty());
 }
 
+TEST(RunJob, RefusesSharesThatTheModelOrTheHookCannotHave) {
+  const TemporaryFolder folder;
+  WorkerEnv env;
+  env.world_size = 2;
+  const auto complaint = [&](TrainJob job, const std::string& shares) {
+    job.dry_run = true;
+    job.training.shares = data::parse_shares(shares);
+    return error_message<c10::ValueError>([&] { run_alone(job, env); });
+  };
+  const TrainJob of_module = testing::module_job(folder);
+  EXPECT_EQ(complaint(of_module, "equal"), "nothing was thrown");
+  EXPECT_EQ(complaint(of_module, "4,2"),
+            "shares: 4,2 would change the statistics of batch norm, which " + of_module.model +
+                " has (norm.running_mean); replace it by group norm or layer norm, or leave out shares");
+  TrainJob local = small_job(folder);
+  local.ddp.hook("noop");
+  EXPECT_EQ(complaint(local, "auto"),
+            "shares: auto needs a hook that averages the gradients of all ranks in each step, but the hook is noop");
+  TrainJob job = small_job(folder);
+  EXPECT_THAT(complaint(job, "4,3"), HasSubstr("shares: must add up to batch_size, which is 6"));
+  job.dry_run = true;
+  job.training.shares = data::parse_shares("4,2");
+  const std::string plan = run_alone(job, env).results;
+  EXPECT_THAT(plan, HasSubstr("4,2"));
+  EXPECT_THAT(plan, HasSubstr("[4,2]"));
+}
+
 TEST(RunJob, ChecksBeforeItReadsOrJoins) {
   const TemporaryFolder folder;
   const auto with = [&](auto change) {

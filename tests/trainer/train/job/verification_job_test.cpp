@@ -59,6 +59,16 @@ TEST(VerificationJob, OtherModelsUseTheirData) {
 }
 
 // Each hook's passes draw the same dropout. There is one rank, because ranks on threads share one generator.
+TEST(VerificationJob, UnequalSharesHaveTheirRows) {
+  const TemporaryFolder folder;
+  TrainJob job = verification_of(small_job(folder), "char_gpt");
+  job.training.shares = data::parse_shares("1,5");
+  const auto outcomes = verify(job, 2);
+  EXPECT_EQ(outcomes[0].exit_code, program::kSuccess) << outcomes[0].results;
+  EXPECT_THAT(outcomes[0].results, HasSubstr("int8.shares"));
+  EXPECT_THAT(outcomes[0].results, HasSubstr("none.shares"));
+}
+
 TEST(VerificationJob, AModulesDropoutIsTheSameForAllHooks) {
   const TemporaryFolder folder;
   TrainJob job = testing::module_job(folder);
@@ -80,6 +90,12 @@ TEST(CheckVerificationJob, RefusesWhatCannotBeVerified) {
   TrainJob job = verification_of(small_job(folder), "char_gpt");
   check_verification_job(job, 3);
   EXPECT_THROW(check_verification_job(job, 4), c10::ValueError);
+  job.training.shares = data::parse_shares("4,2");
+  check_verification_job(job, 2);
+  EXPECT_THROW(check_verification_job(job, 3), c10::ValueError);
+  job.training.shares = data::parse_shares("auto");
+  EXPECT_THROW(check_verification_job(job, 2), c10::ValueError);
+  job.training.shares = {};
   job.verification->tolerance_scale = -1;
   EXPECT_THROW(check_verification_job(job, 3), c10::ValueError);
 }

@@ -52,6 +52,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
     metrics.on_step(step);
     metrics.on_buckets(
         {.step = 5, .chosen = {2, 3, 0.25}, .backward_seconds = 1.5, .sizes = {{1, 5, 0.5}, {2, 3, 0.25}}});
+    metrics.on_shares({.step = 8, .samples = {24, 8}, .seconds_per_sample = {0.25, 0.75}});
     metrics.on_evaluation({.step = 10, .loss = 2.25, .seconds = 1});
     metrics.on_end({{"replicas_identical", true}});
   }
@@ -91,6 +92,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"sizes",
         {{{"bucket_cap_mb", 1.0}, {"buckets", 5}, {"seconds_left", 0.5}},
          {{"bucket_cap_mb", 2.0}, {"buckets", 3}, {"seconds_left", 0.25}}}}},
+      {{"event", "shares"}, {"step", 8}, {"samples", {24, 8}}, {"seconds_per_sample", {0.25, 0.75}}},
       {{"event", "evaluation"}, {"step", 10}, {"validation_loss", 2.25}, {"seconds", 1.0}},
       {{"event", "end"}, {"replicas_identical", true}},
   };

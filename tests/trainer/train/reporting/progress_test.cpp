@@ -79,7 +79,8 @@ TEST(Observers, AllAreTold) {
   observers.on_evaluation({.step = 1, .loss = 2.25});
   observers.on_hook({.step = 1, .hook = "auto", .decision = "int8"});
   observers.on_buckets({.step = 3, .chosen = {3, 15, 0.0063}, .sizes = {{3, 15, 0.0063}}});
-  EXPECT_EQ(lines_in(own), 4);
+  observers.on_shares({.step = 8, .samples = {24, 8}, .seconds_per_sample = {0.012, 0.0361}});
+  EXPECT_EQ(lines_in(own), 5);
   EXPECT_EQ(own.str(), other.str());
 }
 
@@ -98,6 +99,16 @@ TEST(Progress, SaysWhichBucketsWereChosenAndWhy) {
   Progress terminal(screen, {.steps = 400, .terminal = true});
   terminal.on_buckets(report);
   EXPECT_THAT(screen.str(), EndsWith("25 MiB\n")) << "it stays";
+}
+
+TEST(Progress, SaysWhichSharesWereChosenAndWhy) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 400});
+  progress.on_shares({.step = 8, .samples = {24, 8}, .seconds_per_sample = {0.012, 0.0361}});
+  EXPECT_EQ(out.str(), "shares after step 8: 24, 8 samples of each batch; a sample takes 12 ms, 36 ms\n");
+  progress.on_shares({.step = 32, .samples = {16, 16}, .seconds_per_sample = {0.00012, 0.0025}});
+  EXPECT_THAT(out.str(),
+              EndsWith("shares after step 32: 16, 16 samples of each batch; a sample takes 120 us, 2.5 ms\n"));
 }
 
 TEST(Progress, PlainLinesComeEverySoOften) {

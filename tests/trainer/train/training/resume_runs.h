@@ -39,6 +39,7 @@ struct ResumeCase {
   OptimizerShards shards = OptimizerShards::kOff;  // With several ranks.
   std::optional<WireFormat> parameter_format = std::nullopt;
   bool shares_parameters = false;
+  data::Shares shares = {};
 };
 
 inline void PrintTo(const ResumeCase& value, std::ostream* out) { *out << value.name; }
@@ -54,6 +55,7 @@ inline TrainingOptions options_of(const ResumeCase& value) {
   options.optimizer_shards = value.shards;
   options.parameter_format = value.parameter_format;
   options.share_parameters = value.shares_parameters;
+  options.shares = value.shares;
   options.eval_batches = 1;
   options.log_every = 4;  // So that checkpoints are between reports.
   return options;

@@ -42,6 +42,19 @@ TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
   EXPECT_THAT(with([](auto& o) { o.learning_rate.peak = -1; }), HasSubstr("learning_rate"));
 }
 
+TEST(CheckTrainingOptions, TakesSharesThatAddUpToTheBatch) {
+  TrainingOptions options;
+  options.batch_size = 13;
+  options.shares = data::parse_shares("9,4");
+  EXPECT_EQ(complaint(options, 2), "nothing was thrown") << "the batch need not be divisible";
+  EXPECT_EQ(complaint(options, 3), "shares: must have a number for each of the 3 ranks, but has 2: 9,4");
+  options.batch_size = 12;
+  EXPECT_EQ(complaint(options, 2), "shares: must add up to batch_size, which is 12, but add up to more: 9,4");
+  options.shares = data::parse_shares("auto");
+  EXPECT_EQ(complaint(options, 2), "nothing was thrown");
+  EXPECT_THAT(complaint(options, 5), HasSubstr("batch_size: must be divisible")) << "they begin with equal parts";
+}
+
 TEST(PossibleRanks, AreTheMostThatShareTheBatch) {
   TrainingOptions options;
   options.batch_size = 36;
