@@ -19,12 +19,12 @@ PassClock::PassClock(const std::vector<at::Tensor>& parameters)
       began_(Clock::now()),
       hooks_(parameters, [this](size_t /*parameter*/) { last_gradient_ = Clock::now(); }) {}
 
-void PassClock::end_pass(bool averages, double waited) {
+void PassClock::end_local_pass(double waited) { computed_ += since_begin(last_gradient_.load()) - waited; }
+
+void PassClock::end_averaged_pass(double waited) {
   const Clock::time_point last = last_gradient_.load();
   computed_ += since_begin(last) - waited;
-  if (averages) {
-    exchanged_ += std::chrono::duration<double>(Clock::now() - last).count() + waited;
-  }
+  exchanged_ += std::chrono::duration<double>(Clock::now() - last).count() + waited;
 }
 
 OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions& options)
@@ -209,7 +209,8 @@ at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
     ddp_.backward(scaled(loss), weight);
   }
   if (clock_) {
-    clock_->end_pass(/*averages=*/is_last, ddp_.take_waited_seconds());
+    const double waited = ddp_.take_waited_seconds();
+    is_last ? clock_->end_averaged_pass(waited) : clock_->end_local_pass(waited);
   }
   if (is_last && share_chooser_) choose_shares(step);
   prepare(is_last ? step + 1 : step, is_last ? 0 : micro_step + 1);

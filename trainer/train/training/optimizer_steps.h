@@ -38,8 +38,10 @@ class PassClock {
   void begin() { began_ = Clock::now(); }
   // Making a batch has ended.
   void end_batch() { computed_ += since_begin(Clock::now()); }
-  // Call it directly after a backward pass. `waited`: the seconds of it for which it waited for other ranks.
-  void end_pass(bool averages, double waited);
+  // Call one of them directly after a backward pass, which averaged gradients or not. `waited`: the seconds of it for
+  // which it waited for other ranks.
+  void end_local_pass(double waited);
+  void end_averaged_pass(double waited);
   // Such seconds of a forward pass.
   void leave_out(double seconds) { computed_ -= seconds; }
 
