@@ -150,7 +150,7 @@ HookRow row_of(std::string name, int64_t rank, Approximated approximated) {
   row.name = std::move(name);
   row.error_terms = terms_of_whole_rank;
   row.approximated = approximated;
-  row.options = {OptionKind::kLevels, OptionKind::kLink, OptionKind::kPowerSgd};
+  row.options = {OptionKind::kLevels, OptionKind::kLink, OptionKind::kConnections, OptionKind::kPowerSgd};
   if (approximated == Approximated::kMatrices) {
     row.options.insert(OptionKind::kPowerSgdOfMatrices);
   }

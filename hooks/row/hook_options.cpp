@@ -117,6 +117,7 @@ void visit_options(const Visit& visit) {
   visit(kLevels, "node_size", kOfWire<&WireOptions::node_size>, AsItIs{});
   visit(kLink, "link_gbit", kOfWire<&WireOptions::link_gbit>, AsItIs{});
   visit(kLink, "link_us", kOfWire<&WireOptions::link_us>, AsItIs{});
+  visit(kConnections, "connections", kOfWire<&WireOptions::connections>, AsItIs{});
   visit(kChoice, "auto_bits", kOfWire<&WireOptions::auto_bits>, AsItIs{});
   visit(kChannels, "channel_size", kMember<&HookOptions::channel_size>, AsItIs{});
   visit(kLocal, "outer_warmup", kOfLocal<&LocalOptions::start>, AsItIs{});

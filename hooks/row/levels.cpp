@@ -6,6 +6,7 @@
 #include <string>
 
 #include "hooks/row/execution.h"
+#include "ops/comm/connections/connections.h"
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/group.h"
 
@@ -36,7 +37,8 @@ std::string why_group_is_flat(const HookOptions& options) {
 void compare_between_ranks(const HookOptions& options) {
   collectives::Announcement own{.call = "comparing the levels of hooks"};
   for (const NamedOption& option : named_options({.wire = options.wire})) {
-    if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink || option.kind == OptionKind::kChoice) {
+    if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink ||
+        option.kind == OptionKind::kConnections || option.kind == OptionKind::kChoice) {
       own.entries.push_back({option.name, text_of(option.value)});
     }
   }
@@ -49,7 +51,9 @@ bool asks_for_two_levels(const WireOptions& wire) {
   return wire.levels == Levels::kTwo || wire.node_size.value_or(1) > 1;
 }
 
-std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
+namespace {
+
+std::shared_ptr<const FoundNodes> find_agreed_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
   const int64_t world_size = options.process_group->getSize();
   if (const std::string why = why_group_is_flat(options); !why.empty()) {
@@ -64,6 +68,16 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   }
   auto found = node::find_nodes(options.process_group, wire.node_size);
   node::check_levels(wire.levels, *found);
+  return found;
+}
+
+}  // namespace
+
+std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
+  auto found = find_agreed_nodes(options);
+  if (options.wire.connections && !averages_on_gpus(options)) {
+    connections::open_connections(options.process_group, *options.wire.connections, found->layout);
+  }
   return found;
 }
 

@@ -20,9 +20,11 @@ namespace narrowcast::hooks {
 //  - if the gradients are on GPUs and the group moves those without NCCL, or has no backend for CPU tensors, which
 //    finding nodes needs.
 //
+// If the options give WireOptions::connections, the group then has that number (connections::open_connections).
+//
 // Throws c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and two are not possible.
-// If the group could have two levels, it also throws if an option of the kinds kLevels, kLink or kChoice differs
-// between ranks. The error names the first option that differs from rank 0's.
+// If the group could have two levels, it also throws if an option of the kinds kLevels, kLink, kConnections or kChoice
+// differs between ranks. The error names the first option that differs from rank 0's.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 
 // A collective: the groups over which a hook averages buckets on a GPU in two levels. Each hook gets separate groups,

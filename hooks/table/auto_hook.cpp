@@ -392,7 +392,7 @@ HookRow auto_row() {
       .error_terms = greatest_terms,
       .chooses = true,
       .options = {OptionKind::kRounding, OptionKind::kErrorFeedback, OptionKind::kExemption, OptionKind::kLevels,
-                  OptionKind::kLink, OptionKind::kChoice}};
+                  OptionKind::kLink, OptionKind::kConnections, OptionKind::kChoice}};
 }
 
 }  // namespace narrowcast::hooks

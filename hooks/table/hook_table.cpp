@@ -104,7 +104,7 @@ HookRow wire_row(std::string name, WireFormat default_format) {
                 return wire_terms(bucket, layout, {options.wire.format.value(), options.wire});
               },
           .options = {OptionKind::kRounding, OptionKind::kErrorFeedback, OptionKind::kExemption, OptionKind::kLevels,
-                      OptionKind::kLink},
+                      OptionKind::kLink, OptionKind::kConnections},
           .format = default_format};
 }
 
@@ -218,6 +218,9 @@ void check_device(const HookOptions& options) {
   TORCH_CHECK_VALUE(!options.device || collectives::moves_tensors_on(*options.device, options.process_group),
                     "device: the process group does not move tensors on ",
                     c10::DeviceTypeName(options.device.value_or(at::kCPU), /*lower_case=*/true));
+  TORCH_CHECK_VALUE(!options.wire.connections || !averages_on_gpus(options),
+                    "connections: ", options.wire.connections.value_or(0),
+                    " has no effect on GPUs, where NCCL opens its own");
 }
 
 // The hook, its device and the options that it takes: ranks that differ in them would send messages that others do not

@@ -8,6 +8,7 @@
 #include "hooks/power_sgd/power_sgd.h"
 #include "hooks/row/hook_options.h"
 #include "hooks/table/hook_table.h"
+#include "ops/comm/connections/connections.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -35,6 +36,11 @@ void check_levels(const WireOptions& wire) {
                     " has no effect with levels: one");
   TORCH_CHECK_VALUE(wire.node_size != 1 || wire.levels != Levels::kTwo,
                     "levels: two contradicts node_size: 1, which means one rank per node");
+}
+
+void check_connections(const std::optional<int64_t>& count) {
+  TORCH_CHECK_VALUE(!count || (*count >= 1 && *count <= connections::kMostConnections), "connections: must be in 1..",
+                    connections::kMostConnections, ", but is ", *count);
 }
 
 void check_auto_bits(const std::optional<int64_t>& bits) {
@@ -67,6 +73,7 @@ void check_hook_options(const std::string& name, const HookOptions& given) {
   check_auto_bits(given.wire.auto_bits);
   check_levels(given.wire);
   check_link(given.wire);
+  check_connections(given.wire.connections);
   const HookOptions options = filled_in(row, given);
   TORCH_CHECK_VALUE(options.channel_size.value_or(1) >= 1, "channel_size: must be at least 1, but is ",
                     *options.channel_size);

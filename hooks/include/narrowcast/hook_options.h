@@ -35,7 +35,7 @@ inline constexpr double kLeastLinkUs = 1e-3;
 inline constexpr double kMostLinkUs = 1e9;
 
 // Options of quantized_allreduce and its short names, and of auto for the hooks that it chooses from. The power_sgd
-// hooks take only levels and node_size. docs/reference/hooks.md describes when to use each.
+// hooks take only levels, node_size, connections and the link. docs/reference/hooks.md describes when to use each.
 struct WireOptions {
   // Wire format of gradients. Default: int8_b128. A short name implies its format and does not take this option.
   std::optional<WireFormat> format = std::nullopt;
@@ -62,6 +62,11 @@ struct WireOptions {
   // - link_us: latency of a small message in microseconds; kLeastLinkUs to kMostLinkUs.
   std::optional<double> link_gbit = std::nullopt;
   std::optional<double> link_us = std::nullopt;
+
+  // Number of TCP connections over which a rank exchanges messages with each of its peers on other nodes, 1 to 64. More
+  // than one fill a long link. Results have the same bits for every number. The group keeps the connections: without a
+  // value, those of an earlier hook or, at first, the one connection of the process group. Only for the CPU.
+  std::optional<int64_t> connections = std::nullopt;
 
   // Only for the hook auto: least bits of the formats that it may choose, kFewestAutoBits to kDefaultAutoBits.
   std::optional<int64_t> auto_bits = std::nullopt;
@@ -139,6 +144,7 @@ enum class OptionKind {
   kRounding,            // How formats round.
   kLevels,              // Levels, and the nodes.
   kLink,                // The network's bandwidth and latency.
+  kConnections,         // WireOptions::connections
   kChoice,              // The hooks that auto may choose.
   kChannels,            // HookOptions::channel_size
   kLocal,               // LocalOptions

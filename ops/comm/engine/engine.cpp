@@ -33,8 +33,9 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
 // finishes the oldest in flight and completes its future. While a job waits for the network, the next one starts.
 class Worker {
  public:
-  Worker(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges)
-      : backend_(std::move(backend)), started_(std::move(exchanges)) {}
+  Worker(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Backend> carrier,
+         std::shared_ptr<std::atomic<int64_t>> exchanges)
+      : backend_(std::move(backend)), carrier_(std::move(carrier)), started_(std::move(exchanges)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> submit(std::shared_ptr<Job> job);
 
@@ -46,6 +47,9 @@ class Worker {
 
   // Engine::break_off.
   void break_off(const std::string& why);
+
+  // Engine::send_over.
+  void send_over(c10::intrusive_ptr<c10d::Backend> carrier);
 
  private:
   struct Submission {
@@ -70,9 +74,12 @@ class Worker {
 
   // Gives up an exchange if the engine has stopped or is broken off. The caller holds mutex_.
   void give_up_if_over(InFlight& exchange) const;
+  // The caller holds mutex_.
+  size_t most_in_flight() const { return carrier_ == nullptr ? kMaxInFlight : kMaxInFlightOverCarrier; }
   bool wait_for_job();
   std::shared_ptr<InFlight> take_queued();
-  void start_queued();
+  bool start_queued();
+  void start_all_queued();
   // The jobs in flight; second returns null if there is only one. Only the thread changes them.
   std::shared_ptr<InFlight> oldest();
   std::shared_ptr<InFlight> second();
@@ -85,7 +92,8 @@ class Worker {
   void throw_if_failed(const std::string& exchange) const;
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
-  std::mutex mutex_;  // Guards queued_, in_flight_ (as a list), stopping_ and broken_off_.
+  std::mutex mutex_;  // Guards carrier_, queued_, in_flight_ (as a list), stopping_ and broken_off_.
+  c10::intrusive_ptr<c10d::Backend> carrier_;  // Null: the backend itself.
   std::condition_variable changed_;
   std::deque<Submission> queued_;
   std::deque<std::shared_ptr<InFlight>> in_flight_;
@@ -102,8 +110,9 @@ struct Engine::KnownBackend {
   explicit KnownBackend(const c10d::Backend* known) : backend(known) {}
 
   const c10d::Backend* const backend;
-  std::mutex mutex;                   // Guards engine.
-  std::weak_ptr<Engine> engine = {};  // The latest engine.
+  std::mutex mutex;                                // Guards the two members below.
+  std::weak_ptr<Engine> engine = {};               // The latest engine.
+  c10::intrusive_ptr<c10d::Backend> carrier = {};  // Of all its engines.
   // The next engine continues the count, because ranks may make new engines at different times.
   const std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
 };
@@ -132,7 +141,7 @@ std::shared_ptr<Engine> Engine::for_group(const c10::intrusive_ptr<c10d::Process
 
 Engine::Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<BackendOfGroup> of_group)
     : of_group_(std::move(of_group)),
-      worker_(std::make_shared<Worker>(std::move(backend), of_group_->known->exchanges)) {
+      worker_(std::make_shared<Worker>(std::move(backend), of_group_->known->carrier, of_group_->known->exchanges)) {
   thread_ = std::thread([worker = worker_] {
     c10::setThreadName("nc_engine");
     worker->run();
@@ -154,6 +163,17 @@ c10::intrusive_ptr<c10::ivalue::Future> Engine::submit(std::shared_ptr<Job> job)
 }
 
 void Engine::break_off(const std::string& why) { worker_->break_off(why); }
+
+void Engine::send_over(c10::intrusive_ptr<c10d::Backend> carrier) {
+  const std::lock_guard<std::mutex> lock(of_group_->known->mutex);
+  worker_->send_over(carrier);
+  std::swap(of_group_->known->carrier, carrier);  // The old one ends after the lock is released.
+}
+
+c10::intrusive_ptr<c10d::Backend> Engine::carrier() const {
+  const std::lock_guard<std::mutex> lock(of_group_->known->mutex);
+  return of_group_->known->carrier;
+}
 
 namespace {
 
@@ -187,7 +207,9 @@ c10::intrusive_ptr<Future> Worker::submit(std::shared_ptr<Job> job) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     queued_.push_back({std::move(job), future});
-    if (in_flight_.size() == 1) in_flight_.front()->transport.interrupt_wait();
+    if (in_flight_.size() < most_in_flight()) {
+      for (const auto& exchange : in_flight_) exchange->transport.interrupt_wait();
+    }
   }
   changed_.notify_one();
   return future;
@@ -216,6 +238,11 @@ void Worker::break_off(const std::string& why) {
   for (const auto& exchange : in_flight_) give_up_if_over(*exchange);
 }
 
+void Worker::send_over(c10::intrusive_ptr<c10d::Backend> carrier) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  carrier_ = std::move(carrier);
+}
+
 void Worker::give_up_if_over(InFlight& exchange) const {
   if (!broken_off_.empty()) {
     exchange.transport.give_up(broken_off_);
@@ -232,28 +259,36 @@ bool Worker::wait_for_job() {
   return !in_flight_.empty() || !queued_.empty();
 }
 
-// Moves the next job from the queue to the jobs in flight. Returns null if the queue is empty, kMaxInFlight jobs are in
-// flight, or a job in flight does not let the next one start.
+// Moves the next job from the queue to the jobs in flight. Returns null if the queue is empty, as many jobs as possible
+// are in flight, or a job in flight does not let the next one start.
 std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;
+  if (queued_.empty() || in_flight_.size() >= most_in_flight()) return nullptr;
   if (!in_flight_.empty() && !in_flight_.back()->job->lets_next_start()) return nullptr;
-  TransportOptions options{backend_, queued_.front().job->name(), (*started_)++, [this] { start_queued(); }};
+  TransportOptions options{carrier_ == nullptr ? backend_ : carrier_, queued_.front().job->name(), (*started_)++,
+                           [this] { start_all_queued(); }, most_in_flight()};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();
   give_up_if_over(*in_flight_.back());
   return in_flight_.back();
 }
 
-void Worker::start_queued() {
+// Returns whether a job has started.
+bool Worker::start_queued() {
   const auto exchange = take_queued();
-  if (!exchange) return;
+  if (!exchange) return false;
   try {
     throw_if_failed(exchange->name);
     run_or_give_up(*exchange->job, [&] { exchange->job->start(exchange->transport); });
     exchange->advances_left = exchange->job->advances();
   } catch (...) {
     exchange->error = std::current_exception();
+  }
+  return true;
+}
+
+void Worker::start_all_queued() {
+  while (start_queued()) {
   }
 }
 

@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <narrowcast/export.h>
@@ -78,19 +79,23 @@ class Job {
 
 class Worker;
 
-// Maximum number of jobs in flight.
+// Maximum number of jobs in flight. A carrier (Engine::send_over) is for long links, which hold more than two jobs.
 inline constexpr size_t kMaxInFlight = 2;
+inline constexpr size_t kMaxInFlightOverCarrier = 4;
 
-// Runs jobs first in, first out, with at most two in flight. Job k + 1 starts (encodes and sends) when it has been
-// submitted and job k waits for the network. If two jobs in flight have two hops each, both send their second hop
-// before the older one finishes. The network therefore always has messages while one job decodes:
+// Runs jobs first in, first out, with at most two in flight, or four over a carrier. Job k + 1 starts (encodes and
+// sends) when it has been submitted and job k waits for the network. If two jobs in flight have two hops each, both
+// send their second hop before the older one finishes. The network therefore always has messages while one job decodes:
 //
 //   engine:   start 0  start 1  advance 0  advance 1  finish 0  start 2  finish 1  start 3  advance 2 ...
 //   network:     hop 1 of 0, hop 1 of 1,   hop 2 of 0, hop 2 of 1,         hop 1 of 2, hop 1 of 3, ...
 //
+// Over a carrier, jobs 2 and 3 also start while job 0 waits, so that a long link stays full. They advance later.
+//
 // While the oldest job advances, the second one advances only if it is ready, and only once, because other ranks wait
 // for messages in the order of jobs. There is no cycle of waits. Job k's advance waits for other ranks' start k and for
-// actions of their oldest job. Their start k waits at most for their finish k - 2.
+// actions of their oldest job. Their start k waits at most for their finish k - 2
+// (k - 4 over a carrier).
 //
 // If a job throws, its future fails with the exception. All later jobs of the group fail with c10::DistBackendError
 // naming the first failure, because the messages that are still in flight are unknown.
@@ -120,6 +125,14 @@ class NARROWCAST_EXPORT Engine {
   // Makes the exchanges in flight and all later ones fail with the c10::DistBackendError `why`, which is not empty. The
   // first reason counts. Thread-safe.
   void break_off(const std::string& why);
+
+  // Sends the messages of later exchanges over `carrier`, whose ranks are those of the group's backend; null: over that
+  // backend. It applies to all engines of the backend, and is kept as long as a group or an engine of it lives. All
+  // ranks call it at the same place in the order of exchanges, with none in flight. Thread-safe.
+  void send_over(c10::intrusive_ptr<c10d::Backend> carrier);
+
+  // The carrier; null without one. Thread-safe.
+  c10::intrusive_ptr<c10d::Backend> carrier() const;
 
  private:
   std::shared_ptr<BackendOfGroup> of_group_;

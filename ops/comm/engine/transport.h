@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -49,6 +50,8 @@ struct TransportOptions {
   int64_t sequence = 0;
   // Called before each wait for the network, and after each interrupt_wait.
   std::function<void()> before_waiting = [] {};
+  // The most exchanges that are in flight beside each other, this one included. It changes only when none is.
+  size_t most_in_flight = 1;
 };
 
 // Sends and receives the messages of one exchange through reserved tags, beside the collectives of the same backend.
@@ -75,6 +78,9 @@ class NARROWCAST_EXPORT Transport {
   // rank receives from its peer_before(distance), every rank sends to its peer_after(distance).
   int64_t peer_before(int64_t distance) const { return (rank() + world_size() - distance) % world_size(); }
   int64_t peer_after(int64_t distance) const { return (rank() + distance) % world_size(); }
+
+  // TransportOptions::most_in_flight.
+  size_t most_in_flight() const { return options_.most_in_flight; }
 
   // Posts a receive of `message` into message.bytes. Returns the argument for wait_receive. An empty message counts as
   // received, because its sender skips it.

@@ -36,10 +36,11 @@ TEST(NamedOptions, SayWhatIsNotAsItIsByItself) {
                               .node_size = 2,
                               .link_gbit = 2.5,
                               .link_us = 50,
+                              .connections = 4,
                               .auto_bits = 6}}),
               ElementsAre("hook_format: int4_b32", "stochastic_rounding: seed 7", "error_feedback: true",
                           "exempt_one_dimensional: true", "levels: two", "node_size: 2", "link_gbit: 2.5",
-                          "link_us: 50", "auto_bits: 6"));
+                          "link_us: 50", "connections: 4", "auto_bits: 6"));
   EXPECT_THAT(given({.process_group = {}, .channel_size = 7, .local = {.start = 3, .group_size = 1, .hook = "int8"}}),
               ElementsAre("channel_size: 7", "outer_warmup: 3", "local_group: none", "local_hook: int8"));
   EXPECT_THAT(given({.process_group = {},
@@ -68,6 +69,7 @@ TEST(SetOption, ReadsWhatNamedOptionsGive) {
                               .node_size = 2,
                               .link_gbit = 2.5,
                               .link_us = 50,
+                              .connections = 4,
                               .auto_bits = 6},
                      .channel_size = 7,
                      .local = {.start = 3, .group_size = 1, .hook = "int8"},

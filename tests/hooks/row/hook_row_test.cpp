@@ -73,10 +73,11 @@ TEST(SupportedWireOptions, AreThoseOfTheKindsThatTheRowTakes) {
                         .node_size = 2,
                         .link_gbit = 10,
                         .link_us = 50,
+                        .connections = 4,
                         .auto_bits = 4};
   EXPECT_EQ(supported_wire_options(hook_row("allreduce"), all), WireOptions{});
   EXPECT_EQ(supported_wire_options(hook_row("power_sgd"), all),
-            (WireOptions{.levels = Levels::kTwo, .node_size = 2, .link_gbit = 10, .link_us = 50}));
+            (WireOptions{.levels = Levels::kTwo, .node_size = 2, .link_gbit = 10, .link_us = 50, .connections = 4}));
   WireOptions expected = all;
   expected.format.reset();
   EXPECT_EQ(supported_wire_options(hook_row("auto"), all), expected);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include <narrowcast/hooks.h>
+#include "ops/comm/engine/engine.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -25,6 +26,20 @@ TEST(FindHookNodes, FindsRanksThatShareANodeUnlessToldOtherwise) {
     EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(4, 4));
     EXPECT_EQ(find_hook_nodes({group, {.node_size = 2}})->layout, NodeLayout::of_size(4, 2));
     EXPECT_EQ(find_hook_nodes({group, {.levels = Levels::kOne}})->layout, NodeLayout::flat(4));
+  });
+}
+
+TEST(FindHookNodes, OpensTheConnectionsThatTheOptionsGive) {
+  run_ranks(2, [](int64_t, const Group& group) {
+    const auto has_own = [&] { return engine::Engine::for_group(group)->carrier() != nullptr; };
+    find_hook_nodes({group, {.connections = 4}});
+    EXPECT_FALSE(has_own()) << "the ranks share a node";
+    find_hook_nodes({group, {.node_size = 1, .connections = 4}});
+    EXPECT_TRUE(has_own());
+    find_hook_nodes({group, {.node_size = 1}});
+    EXPECT_TRUE(has_own()) << "kept without a value";
+    find_hook_nodes({group, {.levels = Levels::kOne, .connections = 1}});
+    EXPECT_FALSE(has_own());
   });
 }
 
@@ -48,6 +63,8 @@ TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
       {{.levels = Levels::kOne}, {}, "levels differs between ranks: rank 0 has one, rank 2 has auto"},
       {{}, {.levels = Levels::kTwo}, "levels differs between ranks: rank 0 has auto, rank 2 has two"},
       {{.link_gbit = 1, .link_us = 50}, {}, "link_gbit differs between ranks: rank 0 has 1, rank 2 has none"},
+      {{.connections = 4}, {}, "connections differs between ranks: rank 0 has 4, rank 2 has none"},
+      {{.connections = 4}, {.connections = 2}, "connections differs between ranks: rank 0 has 4, rank 2 has 2"},
       {{.link_us = 50}, {.link_us = 50.5}, "link_us differs between ranks: rank 0 has 50, rank 2 has 50.5"},
       {{.link_us = 50},
        {.link_us = 50.0000001},

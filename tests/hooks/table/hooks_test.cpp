@@ -72,18 +72,21 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
                                   {.levels = Levels::kOne},
                                   {.node_size = 1},
                                   {.link_gbit = 10},
-                                  {.link_us = 50}};
+                                  {.link_us = 50},
+                                  {.connections = 4}};
     const char* const kNamed[] = {"hook_format: int4_b32", "stochastic_rounding: seed 7",
                                   "error_feedback: true",  "exempt_one_dimensional: true",
                                   "levels: one",           "node_size: 1",
-                                  "link_gbit: 10",         "link_us: 50"};
+                                  "link_gbit: 10",         "link_us: 50",
+                                  "connections: 4"};
     for (size_t i = 0; i < std::size(kGiven); ++i) {
       for (const char* name : {"none", "allreduce", "quantize_per_channel", "noop"}) {
         EXPECT_THAT(value_error(name, {group, kGiven[i]}),
                     AllOf(HasSubstr(kNamed[i]), HasSubstr(name), HasSubstr("quantized_allreduce")));
       }
       const WireOptions& given = kGiven[i];
-      const bool is_of_nodes = is_set(given, OptionKind::kLevels) || is_set(given, OptionKind::kLink);
+      const bool is_of_nodes = is_set(given, OptionKind::kLevels) || is_set(given, OptionKind::kLink) ||
+                               is_set(given, OptionKind::kConnections);
       if (is_of_nodes) {
         EXPECT_NE(create_comm_hook("power_sgd", {group, kGiven[i]}), nullptr);
         EXPECT_THAT(value_error("allreduce", {group, kGiven[i]}), HasSubstr("auto, power_sgd, power_sgd"));
@@ -112,6 +115,10 @@ TEST(HookFactory, RefusesLinksAndBitsThatThereCannotBe) {
     }
     for (const auto& [gbit, us] : {std::pair(kLeastLinkGbit, kLeastLinkUs), std::pair(kMostLinkGbit, kMostLinkUs)}) {
       EXPECT_NE(create_comm_hook("auto", {group, {.link_gbit = gbit, .link_us = us}}), nullptr);
+    }
+    for (const int64_t bad : {0, 65, -1}) {
+      EXPECT_THAT(value_error("int8", {group, {.connections = bad}}),
+                  HasSubstr("connections: must be in 1..64, but is " + std::to_string(bad)));
     }
     for (const int64_t bad : {3, 9, -8}) {
       EXPECT_THAT(value_error("auto", {group, {.auto_bits = bad}}), HasSubstr("auto_bits: must be in 4..8, but is"));

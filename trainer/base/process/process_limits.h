@@ -1,17 +1,7 @@
 // The system's limits for this process, and how every program of the project changes them.
 #pragma once
 
-#include <cstdint>
-
-namespace narrowcast::network {
-
-// The largest number of files, including sockets, that this process may have open: the soft RLIMIT_NOFILE.
-int64_t open_file_limit();
-
-// The number of files that it may still open; counting stops at `enough`.
-int64_t open_files_left(int64_t enough);
-
-}  // namespace narrowcast::network
+#include "ops/common/open_files.h"
 
 namespace narrowcast::program {
 

@@ -1,4 +1,4 @@
-// The only file that includes ProcessGroupGloo.hpp, which is slow to parse and needs Gloo's headers.
+// One of two files that include ProcessGroupGloo.hpp, which is slow to parse and needs Gloo's headers.
 #include "trainer/ddp/backends/gloo_backend.h"
 
 #include <ATen/ops/empty.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <narrowcast/network_errors.h>
+#include "ops/comm/connections/connections.h"
 #include "ops/common/batch_scheduling.h"
 #include "trainer/base/network/addresses.h"
 
@@ -125,8 +126,10 @@ GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, c
 }
 
 void close_gloo_connections(c10d::Backend& backend) {
+  connections::close_connections(backend);
   close_alone(backend);
   for (const auto& other : closed_with(backend)) {
+    connections::close_connections(*other);
     close_alone(*other);
   }
 }

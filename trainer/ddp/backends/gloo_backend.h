@@ -19,8 +19,8 @@ void check_gloo_backend();
 GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
                                  const ProcessGroupOptions& options);
 
-// Ends all connections of Gloo's `backend`: each wait for another rank then ends with an error. Thread-safe. Throws
-// nothing.
+// Ends all connections of Gloo's `backend`, and of engines that send for it: each wait for another rank then ends with
+// an error. Thread-safe. Throws nothing.
 void close_gloo_connections(c10d::Backend& backend);
 
 // From now on close_gloo_connections(*backend) also ends those of `other`, another of Gloo's backends, as long as both

@@ -111,7 +111,7 @@ std::vector<hooks::NamedOption> named_of_exchange(const hooks::WireOptions& wire
   using enum hooks::OptionKind;
   std::vector<hooks::NamedOption> named = hooks::named_options({.wire = wire});
   std::erase_if(named, [](const hooks::NamedOption& option) {
-    return option.kind != kRounding && option.kind != kLevels && option.kind != kLink;
+    return option.kind != kRounding && option.kind != kLevels && option.kind != kLink && option.kind != kConnections;
   });
   return named;
 }

@@ -309,7 +309,8 @@ std::vector<NamedValue> agreed_values(const BenchOptions& options) {
                                     {"kernels", options.kernels ? "true" : "false"},
                                     {"check", options.check ? "true" : "false"}};
   for (const hooks::NamedOption& option : hooks::named_options({nullptr, options.wire})) {
-    if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink) {
+    if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink ||
+        option.kind == OptionKind::kConnections) {
       values.push_back({option.name, hooks::text_of(option.value)});
     }
   }

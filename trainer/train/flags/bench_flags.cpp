@@ -99,33 +99,33 @@ std::vector<std::string> place_flags(BenchArguments& arguments) {
 program::Description bench_description(BenchArguments& arguments) {
   arguments.bucket_mib = words(arguments.options.bucket_mib);
   arguments.buckets = words(arguments.options.buckets);
-  return {
-      .name = "narrowcast-bench",
-      .version = version(),
-      .summary = "measures the network, the kernels and the communication hooks, and recommends a hook.",
-      .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
-      .flags = bench_flags(arguments),
-      .groups = {{"What is measured",
-                  {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
-                   "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
-                 {"How",
-                  {"device", "levels", "node_size", "json", "report", "threads", "timeout_seconds", "silence_seconds"}},
-                 {"Place in the job", place_flags(arguments)}},
-      .examples = {{"all hooks, on four processes and a simulated network of 1 Gbit/s",
-                    "narrowcast-run --nproc_per_node=4 --simulate_gbit=1 narrowcast-bench"},
-                   {"one of eight machines, under torchrun",
-                    "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
-                    "--no-python narrowcast-bench"},
-                   {"two ranks that share this machine's first GPU",
-                    "narrowcast-run --nproc_per_node=2 narrowcast-bench --device=cuda:0"},
-                   {"some hooks, smaller buckets, on a simulated network of 10 Gbit/s",
-                    "narrowcast-run --nproc_per_node=2 --simulate_gbit=10 narrowcast-bench "
-                    "--hooks=bf16_compress,quantize_per_channel --bucket_mib=1,25 --buckets=1"},
-                   {"sizes from 64 KiB to 64 MiB, each four times the previous one",
-                    "narrowcast-run --nproc_per_node=2 narrowcast-bench --min_bytes=64K --max_bytes=64M --factor=4 "
-                    "--buckets=1"}},
-      .exit_codes = program::common_exit_codes(),
-      .exit_note = ""};
+  return {.name = "narrowcast-bench",
+          .version = version(),
+          .summary = "measures the network, the kernels and the communication hooks, and recommends a hook.",
+          .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
+          .flags = bench_flags(arguments),
+          .groups = {{"What is measured",
+                      {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
+                       "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
+                     {"How",
+                      {"device", "levels", "node_size", "connections", "json", "report", "threads", "timeout_seconds",
+                       "silence_seconds"}},
+                     {"Place in the job", place_flags(arguments)}},
+          .examples = {{"all hooks, on four processes and a simulated network of 1 Gbit/s",
+                        "narrowcast-run --nproc_per_node=4 --simulate_gbit=1 narrowcast-bench"},
+                       {"one of eight machines, under torchrun",
+                        "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
+                        "--no-python narrowcast-bench"},
+                       {"two ranks that share this machine's first GPU",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --device=cuda:0"},
+                       {"some hooks, smaller buckets, on a simulated network of 10 Gbit/s",
+                        "narrowcast-run --nproc_per_node=2 --simulate_gbit=10 narrowcast-bench "
+                        "--hooks=bf16_compress,quantize_per_channel --bucket_mib=1,25 --buckets=1"},
+                       {"sizes from 64 KiB to 64 MiB, each four times the previous one",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --min_bytes=64K --max_bytes=64M --factor=4 "
+                        "--buckets=1"}},
+          .exit_codes = program::common_exit_codes(),
+          .exit_note = ""};
 }
 
 bench::BenchOptions read_bench_options(const program::CommandLine& line, BenchArguments arguments) {

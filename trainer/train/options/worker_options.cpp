@@ -45,6 +45,7 @@ const hooks::NamedOption* find(const std::vector<hooks::NamedOption>& options, c
 Role role_of(hooks::OptionKind kind) {
   switch (kind) {
     case hooks::OptionKind::kLevels:
+    case hooks::OptionKind::kConnections:
       return Role::kFree;
     case hooks::OptionKind::kLink:
       return Role::kCircumstance;
@@ -147,7 +148,12 @@ std::vector<Option> route_options(hooks::WireOptions& wire) {
       hook_option({.flag = "link_us",
                    .variable = variable_or_zero(wire.link_us),
                    .help = "latency of a small message to another node, in microseconds; 0: measure it.",
-                   .unit = "us"})};
+                   .unit = "us"}),
+      hook_option({.flag = "connections",
+                   .variable = variable_or_zero(wire.connections),
+                   .help =
+                       "TCP connections of a rank with each rank on other nodes that it exchanges gradients with, 1 "
+                       "to 64. More fill a long link. 0: the one of the process group."})};
 }
 
 }  // namespace narrowcast::options

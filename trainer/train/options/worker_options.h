@@ -28,7 +28,7 @@ Option threads_option(int64_t& threads);
 // --timeout_seconds and --silence_seconds.
 std::vector<Option> patience_options(ProcessGroupOptions& group);
 
-// The options of the route between ranks: --levels, --node_size, --link_gbit and --link_us.
+// The options of the route between ranks: --levels, --node_size, --link_gbit, --link_us and --connections.
 std::vector<Option> route_options(hooks::WireOptions& wire);
 
 // The row of a hook's option. Its name is among hooks::named_options or OuterOptions::named. The function puts "With"

@@ -44,9 +44,10 @@ std::shared_ptr<MessageMemory> MessageMemory::of(const c10::intrusive_ptr<c10d::
   return memory;
 }
 
-MessageMemory::Buffer MessageMemory::take(int64_t bytes) {
-  const size_t place = next_;
-  next_ = (next_ + 1) % in_flight_;
+MessageMemory::Buffer MessageMemory::take(int64_t bytes, size_t in_flight) {
+  const size_t count = std::min({users_, in_flight, kMostBuffers});
+  const size_t place = next_ % count;
+  next_ = (place + 1) % count;
   largest_ = std::max(largest_, bytes);
   at::Tensor& buffer = buffers_[place];
   if (!buffer.defined() || buffer.numel() < bytes) {

@@ -24,11 +24,12 @@ namespace narrowcast::collectives {
 at::Tensor allocate_message_buffer(int64_t bytes);
 
 // Buffers for the messages of all exchanges of one engine that share this object. Each takes at most one, when it
-// starts. An engine has at most engine::kMaxInFlight exchanges in flight and finishes them in the order in which it
-// started them. So that number of buffers, taken in turn, suffices for any number of buckets. Used by one thread at a
-// time.
+// starts. An engine finishes exchanges in the order in which it started them. So as many buffers as exchanges are in
+// flight, taken in turn, suffice for any number of buckets. Used by one thread at a time.
 class MessageMemory {
  public:
+  static constexpr size_t kMostBuffers = engine::kMaxInFlightOverCarrier;
+
   struct Buffer {
     size_t place = 0;  // Index of the buffer.
     at::Tensor bytes;
@@ -37,15 +38,15 @@ class MessageMemory {
   // The memory that all exchanges of a group on its engine can share. It is freed when its last user is destroyed.
   static std::shared_ptr<MessageMemory> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  // `in_flight`: most exchanges in flight, 1 to engine::kMaxInFlight.
-  explicit MessageMemory(size_t in_flight = engine::kMaxInFlight) : in_flight_(in_flight) {}
+  // `users`: the most exchanges in flight that share this object, if they are fewer than the engine's.
+  explicit MessageMemory(size_t users = kMostBuffers) : users_(users) {}
 
-  // The next buffer, with at least `bytes` bytes. Its former content is lost.
-  Buffer take(int64_t bytes);
+  // The next buffer, with at least `bytes` bytes. Its former content is lost. `in_flight`: Transport::most_in_flight.
+  Buffer take(int64_t bytes, size_t in_flight = engine::kMaxInFlight);
 
  private:
-  const size_t in_flight_;
-  std::array<at::Tensor, engine::kMaxInFlight> buffers_;
+  const size_t users_;
+  std::array<at::Tensor, kMostBuffers> buffers_;
   size_t next_ = 0;
   int64_t largest_ = 0;
 };
@@ -72,7 +73,7 @@ class MessageOffsets {
   };
   std::vector<Message> messages_;
   int64_t total_ = 0;
-  std::array<Views, engine::kMaxInFlight> views_;
+  std::array<Views, MessageMemory::kMostBuffers> views_;
 };
 
 // Workspace of exchanges that follow each other on one stream of a device. Each one is finished with it before the next

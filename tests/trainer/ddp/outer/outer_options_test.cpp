@@ -90,7 +90,8 @@ const std::vector<std::pair<std::string, hooks::OptionValue>> kOthers = {{"sync_
                                                                          {"levels", std::string("two")},
                                                                          {"node_size", int64_t{2}},
                                                                          {"link_gbit", 3.0},
-                                                                         {"link_us", 40.0}};
+                                                                         {"link_us", 40.0},
+                                                                         {"connections", int64_t{4}}};
 
 TEST(OuterOptions, AreSetAndNamedByTheSameNames) {
   OuterOptions options;
@@ -121,7 +122,7 @@ TEST(OuterOptions, AreRefusedByName) {
   EXPECT_EQ(error_message<c10::ValueError>([&] { options.set("hook_format", std::string("fp32")); }),
             "unknown option 'hook_format'; known: sync_every, outer_optimizer, outer_learning_rate, outer_momentum, "
             "fragments, overlap_steps, outer_mix, outer_warmup, outer_format, outer_error_feedback, "
-            "stochastic_rounding, levels, node_size, link_gbit, link_us, first_exchange");
+            "stochastic_rounding, levels, node_size, link_gbit, link_us, connections, first_exchange");
   EXPECT_EQ(error_message<c10::TypeError>([&] { options.set("outer_format", int64_t{5}); }),
             "outer_format: must be str, but is int 5");
   EXPECT_THAT(error_message<c10::ValueError>([&] { options.set("outer_format", std::string("int9")); }),

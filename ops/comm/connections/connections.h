@@ -1,0 +1,40 @@
+// Connections of a group's engine, besides the connections of the group's backend.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <narrowcast/export.h>
+#include "ops/comm/node/node_layout.h"
+
+namespace narrowcast {
+namespace NARROWCAST_EXPORT connections {
+
+// The largest number of connections with a peer.
+inline constexpr int64_t kMostConnections = 64;
+
+// A collective: from now on the engine of `group` sends messages between nodes over that number of TCP connections with
+// each peer. With 1 it uses the connection of the group's backend, as before the first call. A rank has connections
+// with the owners of its segment on other nodes (NodeLayout), with every rank if each rank is a node. Other messages
+// use the backend's connection. The bits of results do not depend on the number.
+//
+// No exchange of the group may be in flight. If the group has these connections already, all ranks keep them. They live
+// as long as the group; its other collectives do not use them. They are opened at the address of the group's Gloo
+// backend. Thread-safe.
+//
+// Throws on all ranks
+//  - c10::ValueError if `count` is not in 1..kMostConnections or differs between ranks, if a rank may not open as many
+//    files (RLIMIT_NOFILE), or if the group's backend for CPU tensors is not Gloo;
+//  - c10::DistBackendError if ranks cannot connect.
+void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t count,
+                      const node::NodeLayout& layout);
+
+// Ends the connections of engines whose groups have this backend: messages in progress and later ones fail. Does
+// nothing if there are none. Thread-safe.
+void close_connections(const c10d::Backend& backend);
+
+}  // namespace connections
+}  // namespace narrowcast

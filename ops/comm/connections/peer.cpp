@@ -1,0 +1,246 @@
+#include "ops/comm/connections/peer.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/StringUtil.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "ops/comm/connections/addresses.h"
+
+namespace narrowcast::connections {
+namespace {
+
+constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(FrameHeader));
+
+// A message is cut so that each socket gets several frames, but into no smaller ones.
+constexpr int64_t kLeastFrameBytes = int64_t{1} << 13;
+constexpr int64_t kFramesPerSocket = 4;
+
+constexpr int kReadsInTurn = 8;
+
+// The part of an array that is still to be written or read.
+iovec rest_of(const void* array, int64_t size, int64_t done) {
+  return {static_cast<char*>(const_cast<void*>(array)) + done, static_cast<size_t>(size - done)};
+}
+
+std::vector<Connection> connections_of(std::vector<FileDescriptor> sockets, Peer* peer) {
+  std::vector<Connection> connections(sockets.size());
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    connections[i].peer = peer;
+    connections[i].socket = std::move(sockets[i]);
+  }
+  return connections;
+}
+
+// Takes the oldest message of a tag, or returns null.
+MessagePtr take(std::map<int64_t, std::deque<MessagePtr>>& by_tag, int64_t tag) {
+  const auto found = by_tag.find(tag);
+  if (found == by_tag.end()) return nullptr;
+  MessagePtr first = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) by_tag.erase(found);
+  return first;
+}
+
+std::string text_of_sizes(int64_t sent, int64_t expected) {
+  return c10::str("it sent a message of ", sent, " bytes instead of the expected ", expected);
+}
+
+}  // namespace
+
+bool FrameHeader::is_valid() const {
+  return mark == kFrameMark && bytes > 0 && bytes <= kMostFrameBytes && begin >= 0 && total >= bytes &&
+         begin <= total - bytes;
+}
+
+Peer::Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Arm arm)
+    : waiting_(std::move(waiting)),
+      arm_(std::move(arm)),
+      connections_(connections_of(std::move(sockets), this)),
+      address_(peer_address(connections_.at(0).socket.get())) {}
+
+void Peer::check_usable() const {
+  if (!failure_.empty()) throw std::runtime_error(failure_);
+}
+
+MessagePtr Peer::send(int64_t tag, const at::Tensor& bytes) {
+  check_usable();
+  auto message = c10::make_intrusive<Message>(waiting_, "send", bytes);
+  const int64_t total = bytes.numel();
+  if (total == 0) {
+    message->complete();
+    return message;
+  }
+  const int64_t frames = kFramesPerSocket * std::ssize(connections_);
+  outgoing_.push_back({.message = message,
+                       .next = {.mark = kFrameMark, .number = sent_++, .tag = tag, .total = total},
+                       .frame_bytes = std::clamp((total + frames - 1) / frames, kLeastFrameBytes, kMostFrameBytes)});
+  for (Connection& connection : connections_) arm_(connection, true);
+  return message;
+}
+
+MessagePtr Peer::receive(int64_t tag, const at::Tensor& bytes) {
+  auto message = c10::make_intrusive<Message>(waiting_, "recv", bytes);
+  if (bytes.numel() == 0) {
+    message->complete();
+    return message;
+  }
+  const MessagePtr early = take(early_, tag);
+  if (early == nullptr) {
+    check_usable();
+    posted_[tag].push_back(message);
+    return message;
+  }
+  if (early->memory.numel() != bytes.numel()) {
+    lose(text_of_sizes(early->memory.numel(), bytes.numel()));
+    check_usable();
+  }
+  early->receive = message;
+  if (early->left == 0) early->hand_over();
+  return message;
+}
+
+// Gives the socket a frame of the oldest message that has one left.
+bool Peer::take_frame(Connection& connection) {
+  if (outgoing_.empty()) return false;
+  Outgoing& first = outgoing_.front();
+  first.next.bytes = std::min(first.frame_bytes, first.next.total - first.next.begin);
+  connection.sent = first.message;
+  connection.sent_header = first.next;
+  connection.written = 0;
+  first.next.begin += first.next.bytes;
+  if (first.next.begin == first.next.total) outgoing_.pop_front();
+  return true;
+}
+
+void Peer::write(Connection& connection) {
+  if (connection.sent == nullptr && !take_frame(connection)) {
+    arm_(connection, false);
+    return;
+  }
+  const FrameHeader& header = connection.sent_header;
+  const uint8_t* const frame = connection.sent->memory.const_data_ptr<uint8_t>() + header.begin;
+  std::array<iovec, 2> parts = {rest_of(&header, kHeaderBytes, std::min(connection.written, kHeaderBytes)),
+                                rest_of(frame, header.bytes, std::max<int64_t>(0, connection.written - kHeaderBytes))};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  const ssize_t count = ::sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (count < 0) {
+    lose_unless_interrupted("writing to");
+    return;
+  }
+  connection.written += count;
+  if (connection.written < kHeaderBytes + header.bytes) return;
+  connection.sent->left -= header.bytes;
+  if (connection.sent->left == 0) connection.sent->complete();
+  connection.sent.reset();
+}
+
+void Peer::read(Connection& connection) {
+  FrameHeader& header = connection.header;
+  for (int i = 0; i < kReadsInTurn && connection.socket.is_open(); ++i) {
+    const bool is_header = connection.received == nullptr;
+    const iovec rest = is_header ? rest_of(&header, kHeaderBytes, connection.header_read)
+                                 : rest_of(connection.received->memory.mutable_data_ptr<uint8_t>() + header.begin,
+                                           header.bytes, connection.frame_read);
+    const ssize_t count = ::recv(connection.socket.get(), rest.iov_base, rest.iov_len, MSG_DONTWAIT);
+    if (count == 0) {
+      end_connection(connection);
+    } else if (count < 0) {
+      lose_unless_interrupted("reading from");
+      return;
+    } else if (is_header) {
+      connection.header_read += count;
+      if (connection.header_read == kHeaderBytes) begin_frame(connection);
+    } else {
+      connection.frame_read += count;
+      if (connection.frame_read == header.bytes) end_frame(connection);
+    }
+  }
+}
+
+void Peer::begin_frame(Connection& connection) {
+  const FrameHeader& header = connection.header;
+  if (!header.is_valid()) {
+    lose("it sent bytes that are not a message");
+    return;
+  }
+  const MessagePtr message = message_of(header);
+  if (header.total != message->memory.numel() || header.bytes > message->unclaimed) {
+    lose(text_of_sizes(header.total, message->memory.numel()));
+    return;
+  }
+  message->unclaimed -= header.bytes;
+  connection.header_read = 0;
+  connection.frame_read = 0;
+  connection.received = message;
+}
+
+// Two messages with one tag keep their order, because ranks use a tag again long after they have got its last message.
+MessagePtr Peer::message_of(const FrameHeader& header) {
+  MessagePtr& message = arriving_[header.number];
+  if (message == nullptr) message = take(posted_, header.tag);
+  if (message == nullptr) {
+    message = c10::make_intrusive<Message>(waiting_, "recv", at::empty({header.total}, at::kByte));
+    message->is_early = true;
+    early_[header.tag].push_back(message);
+  }
+  return message;
+}
+
+void Peer::end_frame(Connection& connection) {
+  const MessagePtr message = std::exchange(connection.received, {});
+  message->left -= connection.header.bytes;
+  if (message->left > 0) return;
+  arriving_.erase(connection.header.number);
+  if (message->receive != nullptr) {
+    message->hand_over();
+  } else if (!message->is_early) {
+    message->complete();
+  }
+}
+
+// A peer that leaves closes its sockets one after the other. What it has sent may still be under way in the others.
+void Peer::end_connection(Connection& connection) {
+  connection.socket.close();
+  const bool is_last = std::ranges::none_of(connections_, [](const auto& other) { return other.socket.is_open(); });
+  if (is_last || connection.is_within_frame()) lose("Connection closed by peer " + address_);
+}
+
+// After a system call that has failed.
+void Peer::lose_unless_interrupted(const char* action) {
+  if (errno == EAGAIN || errno == EINTR) return;
+  const std::string reason = std::generic_category().message(errno);
+  lose(c10::str(action, " ", address_, ": ", reason));
+}
+
+void Peer::lose(const std::string& why) {
+  if (!failure_.empty()) return;
+  failure_ = why;
+  for (Connection& connection : connections_) {
+    connection.socket.close();
+    if (connection.sent != nullptr) std::exchange(connection.sent, {})->fail(why);
+    connection.received.reset();
+  }
+  for (const Outgoing& outgoing : std::exchange(outgoing_, {})) outgoing.message->fail(why);
+  for (const auto& [tag, receives] : std::exchange(posted_, {})) {
+    for (const MessagePtr& receive : receives) receive->fail(why);
+  }
+  for (const auto& [number, message] : std::exchange(arriving_, {})) {
+    if (message != nullptr) message->fail(why);
+  }
+  for (auto& [tag, messages] : early_) {
+    std::erase_if(messages, [](const MessagePtr& message) { return message->left > 0; });
+  }
+  std::erase_if(early_, [](const auto& of_tag) { return of_tag.second.empty(); });
+}
+
+}  // namespace narrowcast::connections

@@ -1,0 +1,168 @@
+#include "ops/comm/connections/striped_messages.h"
+
+#include <c10/util/thread_name.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <utility>
+
+#include "ops/comm/connections/peer.h"
+#include "ops/common/error_message.h"
+
+namespace narrowcast::connections {
+namespace {
+
+// Bytes that a socket accepts beyond those that it may send now. More would bind frames to a socket that is slow.
+constexpr int kMostUnsent = 1 << 16;
+
+constexpr int kMostEvents = 64;
+constexpr int kBetweenLooks = 100;  // ms
+
+int checked(int result, const char* call) {
+  if (result < 0) throw std::system_error(errno, std::generic_category(), call);
+  return result;
+}
+
+// Sockets of other kinds lack these options, and work without them.
+void set_up(int socket) {
+  const int on = 1;
+  static_cast<void>(::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
+  static_cast<void>(::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent)));
+}
+
+}  // namespace
+
+class StripedMessages::Io {
+ public:
+  Io(SocketsByPeer sockets, const Options& options);
+  ~Io();
+
+  void run();
+  void stop();
+  void close(const std::string& why);
+
+  template <class Body>
+  auto with_peer(int64_t rank, const Body& body) {
+    const std::lock_guard<std::mutex> lock(waiting_->mutex);
+    return body(*peers_.at(rank));
+  }
+
+ private:
+  void handle(Connection& connection, uint32_t events);
+  void arm(Connection& connection, bool is_armed);
+  void close_locked(const std::string& why);
+
+  const std::function<bool()> is_over_;
+  const std::shared_ptr<Waiting> waiting_ = std::make_shared<Waiting>();
+  const FileDescriptor epoll_;
+  const FileDescriptor stopping_;
+  std::map<int64_t, std::unique_ptr<Peer>> peers_;
+  bool is_stopped_ = false;
+};
+
+StripedMessages::Io::Io(SocketsByPeer sockets, const Options& options)
+    : is_over_(options.is_over),
+      epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      stopping_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
+  waiting_->timeout = options.timeout;
+  waiting_->close = [this](const std::string& why) { close_locked(why); };
+  epoll_event stop{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stopping_.get(), &stop), "epoll_ctl");
+  for (auto& [rank, of_peer] : sockets) {
+    auto& peer = peers_[rank];
+    peer = std::make_unique<Peer>(std::move(of_peer), waiting_,
+                                  [this](Connection& connection, bool is_armed) { arm(connection, is_armed); });
+    for (Connection& connection : peer->connections()) {
+      set_up(connection.socket.get());
+      epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
+      checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.socket.get(), &event), "epoll_ctl");
+    }
+  }
+}
+
+// Works may live on.
+StripedMessages::Io::~Io() {
+  const std::lock_guard<std::mutex> lock(waiting_->mutex);
+  waiting_->close = [](const std::string&) {};
+}
+
+void StripedMessages::Io::run() {
+  std::array<epoll_event, kMostEvents> events{};
+  while (!is_over_()) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, kBetweenLooks);
+    for (int i = 0; i < count; ++i) {
+      const std::lock_guard<std::mutex> lock(waiting_->mutex);
+      if (is_stopped_) return;
+      if (events[i].data.ptr != nullptr) handle(*static_cast<Connection*>(events[i].data.ptr), events[i].events);
+    }
+  }
+  close("the process group was destroyed on this rank");
+}
+
+void StripedMessages::Io::stop() {
+  const std::lock_guard<std::mutex> lock(waiting_->mutex);
+  close_locked("the connections were closed on this rank");
+  is_stopped_ = true;
+  static_cast<void>(::eventfd_write(stopping_.get(), 1));
+}
+
+void StripedMessages::Io::handle(Connection& connection, uint32_t events) {
+  try {
+    if (connection.socket.is_open() && (events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) {
+      connection.peer->read(connection);
+    }
+    if (connection.socket.is_open() && (events & EPOLLOUT) != 0) connection.peer->write(connection);
+  } catch (const std::exception& error) {  // Too little memory for a message.
+    connection.peer->lose(error_message(error));
+  }
+}
+
+void StripedMessages::Io::arm(Connection& connection, bool is_armed) {
+  if (connection.is_armed == is_armed || !connection.socket.is_open()) return;
+  connection.is_armed = is_armed;
+  epoll_event event{.events = EPOLLIN | (is_armed ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = &connection}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+}
+
+void StripedMessages::Io::close(const std::string& why) {
+  const std::lock_guard<std::mutex> lock(waiting_->mutex);
+  close_locked(why);
+}
+
+void StripedMessages::Io::close_locked(const std::string& why) {
+  for (const auto& [rank, peer] : peers_) {
+    peer->lose(why);
+    peer->drop_early();
+  }
+}
+
+StripedMessages::StripedMessages(SocketsByPeer sockets, const Options& options)
+    : io_(std::make_shared<Io>(std::move(sockets), options)), thread_([io = io_] {
+        c10::setThreadName("nc_sockets");
+        io->run();
+      }) {}
+
+StripedMessages::~StripedMessages() {
+  io_->stop();
+  thread_.join();
+}
+
+c10::intrusive_ptr<c10d::Work> StripedMessages::send(int64_t peer, int64_t tag, const at::Tensor& bytes) {
+  return io_->with_peer(peer, [&](Peer& found) { return found.send(tag, bytes); });
+}
+
+c10::intrusive_ptr<c10d::Work> StripedMessages::receive(int64_t peer, int64_t tag, const at::Tensor& bytes) {
+  return io_->with_peer(peer, [&](Peer& found) { return found.receive(tag, bytes); });
+}
+
+void StripedMessages::close(const std::string& why) { io_->close(why); }
+
+}  // namespace narrowcast::connections

@@ -1,0 +1,219 @@
+#include "ops/comm/connections/striped_messages.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/comm/connections/peer.h"
+#include "tests/ops/comm/connections/standard_error.h"
+#include "tests/support/patience.h"
+
+namespace narrowcast::connections {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kPatience;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+constexpr int64_t kPeer = 7;  // The number that each side gives to the other.
+
+std::pair<FileDescriptor, FileDescriptor> connected_pair() {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()), 0);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+std::unique_ptr<StripedMessages> messages_over(std::vector<FileDescriptor> sockets,
+                                               std::chrono::milliseconds timeout = kPatience) {
+  SocketsByPeer by_peer;
+  by_peer[kPeer] = std::move(sockets);
+  return std::make_unique<StripedMessages>(std::move(by_peer), StripedMessages::Options{[=] { return timeout; }});
+}
+
+struct TwoEnds {
+  explicit TwoEnds(int64_t count, std::chrono::milliseconds timeout = kPatience) {
+    std::vector<FileDescriptor> firsts;
+    std::vector<FileDescriptor> seconds;
+    for (int64_t i = 0; i < count; ++i) {
+      auto [one, other] = connected_pair();
+      firsts.push_back(std::move(one));
+      seconds.push_back(std::move(other));
+    }
+    first = messages_over(std::move(firsts), timeout);
+    second = messages_over(std::move(seconds), timeout);
+  }
+  std::unique_ptr<StripedMessages> first;
+  std::unique_ptr<StripedMessages> second;
+};
+
+at::Tensor random_bytes(int64_t count) { return at::randint(256, {count}, at::kByte); }
+at::Tensor empty_bytes(int64_t count) { return at::zeros({count}, at::kByte); }
+
+class Sizes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
+
+TEST_P(Sizes, ArriveWholeWhetherTheReceiveIsPostedBeforeOrAfter) {
+  const auto [count, size] = GetParam();
+  TwoEnds ends(count);
+  const std::array<at::Tensor, 3> sent = {random_bytes(size), random_bytes(size), random_bytes(2 * size + 1)};
+  const std::array<at::Tensor, 3> received = {empty_bytes(size), empty_bytes(size), empty_bytes(2 * size + 1)};
+  const WorkPtr before = ends.second->receive(kPeer, 2, received[2]);
+  std::vector<WorkPtr> works;
+  for (int64_t tag = 0; tag < 3; ++tag) works.push_back(ends.first->send(kPeer, tag, sent[tag]));
+  EXPECT_TRUE(before->wait());
+  EXPECT_TRUE(ends.second->receive(kPeer, 1, received[1])->wait());
+  EXPECT_TRUE(ends.second->receive(kPeer, 0, received[0])->wait());
+  for (const WorkPtr& work : works) EXPECT_TRUE(work->wait());
+  for (size_t i = 0; i < sent.size(); ++i) EXPECT_TRUE(at::equal(sent[i], received[i])) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(StripedMessages, Sizes,
+                         ::testing::Combine(::testing::Values(1, 2, 5, 16), ::testing::Values(0, 1, 8192, 3'000'001)));
+
+TEST(StripedMessages, MessagesOfOneTagKeepTheirOrder) {
+  TwoEnds ends(3);
+  std::vector<at::Tensor> sent;
+  std::vector<at::Tensor> received;
+  std::vector<WorkPtr> works;
+  for (int64_t i = 0; i < 20; ++i) {
+    sent.push_back(random_bytes(100));
+    received.push_back(empty_bytes(100));
+    works.push_back(ends.second->receive(kPeer, 0, received.back()));
+    ends.first->send(kPeer, 0, sent.back())->wait();
+    works.back()->wait();
+  }
+  EXPECT_TRUE(at::equal(at::cat(sent), at::cat(received)));
+}
+
+// Both directions at once, with more bytes than the sockets hold: no side waits for the other one.
+TEST(StripedMessages, BothSidesMaySendBeforeTheyReceive) {
+  TwoEnds ends(4);
+  const at::Tensor sent = random_bytes(20'000'000);
+  const at::Tensor at_first = empty_bytes(sent.numel());
+  const at::Tensor at_second = empty_bytes(sent.numel());
+  const WorkPtr from_first = ends.first->send(kPeer, 0, sent);
+  const WorkPtr from_second = ends.second->send(kPeer, 0, sent);
+  EXPECT_TRUE(from_first->wait());
+  EXPECT_TRUE(from_second->wait());
+  EXPECT_TRUE(ends.first->receive(kPeer, 0, at_first)->wait());
+  EXPECT_TRUE(ends.second->receive(kPeer, 0, at_second)->wait());
+  EXPECT_TRUE(at::equal(at_first, sent) && at::equal(at_second, sent));
+}
+
+TEST(StripedMessages, AnAbortEndsOneWait) {
+  TwoEnds ends(2);
+  const at::Tensor received = empty_bytes(10);
+  const WorkPtr receive = ends.first->receive(kPeer, 0, received);
+  receive->abort();
+  EXPECT_FALSE(receive->wait());
+  ends.second->send(kPeer, 0, at::ones({10}, at::kByte))->wait();
+  EXPECT_TRUE(receive->wait());
+  EXPECT_TRUE(receive->wait()) << "a second wait";
+  EXPECT_EQ(received.sum().item<int64_t>(), 10);
+}
+
+TEST(StripedMessages, ATimeoutClosesAllSocketsOnBothSides) {
+  TwoEnds ends(2, std::chrono::milliseconds(50));
+  const WorkPtr receive = ends.first->receive(kPeer, 0, empty_bytes(10));
+  EXPECT_EQ(standard_error<std::runtime_error>([&] { receive->wait(); }),
+            "Timed out waiting 50ms for recv operation to complete");
+  EXPECT_THROW(receive->wait(), std::runtime_error);
+  const WorkPtr at_peer = ends.second->receive(kPeer, 0, empty_bytes(10));
+  EXPECT_THAT(standard_error<std::runtime_error>([&] { at_peer->wait(kPatience); }),
+              HasSubstr("Connection closed by peer"));
+}
+
+TEST(StripedMessages, WhatAPeerHasSentBeforeItLeftCanStillBeReceived) {
+  TwoEnds ends(4);
+  const at::Tensor sent = random_bytes(100'000);
+  ends.first->send(kPeer, 3, sent)->wait();
+  ends.first.reset();
+  const at::Tensor received = empty_bytes(sent.numel());
+  EXPECT_TRUE(ends.second->receive(kPeer, 3, received)->wait());
+  EXPECT_TRUE(at::equal(received, sent));
+  EXPECT_THROW(ends.second->receive(kPeer, 4, received)->wait(), std::runtime_error);
+  EXPECT_THROW(ends.second->send(kPeer, 4, sent)->wait(), std::runtime_error);
+}
+
+TEST(StripedMessages, AMessageOfAnotherSizeIsAnErrorThatNamesBoth) {
+  for (const bool is_early : {false, true}) {
+    TwoEnds ends(2);
+    WorkPtr receive;
+    if (!is_early) receive = ends.second->receive(kPeer, 0, empty_bytes(1000));
+    ends.first->send(kPeer, 0, empty_bytes(1001))->wait();
+    if (is_early) {
+      ends.first->send(kPeer, 1, empty_bytes(1))->wait();
+      EXPECT_TRUE(ends.second->receive(kPeer, 1, empty_bytes(1))->wait());
+    }
+    const auto wait = [&] {
+      if (is_early) receive = ends.second->receive(kPeer, 0, empty_bytes(1000));
+      receive->wait();
+    };
+    EXPECT_EQ(standard_error<std::runtime_error>(wait), "it sent a message of 1001 bytes instead of the expected 1000");
+  }
+}
+
+TEST(StripedMessages, BytesThatAreNotAFrameEndTheConnection) {
+  const FrameHeader valid{kFrameMark, 0, 0, 10, 0, 10};
+  ASSERT_TRUE(valid.is_valid());
+  std::vector<FrameHeader> bad(7, valid);
+  bad[0].mark = 0;
+  bad[1].bytes = 0;
+  bad[2].bytes = -1;
+  bad[3].begin = 1;
+  bad[4].begin = -1;
+  bad[5].total = -1;
+  bad[6] = {kFrameMark, 0, 0, INT64_MAX, INT64_MAX - 1, kMostFrameBytes};
+  for (const FrameHeader& header : bad) {
+    EXPECT_FALSE(header.is_valid());
+    auto [stranger, own] = connected_pair();
+    std::vector<FileDescriptor> sockets;
+    sockets.push_back(std::move(own));
+    const auto messages = messages_over(std::move(sockets));
+    const WorkPtr receive = messages->receive(kPeer, 0, empty_bytes(10));
+    ASSERT_EQ(::send(stranger.get(), &header, sizeof(header), 0), static_cast<ssize_t>(sizeof(header)));
+    EXPECT_EQ(standard_error<std::runtime_error>([&] { receive->wait(); }), "it sent bytes that are not a message");
+  }
+}
+
+// More bytes than the message has, and a message that no memory holds.
+TEST(StripedMessages, FramesThatDoNotFitAreErrors) {
+  for (const auto& headers : {std::vector<FrameHeader>{{kFrameMark, 0, 0, 10, 0, 8}, {kFrameMark, 0, 0, 10, 2, 8}},
+                              std::vector<FrameHeader>{{kFrameMark, 0, 5, INT64_MAX, 0, 8}}}) {
+    auto [stranger, own] = connected_pair();
+    std::vector<FileDescriptor> sockets;
+    sockets.push_back(std::move(own));
+    const auto messages = messages_over(std::move(sockets));
+    const WorkPtr receive = messages->receive(kPeer, 0, empty_bytes(10));
+    for (const FrameHeader& header : headers) {
+      const std::array<char, 8> bytes{};
+      ASSERT_GT(::send(stranger.get(), &header, sizeof(header), 0), 0);
+      ::send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    }
+    EXPECT_THROW(receive->wait(), std::runtime_error);
+  }
+}
+
+// A rank that has left its group, but whose process lives, must not let its peers wait.
+TEST(StripedMessages, ClosesItsSocketsWhenNobodyCanUseThem) {
+  auto [one, other] = connected_pair();
+  SocketsByPeer by_peer;
+  by_peer[kPeer].push_back(std::move(one));
+  const StripedMessages over(std::move(by_peer), {[] { return kPatience; }, [] { return true; }});
+  std::vector<FileDescriptor> sockets;
+  sockets.push_back(std::move(other));
+  const auto messages = messages_over(std::move(sockets));
+  EXPECT_THROW(messages->receive(kPeer, 0, empty_bytes(10))->wait(), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace narrowcast::connections
