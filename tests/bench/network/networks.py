@@ -80,6 +80,8 @@ def add_flags(parser, layouts, rates):
                         help=f"of each node's egress: 0.1, 1, 10 (Gbit/s) or open (default: {','.join(rates)})")
     parser.add_argument("--delay_ms", type=_milliseconds, default=0, metavar="MS",
                         help="time that packets take from one node to another (default: 0)")
+    parser.add_argument("--loss_percent", type=_percent, default=0, metavar="P",
+                        help="share of packets between nodes that are lost (default: 0)")
 
 
 def _milliseconds(text):
@@ -92,8 +94,25 @@ def _milliseconds(text):
     return value
 
 
-def link_text(rate, delay_ms):
-    return rate_text(rate) + (f", {delay_ms:g} ms of delay" if delay_ms else "")
+def _percent(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 100:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 0 to below 100")
+    return value
+
+
+def has_wires(arguments):
+    """Whether packets are delayed or lost. No target is of such a network."""
+    return bool(arguments.delay_ms or arguments.loss_percent)
+
+
+def link_text(rate, arguments):
+    """The rate, and the delay and the loss of arguments of add_flags."""
+    return (rate_text(rate) + (f", {arguments.delay_ms:g} ms of delay" if arguments.delay_ms else "")
+            + (f", {arguments.loss_percent:g}% lost" if arguments.loss_percent else ""))
 
 
 def named_layouts(parser, arguments):

@@ -21,6 +21,12 @@ def chosen(*flags):
     return networks.named_layouts(parser, arguments), arguments.rate
 
 
+def link_text(rate, *flags):
+    parser = argparse.ArgumentParser()
+    networks.add_flags(parser, layouts="some", rates=["1", "open"])
+    return networks.link_text(rate, parser.parse_args(flags))
+
+
 class Flags(unittest.TestCase):
     def error_of(self, *flags):
         said = io.StringIO()
@@ -48,11 +54,18 @@ class Flags(unittest.TestCase):
         self.assertEqual(chosen("--nodes=1", "--ranks_per_node=8")[0], [Layout(1, 8)])
 
     def test_a_delay_is_a_time(self):
-        self.assertEqual(networks.link_text("0.1", 0), "100 Mbit/s")
-        self.assertEqual(networks.link_text("1", 2.5), "1 Gbit/s, 2.5 ms of delay")
+        self.assertEqual(link_text("0.1"), "100 Mbit/s")
+        self.assertEqual(link_text("1", "--delay_ms=2.5"), "1 Gbit/s, 2.5 ms of delay")
         for wrong in ("-1", "nan", "long", "10000"):
             self.assertEqual(self.error_of("--delay_ms=" + wrong),
                              f"argument --delay_ms: '{wrong}' is not a number from 0 to below 10000")
+
+    def test_a_loss_is_a_share(self):
+        self.assertEqual(link_text("10", "--loss_percent=0.1"), "10 Gbit/s, 0.1% lost")
+        self.assertEqual(link_text("10", "--loss_percent=1", "--delay_ms=20"), "10 Gbit/s, 20 ms of delay, 1% lost")
+        for wrong in ("-1", "nan", "much", "100"):
+            self.assertEqual(self.error_of("--loss_percent=" + wrong),
+                             f"argument --loss_percent: '{wrong}' is not a number from 0 to below 100")
 
     def test_world_contradicts_nodes(self):
         means = "; --world=W means --nodes=W --ranks_per_node=1"

@@ -1,5 +1,6 @@
 """Start and end of the programs in this folder."""
 import contextlib
+import math
 import pathlib
 import signal
 import sys
@@ -27,12 +28,14 @@ def add_bin_flag(parser, program):
 @contextlib.contextmanager
 def made_network(arguments, layout, rate):
     """The hosts of a layout, for arguments of networks.add_flags and add_bin_flag."""
-    wire = arguments.bin / "narrowcast_test_wire" if arguments.delay_ms else None
+    wire = arguments.bin / "narrowcast_test_wire" if networks.has_wires(arguments) else None
     if wire and not wire.exists():
-        raise WrongUse(f"--delay_ms: {wire.parent} has no {wire.name}; build it, or name its folder with --bin")
+        flag = "delay_ms" if arguments.delay_ms else "loss_percent"
+        raise WrongUse(f"--{flag}: {wire.parent} has no {wire.name}; build it, or name its folder with --bin")
     with network_namespace.Network(layout.nodes, networks.tc_rate(rate), layout.ranks_per_node, wire) as network:
         for node in range(layout.nodes if wire else 0):
-            network.set_wire(node, arguments.delay_ms / 2)  # Packets pass two wires.
+            # Packets pass two wires.
+            network.set_wire(node, arguments.delay_ms / 2, 1 - math.sqrt(1 - arguments.loss_percent / 100))
         yield network
 
 
