@@ -10,11 +10,15 @@
 #include <narrowcast/export.h>
 #include "ops/comm/node/node_layout.h"
 
-namespace narrowcast {
-namespace NARROWCAST_EXPORT connections {
+namespace narrowcast::connections {
 
 // The largest number of connections with a peer.
 inline constexpr int64_t kMostConnections = 64;
+
+}  // namespace narrowcast::connections
+
+namespace narrowcast {
+namespace NARROWCAST_EXPORT connections {
 
 // A collective: from now on the engine of `group` sends messages between nodes over that number of TCP connections with
 // each peer. With 1 it uses the connection of the group's backend, as before the first call. A rank has connections
@@ -25,10 +29,9 @@ inline constexpr int64_t kMostConnections = 64;
 // as long as the group; its other collectives do not use them. They are opened at the address of the group's Gloo
 // backend. Thread-safe.
 //
-// Throws on all ranks
-//  - c10::ValueError if `count` is not in 1..kMostConnections or differs between ranks, if a rank may not open as many
-//    files (RLIMIT_NOFILE), or if the group's backend for CPU tensors is not Gloo;
-//  - c10::DistBackendError if ranks cannot connect.
+// Throws c10::ValueError on all ranks if `count` is not in 1..kMostConnections or differs between ranks. It does so as
+// well if a rank may not open the files (RLIMIT_NOFILE), or if the group's backend for CPU tensors is not Gloo. Throws
+// c10::DistBackendError on all ranks if some cannot connect.
 void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t count,
                       const node::NodeLayout& layout);
 
