@@ -33,8 +33,8 @@ void copy_bytes(const at::Tensor& bytes, const at::Tensor& tensor) {
 
 }  // namespace
 
-void broadcast_from_rank_0(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
-                           const std::string& step) {
+void broadcast_from_rank(int64_t from, const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
+                         const std::string& step) {
   if (tensors.empty()) {
     return;
   }
@@ -43,7 +43,8 @@ void broadcast_from_rank_0(const ProcessGroupPtr& group, const std::vector<at::T
   for (const at::Tensor& tensor : tensors) {
     sent.push_back(is_sent_by_name(tensor) ? tensor : bytes_of(tensor));
   }
-  with_network_errors(group->getRank(), step, [&] { c10d::broadcast_coalesced(group, sent, kChunkBytes, /*rank=*/0); });
+  with_network_errors(group->getRank(), step,
+                      [&] { c10d::broadcast_coalesced(group, sent, kChunkBytes, static_cast<int>(from)); });
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!is_sent_by_name(tensors[i])) copy_bytes(sent[i], tensors[i]);
   }

@@ -53,6 +53,16 @@ TEST_P(BroadcastTest, AllDtypesGetTheValuesOfRankZero) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, BroadcastTest, ::testing::Values(1, 2, 3, 4));
 
+TEST(Broadcast, TakesTheValuesOfAnyRank) {
+  run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+    for (int64_t from = 0; from < 3; ++from) {
+      const at::Tensor tensor = at::full({2}, static_cast<double>(rank));
+      broadcast_from_rank(from, group, {tensor}, "broadcast");
+      EXPECT_TRUE(tensor.equal(at::full({2}, static_cast<double>(from)))) << tensor;
+    }
+  });
+}
+
 // A conjugate view negates the imaginary parts in its memory.
 TEST(Broadcast, AConjugateViewIsSentAsItReads) {
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
