@@ -86,12 +86,15 @@ class DistributedDataParallel {
   // if W is a power of two. The product has the dtype of `loss`.
   //   - Passes inside no_sync have their own weights. Divide by the number of passes, or weigh with the samples of all
   //     passes and ranks.
-  //   - A rank without samples runs a pass of any batch with the weight 0.
+  //   - A rank without samples runs a pass of any batch with the weight 0. Its loss and gradients must be
+  //     finite, because 0 times inf is NaN.
   //   - With a scaled loss (GradScaler), pass the scaled loss.
   //   - A hook that averages in groups of ranks gives the mean of weight_r * W * gradient_r in each group.
   // If the weights of all ranks do not add up to 1, the gradients are multiplied by their sum, the same on all ranks.
   // That is not an error, because checking it would take another collective in each pass. Throws c10::ValueError for a
-  // weight that is not in 0..1, on all ranks if this pass averages and the hook keeps replicas equal.
+  // weight that is not in 0..1. If this pass averages, the hook keeps replicas equal and the group has a backend for
+  // CPU tensors, all ranks of a module on the CPU throw it. On GPUs only the rank with this weight throws. The others
+  // then wait for it until it leaves the group, or until the group's time-out.
   void backward(const at::Tensor& loss, double weight) const { reducer_.backward(loss, weight); }
 
   // While the guard lives, forward and backward passes accumulate gradients locally. The first pass after it averages
