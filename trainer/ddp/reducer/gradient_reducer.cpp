@@ -66,8 +66,8 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
                           [&] { return hooks::create_comm_hook(options_.hook(), options_.hook_options(group_)); });
   check_trainable(state_, group_);
   if (options_.init_sync()) {
-    broadcast(state_.parameters);
-    broadcast(state_.buffers);
+    broadcast(state_.parameters, 0);
+    broadcast(state_.buffers, 0);
   }
   parameters_ = std::make_unique<ParameterWatch>(state_);
   passes_ = std::make_unique<PassCheck>(trainable_, group_);
@@ -104,8 +104,8 @@ void GradientReducer::compare_between_ranks() const {
   check_equal_on_all_ranks(group_, values);
 }
 
-void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors) const {
-  broadcast_from_rank_0(group_, tensors_of(tensors), "broadcast of parameters and buffers");
+void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors, int64_t from) const {
+  broadcast_from_rank(from, group_, tensors_of(tensors), "broadcast of parameters and buffers");
 }
 
 BucketIndices GradientReducer::aligned(BucketIndices buckets) const {
@@ -126,7 +126,7 @@ void GradientReducer::before_forward() {
 
 void GradientReducer::sync_buffers() {
   if (std::exchange(buffers_due_, false)) {
-    broadcast(state_.buffers);
+    broadcast(state_.buffers, buffers_from_);
   }
 }
 
@@ -134,11 +134,13 @@ void GradientReducer::sync_buffers() {
 // others must learn it before they wait for this rank in a collective of c10d, such as the rebuilding of the Reducer.
 void GradientReducer::begin_pass() {
   passes_->count();
+  const bool compares = reducer_->should_rebuild_buckets() || (chooser_ != nullptr && chooser_->is_due());
+  check_announced_mode(compares);
   const std::string difference = synchronise_ ? parameters_->difference() : "";
   if (keeps_replicas_equal()) {
     if (!difference.empty()) {
       passes_->refuse(difference);
-    } else if (reducer_->should_rebuild_buckets() || (chooser_ != nullptr && chooser_->is_due())) {
+    } else if (compares) {
       passes_->compare();
     }
   }
@@ -294,6 +296,7 @@ bool GradientReducer::wants_outputs() const {
 std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> outputs) {
   const bool reduces = at::GradMode::is_enabled() && synchronise_;
   buffers_due_ = reduces && options_.broadcast_buffers() && keeps_replicas_equal();
+  if (at::GradMode::is_enabled()) end_announced_pass();
   if (!reduces) {
     return outputs;
   }
@@ -355,10 +358,6 @@ void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optio
   exchanges->register_with(*reducer_);
   exchanges_ = std::move(exchanges);
   hook_ = std::move(hook);
-}
-
-void GradientReducer::zero_grad() {
-  for (const NamedTensor& parameter : state_.parameters) parameter.tensor.mutable_grad().reset();
 }
 
 std::string GradientReducer::hook_name() const {

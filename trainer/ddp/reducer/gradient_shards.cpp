@@ -1,4 +1,4 @@
-// The backward pass of a GradientReducer, and its part that averages for a sharded optimizer.
+// The backward pass of a GradientReducer, and its parts for a sharded optimizer and for a Join.
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -35,6 +35,28 @@ void GradientReducer::backward(const at::Tensor& loss, double weight) const {
     TORCH_CHECK_VALUE(false, wrong);
   }
   backward(loss.mul(weight * static_cast<double>(group_->getSize())));
+}
+
+void GradientReducer::zero_grad() {
+  for (const NamedTensor& parameter : state_.parameters) parameter.tensor.mutable_grad().reset();
+}
+
+// Ranks without data run the announced pass. They wait for this rank if they compare the pass, at the start of the
+// forward pass (`compares`) or in a backward pass that averages.
+void GradientReducer::check_announced_mode(bool compares) const {
+  if (!announced_ || announced_->averages == synchronise_) return;
+  const std::string wrong =
+      c10::str("Join: rank ", group_->getRank(), announced_->averages ? " is inside no_sync" : " is not inside no_sync",
+               " in a pass for which begin_pass was called ", announced_->averages ? "outside" : "inside",
+               " of it; call begin_pass inside the no_sync guard of the pass");
+  if (announced_->averages || compares) passes_->refuse(wrong);
+  TORCH_CHECK_VALUE(false, wrong);
+}
+
+void GradientReducer::end_announced_pass() {
+  accumulates_ = !synchronise_;
+  buffers_from_ = announced_ ? announced_->first_rank : 0;
+  announced_.reset();
 }
 
 // After a pass that averaged shards: a second one would add to averages in a rank's own shard, and to its own gradients

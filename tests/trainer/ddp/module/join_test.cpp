@@ -60,10 +60,16 @@ std::vector<at::Tensor> trained_alone(int64_t parts) {
   return net->parameters();
 }
 
-// Optimizes with AdamW, sharded over all ranks if `shards`.
+enum class Shards { kNone, kWithinNodes, kOverAllRanks };
+
 struct Optimizer {
-  Optimizer(DistributedDataParallel<SmallNet>& ddp, bool shards) : adamw(ddp.module()->parameters(), 0.01) {
-    if (shards) sharded.emplace(adamw, ddp.reducer(), ShardOptions().parameter_format(WireFormat::kFp32));
+  Optimizer(DistributedDataParallel<SmallNet>& ddp, Shards shards) : adamw(ddp.module()->parameters(), 0.01) {
+    if (shards == Shards::kWithinNodes) {
+      sharded.emplace(adamw, ddp.process_group(), ShardOptions().node_size(ddp.process_group()->getSize()));
+    }
+    if (shards == Shards::kOverAllRanks) {
+      sharded.emplace(adamw, ddp.reducer(), ShardOptions().parameter_format(WireFormat::kFp32));
+    }
   }
   void step() { sharded ? sharded->step() : void(adamw.step()); }
   torch::optim::AdamW adamw;
@@ -72,11 +78,16 @@ struct Optimizer {
 
 enum class Order { kRising, kFalling };  // Rank 0 has no data, or most.
 
+// When a training clears gradients: before the first backward pass of a step, or after the optimizer's step.
+enum class Clearing { kBeforePass, kAfterStep };
+constexpr Clearing kClearings[] = {Clearing::kBeforePass, Clearing::kAfterStep};
+
 struct Training {
   int64_t world_size = 2;
   DdpOptions options = {};
-  bool has_shards = false;
+  Shards shards = Shards::kNone;
   Order order = Order::kRising;
+  Clearing clearing = Clearing::kAfterStep;
 };
 
 // The parameters of rank 0, after a check that all ranks have the same.
@@ -84,10 +95,10 @@ std::vector<at::Tensor> trained_together(const Training& training) {
   std::vector<at::Tensor> trained;
   run_ranks(training.world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(same_net(), group, training.options);
-    Optimizer optimizer(ddp, training.has_shards);
+    Optimizer optimizer(ddp, training.shards);
     const auto step = [&] {
       optimizer.step();
-      ddp.zero_grad();
+      if (training.clearing == Clearing::kAfterStep) ddp.zero_grad();
     };
     const int64_t last = training.world_size - 1;
     const int64_t part = training.order == Order::kRising ? rank : last - rank;
@@ -95,6 +106,7 @@ std::vector<at::Tensor> trained_together(const Training& training) {
     for (int64_t pass = 0; pass < batches_of(part); ++pass) {
       const Sample batch = batch_of(pass, part);
       const double weight = join.begin_pass(part + 1);
+      if (training.clearing == Clearing::kBeforePass) ddp.zero_grad();
       ddp.backward(loss_of(ddp.forward(batch.x), batch), weight);
       step();
     }
@@ -122,7 +134,9 @@ TEST_P(JoinTest, TrainsOnAllSamplesOfRanksThatHaveData) {
     for (const bool views : {false, true}) {
       for (const Order order : {Order::kRising, Order::kFalling}) {
         const auto options = DdpOptions().hook(hook).bucket_cap_mb(kTinyMb).gradient_as_bucket_view(views);
-        expect_trained_as_alone({.world_size = GetParam(), .options = options, .order = order});
+        for (const Clearing clearing : kClearings) {
+          expect_trained_as_alone({.world_size = GetParam(), .options = options, .order = order, .clearing = clearing});
+        }
       }
     }
   }
@@ -139,42 +153,124 @@ TEST_P(JoinTest, KeepsReplicasEqualWithHooksThatHaveState) {
 INSTANTIATE_TEST_SUITE_P(Worlds, JoinTest, ::testing::Values(2, 3));
 
 TEST(Join, ShadowsStepsOfAShardedOptimizer) {
-  expect_trained_as_alone({.options = DdpOptions().hook("allreduce"), .has_shards = true});
+  for (const Shards shards : {Shards::kWithinNodes, Shards::kOverAllRanks}) {
+    for (const Clearing clearing : kClearings) {
+      for (const Order order : {Order::kRising, Order::kFalling}) {
+        expect_trained_as_alone(
+            {.options = DdpOptions().hook("allreduce"), .shards = shards, .order = order, .clearing = clearing});
+      }
+    }
+  }
 }
 
-// A rank whose data ends between two passes of a step adds what it has.
-TEST(Join, ShadowsPassesInsideNoSync) {
-  run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
-    DistributedDataParallel ddp(same_net(), group, DdpOptions().hook("allreduce"));
+constexpr int64_t kPasses = 6;         // of rank 1
+constexpr int64_t kPassesOfAStep = 2;  // all but the last inside no_sync
+
+// The gradients of a step, if rank 0 has data in the first `passes` passes.
+std::vector<at::Tensor> gradients_of_step(int64_t step, int64_t passes) {
+  SmallNet net = same_net();
+  at::Tensor loss = at::zeros({});
+  for (int64_t pass = step * kPassesOfAStep; pass < (step + 1) * kPassesOfAStep; ++pass) {
+    for (int64_t rank = pass < passes ? 0 : 1; rank < 2; ++rank) {
+      const Sample sample = sample_of(pass, rank);
+      loss = loss + loss_of(net->forward(sample.x), sample) * (pass < passes ? 0.5 : 1);
+    }
+  }
+  return gradients_of(loss, net->parameters());
+}
+
+// Rank 0 has data in the first `passes` passes. If its data ends between two passes of a step, it adds what it has.
+void expect_sums_of_steps(int64_t passes, Clearing clearing, const DdpOptions& options) {
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(same_net(), group, options);
+    std::vector<std::vector<at::Tensor>> averaged;
+    const auto end_step = [&] {
+      averaged.emplace_back();
+      for (const at::Tensor& parameter : ddp.module()->parameters())
+        averaged.back().push_back(parameter.grad().clone());
+      if (clearing == Clearing::kAfterStep) ddp.zero_grad();
+    };
+    const Sample earlier = sample_of(99, rank);
+    ddp.backward(loss_of(ddp.forward(earlier.x), earlier));  // A step before this Join.
+    end_step();
+    averaged.clear();
     Join join(ddp.reducer());
-    std::vector<at::Tensor> averaged;
-    const auto keep = [&] { averaged = gradients_in(ddp.module()->parameters()); };
     const auto run = [&](int64_t pass) {
       const Sample sample = sample_of(pass, rank);
       const double weight = join.begin_pass(6);
-      EXPECT_EQ(weight, pass == 0 ? 0.5 : 1);
       ddp.backward(loss_of(ddp.forward(sample.x), sample), weight);
     };
-    {
-      const auto guard = ddp.no_sync();
-      run(0);
-      if (rank == 1) run(1);
+    for (int64_t pass = 0; pass < (rank == 0 ? passes : kPasses); ++pass) {
+      if (clearing == Clearing::kBeforePass && pass % kPassesOfAStep == 0) ddp.zero_grad();
+      if ((pass + 1) % kPassesOfAStep == 0) {
+        run(pass);
+        end_step();
+      } else {
+        const auto guard = ddp.no_sync();
+        run(pass);
+      }
     }
-    if (rank == 1) {
-      run(2);
-      keep();
-    }
-    EXPECT_EQ(join.finish(keep), rank == 0 ? 1 : 0);
-    SmallNet net = same_net();
-    const auto loss = [&](int64_t pass, int64_t of) {
-      const Sample sample = sample_of(pass, of);
-      return loss_of(net->forward(sample.x), sample);
-    };
-    const auto expected = gradients_of(0.5 * (loss(0, 0) + loss(0, 1)) + loss(1, 1) + loss(2, 1), net->parameters());
-    for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_LT((averaged.at(i) - expected[i]).abs().max().item<double>(), 1e-6);
+    join.finish(end_step);
+    ASSERT_EQ(averaged.size(), kPasses / kPassesOfAStep);
+    for (size_t step = 0; step < averaged.size(); ++step) {
+      const auto expected = gradients_of_step(static_cast<int64_t>(step), passes);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_LT((averaged[step].at(i) - expected[i]).abs().max().item<double>(), 1e-6) << step << ", " << passes;
+      }
     }
   });
+}
+
+TEST(Join, ShadowsPassesInsideNoSync) {
+  for (const Clearing clearing : kClearings) {
+    for (const bool views : {false, true}) {
+      for (int64_t passes = 0; passes <= kPasses; ++passes) {
+        expect_sums_of_steps(passes, clearing, DdpOptions().hook("allreduce").gradient_as_bucket_view(views));
+      }
+    }
+  }
+}
+
+// Its buffer contains, for each pass, the number of the rank whose forward pass wrote it.
+struct WriterNetImpl : torch::nn::Module {
+  WriterNetImpl() {
+    net = register_module("net", same_net());
+    writers = register_buffer("writers", at::full({9}, -1.0));
+  }
+  at::Tensor forward(const at::Tensor& x, int64_t pass, int64_t rank) {
+    writers[pass] = rank;
+    return net->forward(x);
+  }
+  SmallNet net{nullptr};
+  at::Tensor writers;
+};
+TORCH_MODULE(WriterNet);
+
+TEST(Join, BuffersComeFromTheLowestRankThatHasData) {
+  struct Case {
+    std::vector<int64_t> passes;  // by rank
+    std::vector<float> writers;   // by pass; the last pass is one of all ranks, without a Join
+  };
+  for (const Case& value : {Case{{0, 4, 8}, {1, 1, 1, 1, 2, 2, 2, 2, 0}}, Case{{4, 8, 0}, {0, 0, 0, 0, 1, 1, 1, 1, 0}},
+                            Case{{8, 0, 4}, {0, 0, 0, 0, 0, 0, 0, 0, 0}}}) {
+    run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+      DistributedDataParallel ddp(WriterNet(), group, DdpOptions());
+      const auto loss = [&](int64_t pass) {
+        const Sample sample = sample_of(pass, rank);
+        return loss_of(ddp.forward(sample.x, pass, rank), sample);
+      };
+      Join join(ddp.reducer());
+      for (int64_t pass = 0; pass < value.passes.at(static_cast<size_t>(rank)); ++pass) {
+        const double weight = join.begin_pass(6);
+        ddp.backward(loss(pass), weight);
+        ddp.zero_grad();
+      }
+      join.finish([&] { ddp.zero_grad(); });
+      ddp.backward(loss(8));
+      ddp.sync_buffers();
+      EXPECT_TRUE(ddp.module()->writers.equal(at::tensor(value.writers))) << rank << ddp.module()->writers;
+    });
+  }
 }
 
 TEST(Join, RefusesWhatCannotBeShadowed) {
@@ -206,6 +302,69 @@ TEST(Join, AWrongAnnouncementIsAnErrorOfAllRanks) {
     EXPECT_THAT(rank == 0 ? begin_alone() : begin_pass(),
                 HasSubstr("Join: only 1 of 2 ranks with data are inside no_sync"));
   });
+}
+
+TEST(Join, EndingInsideNoSyncIsAnErrorOfAllRanks) {
+  run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(same_net(), group, DdpOptions());
+    Join join(ddp.reducer());
+    const auto end = [&] {
+      const auto guard = ddp.no_sync();
+      return error_message<c10::ValueError>([&] { join.finish([] {}); });
+    };
+    EXPECT_THAT(rank == 0 ? end() : error_message<c10::ValueError>([&] { join.begin_pass(4); }),
+                HasSubstr("finish() is called inside no_sync on 1 of 2 ranks"));
+  });
+}
+
+// Rank 0 has no data, and runs the announced pass.
+TEST(Join, AnotherPassThanAnnouncedIsAnErrorOfAllRanks) {
+  for (const std::string hook : {"none", "allreduce"}) {
+    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+      DistributedDataParallel ddp(same_net(), group, DdpOptions().hook(hook));
+      Join join(ddp.reducer());
+      const auto run = [&] {
+        join.begin_pass(6);
+        const auto late_guard = ddp.no_sync();
+        ddp.forward(sample_of(0, 1).x);
+      };
+      EXPECT_THAT(error_message<c10::ValueError>([&] { rank == 0 ? void(join.finish([] {})) : run(); }),
+                  HasSubstr("rank 1 is inside no_sync in a pass for which begin_pass was called outside of it"));
+    });
+  }
+}
+
+// Before the first pass, ranks compare the pass before they rebuild buckets. Later only the ranks that have data fail.
+TEST(Join, APassAnnouncedInsideNoSyncMayNotAverage) {
+  for (const int64_t passes : {0, 3}) {
+    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+      DistributedDataParallel ddp(same_net(), group, DdpOptions());
+      Join join(ddp.reducer());
+      const auto run = [&](int64_t pass) { return loss_of(ddp.forward(sample_of(pass, 1).x), sample_of(pass, 1)); };
+      const auto run_all = [&] {
+        for (int64_t pass = 0; pass < passes; ++pass) {
+          const double weight = join.begin_pass(6);
+          ddp.backward(run(pass), weight);
+          ddp.zero_grad();
+        }
+        {
+          const auto early_guard = ddp.no_sync();
+          join.begin_pass(6);
+        }
+        run(passes);
+      };
+      const std::string wrong = "rank 1 is not inside no_sync in a pass for which begin_pass was called inside of it";
+      if (passes == 0) {
+        EXPECT_THAT(error_message<c10::ValueError>([&] { rank == 0 ? void(join.finish([] {})) : run_all(); }),
+                    HasSubstr(wrong));
+        return;
+      }
+      if (rank == 1) {
+        EXPECT_THAT(error_message<c10::ValueError>(run_all), HasSubstr(wrong));
+      }
+      EXPECT_EQ(join.finish([] {}), rank == 0 ? passes : 0);
+    });
+  }
 }
 
 // Rank 1 ends without finish().

@@ -164,8 +164,17 @@ class NARROWCAST_EXPORT GradientReducer {
  private:
   friend class Join;
 
-  // A pass without data: it takes part in all collectives of a forward and a backward pass, with gradients of 0.
+  // The next pass, as all ranks of a Join agreed on it.
+  struct AnnouncedPass {
+    bool averages = true;    // else it is inside no_sync
+    int64_t first_rank = 0;  // the lowest rank that has data
+  };
+
+  // A pass without data: it takes part in all collectives of a forward and a backward pass, with gradients of 0. It
+  // adds the gradients of earlier passes inside no_sync, and makes other gradients undefined.
   void run_shadow_pass();
+  void check_announced_mode(bool compares) const;
+  void end_announced_pass();
 
   // The state of a static graph, from its first forward on.
   struct StaticGraph {
@@ -177,7 +186,7 @@ class NARROWCAST_EXPORT GradientReducer {
   bool is_first_static_step() const;
   void compare_between_ranks() const;
   void begin_pass();
-  void broadcast(const std::vector<NamedTensor>& tensors) const;
+  void broadcast(const std::vector<NamedTensor>& tensors, int64_t from) const;
   std::function<void()> static_reduction() const;
   void use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit);
   std::vector<std::vector<size_t>> aligned(std::vector<std::vector<size_t>> buckets) const;
@@ -208,7 +217,10 @@ class NARROWCAST_EXPORT GradientReducer {
   std::optional<std::vector<std::vector<size_t>>> buckets_to_keep_;  // The Reducer replaces its own a step later.
   const std::shared_ptr<StaticGraph> static_graph_;  // Shared with backward passes, which can outlive this object.
   bool synchronise_ = true;
+  bool accumulates_ = false;  // Whether the last pass was inside no_sync.
   bool buffers_due_ = false;
+  int64_t buffers_from_ = 0;  // The rank whose buffers are due.
+  std::optional<AnnouncedPass> announced_;
   std::optional<hooks::ShardRounding> shard_rounding_;
   mutable bool has_averaged_shards_ = false;  // In the last backward().
 };
