@@ -37,6 +37,7 @@ class PackageModel : public ImportedModel {
 
   std::optional<int64_t> context() const override;
   std::optional<int64_t> classes() const override;
+  BatchSizes trained_sizes() const override;
   BatchSizes evaluated_sizes() const override;
 
   void compute_loss_in_backward() override { is_deferred_ = true; }

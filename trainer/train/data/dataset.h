@@ -117,8 +117,7 @@ inline int64_t samples_per_rank(const BatchPlanOptions& options) { return option
 // size and any shares. They are divided into world_size contiguous parts, of which rank r gets the r-th. Each part is
 // divided into accumulation_steps contiguous micro-batches, whose sizes differ by at most one sample.
 //   - is_even(): all micro-batches have the same size, so the mean over ranks and micro-steps of their mean losses is
-//   the
-//     mean over the global batch.
+//     the mean over the global batch.
 //   - Else that is the sum over ranks and micro-steps of weight() times the mean loss.
 class BatchPlan {
  public:

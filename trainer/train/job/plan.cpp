@@ -261,11 +261,20 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
   }
 }
 
+// The fewest and the most samples of a pass on any rank, whatever kAuto decides.
+std::pair<int64_t, int64_t> sizes_of_passes(const training::TrainingOptions& options, int64_t world_size) {
+  const int64_t passes = options.accumulation_steps;
+  const std::vector<int64_t>& given = options.shares.samples;
+  const int64_t least = given.empty() ? passes : std::ranges::min(given);
+  const int64_t most = given.empty() ? options.batch_size - (world_size - 1) * passes : std::ranges::max(given);
+  return {least / passes, (most + passes - 1) / passes};
+}
+
 // Throws c10::ValueError for a training or verification of shares that its model or device cannot have. Batch norm in a
 // training depends on which samples a rank has, and only rank 0's running averages are kept.
-void check_shares(const TrainJob& job, const JobInputs& inputs) {
+void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const data::Shares& shares = job.training.shares;
-  if (shares.are_equal()) return;
+  if (shares.kind != data::Shares::Kind::kAuto && training::batch_plan(job.training, world_size).is_even()) return;
   for (const auto& buffer : inputs.model->named_buffers()) {
     TORCH_CHECK_VALUE(!buffer.key().ends_with(kBatchNormBuffer), "shares: ", data::to_string(shares),
                       " would change the statistics of batch norm, which ", job.model, " has (", buffer.key(),
@@ -274,6 +283,12 @@ void check_shares(const TrainJob& job, const JobInputs& inputs) {
   TORCH_CHECK_VALUE(shares.kind != data::Shares::Kind::kAuto || inputs.device.is_cpu(),
                     "shares: auto measures the speed of processors only, but the device is ", inputs.device.str(),
                     "; give the samples of each rank");
+  if (inputs.imported == nullptr) return;
+  const auto [least, most] = sizes_of_passes(job.training, world_size);
+  const models::ImportedModel::BatchSizes taken = inputs.imported->trained_sizes();
+  TORCH_CHECK_VALUE(taken.least <= least && most <= taken.most, "shares: ", data::to_string(shares),
+                    shares.kind == data::Shares::Kind::kAuto ? " may give" : " gives", " a rank ", least, " to ", most,
+                    " samples at once, but ", job.model, " takes from ", taken.least, " to ", taken.most);
 }
 
 // Adds the parts of a batch. Only the data show whether a module uses tokens.
@@ -309,7 +324,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     hooks::check_auto_on_gpus(job.ddp.wire());
   }
   check_optimizer_shards_on(job, inputs.device);
-  check_shares(job, inputs);
+  check_shares(job, inputs, world_size);
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;

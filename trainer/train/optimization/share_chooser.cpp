@@ -26,13 +26,13 @@ ShareChooser::ShareChooser(ProcessGroupPtr group, int64_t batch, int64_t least)
 void ShareChooser::resume(const std::vector<int64_t>& shares) {
   int64_t left = batch_;
   const bool are_possible = shares.size() == shares_.size() && std::ranges::all_of(shares, [&](int64_t share) {
-                              const bool fits = share >= least_ && share <= left;
+                              const bool fits = share >= 1 && share <= left;
                               left -= fits ? share : 0;
                               return fits;
                             });
   NARROWCAST_CHECK_INPUT(are_possible && left == 0, "its shares ", data::to_string(shares), " do not divide ", batch_,
                          " samples among ", shares_.size(), " ranks");
-  shares_ = shares;
+  if (std::ranges::min(shares) >= least_) shares_ = shares;
 }
 
 std::optional<ChosenShares> ShareChooser::end_step(double seconds) {

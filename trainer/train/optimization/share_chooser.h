@@ -39,8 +39,8 @@ class ShareChooser {
   // The present shares of all ranks.
   const std::vector<int64_t>& shares() const { return shares_; }
 
-  // Goes on with shares that were decided before. Throws CorruptInputError unless they are a number for each rank, each
-  // at least `least`, and together `batch`.
+  // Goes on with shares that were decided before, if each is at least `least`: it may have been less then. Throws
+  // CorruptInputError unless they are a number for each rank, each at least 1, and together `batch`.
   void resume(const std::vector<int64_t>& shares);
 
   // Ends a step in which this rank has computed for `seconds`. A collective at the end of a window. Returns the

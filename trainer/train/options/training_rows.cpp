@@ -46,7 +46,7 @@ std::vector<Option> batch_rows(job::TrainJob& job) {
       {.flag = "batch_size",
        .variable = variable(training.batch_size),
        .help = "Samples (sequences, images) per optimizer step, summed over all ranks. Must be a multiple of ranks * "
-               "--accumulation_steps.",
+               "--accumulation_steps, except with a list of --shares.",
        .range = at_least(1),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting,

@@ -25,9 +25,9 @@ std::string to_string(OptimizerShards shards);
 // The numbers of a training; what it works with is TrainingSetup (training_loop.h).
 struct TrainingOptions {
   int64_t steps = 600;             // optimizer steps, >= 1
-  int64_t batch_size = 32;         // samples per optimizer step over all ranks; world * accumulation_steps divides it
+  int64_t batch_size = 32;         // samples per optimizer step over all ranks; see `shares`
   int64_t accumulation_steps = 1;  // backward passes per optimizer step, >= 1
-  data::Shares shares = {};        // samples of each rank; kAuto is kEqual on a GPU
+  data::Shares shares = {};        // samples of each rank; unless kGiven, world * accumulation_steps divides batch_size
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
   OptimizerShards optimizer_shards = OptimizerShards::kOff;   // except with kAll the result has the same bits

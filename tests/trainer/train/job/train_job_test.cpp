@@ -340,6 +340,7 @@ TEST(RunJob, RefusesSharesThatTheModelOrTheHookCannotHave) {
   EXPECT_EQ(complaint(of_module, "4,2"),
             "shares: 4,2 would change the statistics of batch norm, which " + of_module.model +
                 " has (norm.running_mean); replace it by group norm or layer norm, or leave out shares");
+  EXPECT_EQ(complaint(of_module, "3,3"), "nothing was thrown") << "the same as equal";
   TrainJob local = small_job(folder);
   local.ddp.hook("noop");
   EXPECT_EQ(complaint(local, "auto"),

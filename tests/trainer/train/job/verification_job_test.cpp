@@ -58,7 +58,6 @@ TEST(VerificationJob, OtherModelsUseTheirData) {
   EXPECT_THAT(outcomes[0].results, Not(HasSubstr("is_last")));
 }
 
-// Each hook's passes draw the same dropout. There is one rank, because ranks on threads share one generator.
 TEST(VerificationJob, UnequalSharesHaveTheirRows) {
   const TemporaryFolder folder;
   TrainJob job = verification_of(small_job(folder), "char_gpt");
@@ -69,6 +68,7 @@ TEST(VerificationJob, UnequalSharesHaveTheirRows) {
   EXPECT_THAT(outcomes[0].results, HasSubstr("none.shares"));
 }
 
+// Each hook's passes draw the same dropout. There is one rank, because ranks on threads share one generator.
 TEST(VerificationJob, AModulesDropoutIsTheSameForAllHooks) {
   const TemporaryFolder folder;
   TrainJob job = testing::module_job(folder);

@@ -135,11 +135,20 @@ TEST(ShareChooser, ResumesFromSharesThatFit) {
     chooser.resume({30, 2});
     EXPECT_THAT(chooser.shares(), ElementsAre(30, 2));
     for (const std::vector<int64_t>& wrong :
-         std::vector<std::vector<int64_t>>{{32}, {31, 1}, {16, 15}, {20, 20}, {16, 8, 8}, {-2, 34}, {INT64_MAX, 2}}) {
+         std::vector<std::vector<int64_t>>{{32}, {32, 0}, {16, 15}, {20, 20}, {16, 8, 8}, {-2, 34}, {INT64_MAX, 2}}) {
       EXPECT_THAT(testing::error_message<CorruptInputError>([&] { chooser.resume(wrong); }),
                   ::testing::EndsWith("do not divide 32 samples among 2 ranks"));
     }
     EXPECT_THAT(chooser.shares(), ElementsAre(30, 2));
+  });
+}
+
+// A resume may have more accumulation steps.
+TEST(ShareChooser, BeginsAgainIfAFormerShareIsTooSmallNow) {
+  run_ranks(2, [](int64_t, const ProcessGroupPtr& group) {
+    ShareChooser chooser(group, kBatch, 2);
+    chooser.resume({31, 1});
+    EXPECT_THAT(chooser.shares(), ElementsAre(16, 16));
   });
 }
 
