@@ -63,7 +63,7 @@ class Connections final : public c10d::Backend {
     return backend_._unsafe_get_target() == &backend && !backend_.expired();
   }
   bool connects(int64_t count, const std::vector<int64_t>& peers) const {
-    return count == count_ && peers == peers_ && !is_closed_;
+    return count == count_ && peers == peers_ && !is_closed_ && !messages_.has_lost_peers();
   }
 
   const std::string getBackendName() const override { return "connections"; }
@@ -133,6 +133,12 @@ std::vector<int64_t> peers_of(int64_t rank, const NodeLayout& layout) {
   return peers;
 }
 
+bool has_connections(const engine::Carrier& carrier, int64_t count, const std::vector<int64_t>& peers) {
+  if (peers.empty()) return carrier.backend == nullptr && carrier.connections == count;
+  const auto* const current = dynamic_cast<const Connections*>(carrier.backend.get());
+  return current != nullptr && current->connects(count, peers);
+}
+
 void check_count(int64_t count) {
   TORCH_CHECK_VALUE(count >= 1 && count <= kMostConnections, "connections: must be in 1..", kMostConnections,
                     ", but is ", count);
@@ -156,13 +162,17 @@ std::vector<Card> exchange_cards(const Group& group, const Card& own) {
   return cards;
 }
 
-// Connects, and compares how it went: if one rank fails, all fail, and none waits for it.
-SocketsByPeer meet_together(const Group& group, const Listener& listener, const MeetingOptions& options) {
+// Connects, and compares how it went: if one rank fails, all fail, and none waits for it. Null for a rank without peers.
+ConnectionsPtr meet_together(const Group& group, const Listener& listener, const MeetingOptions& options) {
   const std::vector<Card> cards = exchange_cards(group, listener.card());
-  SocketsByPeer sockets;
+  ConnectionsPtr opened;
   std::string failure;
   try {
-    sockets = meet(listener, cards, options);
+    SocketsByPeer sockets = meet(listener, cards, options);
+    if (!sockets.empty()) {
+      opened = c10::make_intrusive<Connections>(group->getBackend(c10::DeviceType::CPU), options.connections,
+                                                std::move(sockets));
+    }
   } catch (const std::exception& error) {
     failure = error_message(error);
   }
@@ -172,7 +182,15 @@ SocketsByPeer meet_together(const Group& group, const Listener& listener, const 
   if (failed[0] > 0) {
     throw_backend_error(options.rank, kOpening, c10::str("rank ", failed[0] - 1, " could not connect to its peers"));
   }
-  return sockets;
+  return opened;
+}
+
+// Watches can close them from now on.
+void remember(const ConnectionsPtr& opened) {
+  AllConnections& known = all_connections();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  std::erase_if(known.list, [](const auto& weak) { return weak.expired(); });
+  known.list.emplace_back(opened);
 }
 
 }  // namespace
@@ -186,9 +204,7 @@ void open_connections(const Group& group, int64_t count, const NodeLayout& layou
   const auto engine = engine::Engine::for_group(group);
   const BackendPtr backend = group->getBackend(c10::DeviceType::CPU);
   const std::vector<int64_t> peers = count == 1 ? std::vector<int64_t>() : peers_of(group->getRank(), layout);
-  const BackendPtr carrier = engine->carrier();
-  const auto* const current = dynamic_cast<const Connections*>(carrier.get());
-  const bool has_them = peers.empty() ? carrier == nullptr : current != nullptr && current->connects(count, peers);
+  const bool has_them = has_connections(engine->carrier(), count, peers);
   std::optional<Listener> listener;
   collectives::Announcement own{
       .call = kOpening, .entries = {{"connections", std::to_string(count)}}, .numbers = {has_them ? 1 : 0}};
@@ -196,6 +212,8 @@ void open_connections(const Group& group, int64_t count, const NodeLayout& layou
     check_count(count);
     const std::string ip = count == 1 ? kNoPeers : gloo_address(*backend);
     if (!has_them) check_open_files(count, peers);
+    TORCH_CHECK_VALUE(engine->is_idle(), "connections: an exchange of the group is in flight");
+    if (count == 1) return;
     try {
       listener.emplace(peers.empty() ? kNoPeers : ip);
     } catch (const std::system_error& error) {
@@ -205,22 +223,19 @@ void open_connections(const Group& group, int64_t count, const NodeLayout& layou
   const std::vector<collectives::Announcement> all = collectives::agree(group, own);
   if (std::ranges::all_of(all, [](const auto& each) { return each.numbers.at(0) == 1; })) return;
   if (count == 1) {
-    engine->send_over(nullptr);
+    engine->send_over({});
     return;
   }
-  SocketsByPeer sockets = meet_together(group, *listener,
+  // Others wait for this rank's answer to the meeting as long as for a message.
+  ConnectionsPtr opened = meet_together(group, *listener,
                                         {.rank = group->getRank(),
                                          .peers = peers,
                                          .connections = count,
-                                         .patience = std::min(kPatience, timeout_of(*backend))});
-  engine->send_over(nullptr);  // Closes connections that others do not have.
-  if (sockets.empty()) return;
-  auto opened = c10::make_intrusive<Connections>(backend, count, std::move(sockets));
-  AllConnections& known = all_connections();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  std::erase_if(known.list, [](const auto& weak) { return weak.expired(); });
-  known.list.emplace_back(opened);
-  engine->send_over(std::move(opened));
+                                         .patience = std::min(kPatience, timeout_of(*backend) / 2)});
+  if (opened != nullptr) remember(opened);
+  // A node's memory has slots for the usual number of exchanges.
+  const size_t in_flight = layout.has_levels() ? engine::kMaxInFlight : engine::kMaxInFlightOverCarrier;
+  engine->send_over({.backend = std::move(opened), .most_in_flight = in_flight, .connections = count});
 }
 
 void close_connections(const c10d::Backend& backend) {

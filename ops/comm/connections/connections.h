@@ -30,8 +30,8 @@ namespace NARROWCAST_EXPORT connections {
 // backend. Thread-safe.
 //
 // Throws c10::ValueError on all ranks if `count` is not in 1..kMostConnections or differs between ranks. It does so as
-// well if a rank may not open the files (RLIMIT_NOFILE), or if the group's backend for CPU tensors is not Gloo. Throws
-// c10::DistBackendError on all ranks if some cannot connect.
+// well if a rank may not open the files (RLIMIT_NOFILE), if an exchange of the group is in flight, or if the group's
+// backend for CPU tensors is not Gloo. Throws c10::DistBackendError on all ranks if some cannot connect.
 void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t count,
                       const node::NodeLayout& layout);
 

@@ -60,9 +60,9 @@ bool FrameHeader::is_valid() const {
          begin <= total - bytes;
 }
 
-Peer::Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Arm arm)
+Peer::Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Poller poller)
     : waiting_(std::move(waiting)),
-      arm_(std::move(arm)),
+      poller_(std::move(poller)),
       connections_(connections_of(std::move(sockets), this)),
       address_(peer_address(connections_.at(0).socket.get())) {}
 
@@ -82,7 +82,9 @@ MessagePtr Peer::send(int64_t tag, const at::Tensor& bytes) {
   outgoing_.push_back({.message = message,
                        .next = {.mark = kFrameMark, .number = sent_++, .tag = tag, .total = total},
                        .frame_bytes = std::clamp((total + frames - 1) / frames, kLeastFrameBytes, kMostFrameBytes)});
-  for (Connection& connection : connections_) arm_(connection, true);
+  for (Connection& connection : connections_) {
+    if (!std::exchange(connection.wants_room, true)) poller_.update(connection);
+  }
   return message;
 }
 
@@ -122,7 +124,8 @@ bool Peer::take_frame(Connection& connection) {
 
 void Peer::write(Connection& connection) {
   if (connection.sent == nullptr && !take_frame(connection)) {
-    arm_(connection, false);
+    connection.wants_room = false;
+    poller_.update(connection);
     return;
   }
   const FrameHeader& header = connection.sent_header;
@@ -208,9 +211,15 @@ void Peer::end_frame(Connection& connection) {
   }
 }
 
+void Peer::close(Connection& connection) const {
+  if (!connection.socket.is_open()) return;
+  poller_.forget(connection);
+  connection.socket.close();
+}
+
 // A peer that leaves closes its sockets one after the other. What it has sent may still be under way in the others.
 void Peer::end_connection(Connection& connection) {
-  connection.socket.close();
+  close(connection);
   const bool is_last = std::ranges::none_of(connections_, [](const auto& other) { return other.socket.is_open(); });
   if (is_last || connection.is_within_frame()) lose("Connection closed by peer " + address_);
 }
@@ -226,7 +235,7 @@ void Peer::lose(const std::string& why) {
   if (!failure_.empty()) return;
   failure_ = why;
   for (Connection& connection : connections_) {
-    connection.socket.close();
+    close(connection);
     if (connection.sent != nullptr) std::exchange(connection.sent, {})->fail(why);
     connection.received.reset();
   }

@@ -38,7 +38,7 @@ class Peer;
 struct Connection {
   Peer* peer = nullptr;
   FileDescriptor socket;
-  bool is_armed = false;  // Peer::write is called when the socket has room.
+  bool wants_room = false;  // Peer::write is called when the socket has room.
   // The frame that is being written, if any.
   MessagePtr sent;
   FrameHeader sent_header;
@@ -55,10 +55,13 @@ struct Connection {
 // The caller holds the mutex of Waiting.
 class Peer {
  public:
-  // Makes calls of write begin or end.
-  using Arm = std::function<void(Connection& connection, bool is_armed)>;
+  // Who calls write and read.
+  struct Poller {
+    std::function<void(Connection&)> update;  // After a change of wants_room.
+    std::function<void(Connection&)> forget;  // Before the socket is closed.
+  };
 
-  Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Arm arm);
+  Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Poller poller);
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
@@ -74,6 +77,7 @@ class Peer {
 
   // Closes the sockets. All messages that are not complete fail, also later ones. The first reason counts.
   void lose(const std::string& why);
+  bool is_lost() const { return !failure_.empty(); }
 
   // Frees messages that came early.
   void drop_early() { early_.clear(); }
@@ -87,6 +91,7 @@ class Peer {
   };
 
   void check_usable() const;
+  void close(Connection& connection) const;
   bool take_frame(Connection& connection);
   void begin_frame(Connection& connection);
   void end_frame(Connection& connection);
@@ -95,7 +100,7 @@ class Peer {
   void lose_unless_interrupted(const char* action);
 
   const std::shared_ptr<Waiting> waiting_;
-  const Arm arm_;
+  const Poller poller_;
   std::vector<Connection> connections_;
   const std::string address_;
   std::string failure_;  // Why it is lost; empty if it is not.

@@ -6,7 +6,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <exception>
@@ -48,6 +50,10 @@ class StripedMessages::Io {
   void run();
   void stop();
   void close(const std::string& why);
+  bool has_lost_peers() const {
+    const std::lock_guard<std::mutex> lock(waiting_->mutex);
+    return std::ranges::any_of(peers_, [](const auto& of_rank) { return of_rank.second->is_lost(); });
+  }
 
   template <class Body>
   auto with_peer(int64_t rank, const Body& body) {
@@ -57,7 +63,8 @@ class StripedMessages::Io {
 
  private:
   void handle(Connection& connection, uint32_t events);
-  void arm(Connection& connection, bool is_armed);
+  void update(Connection& connection) const;
+  void forget(const Connection& connection) const;
   void close_locked(const std::string& why);
 
   const std::function<bool()> is_over_;
@@ -65,6 +72,7 @@ class StripedMessages::Io {
   const FileDescriptor epoll_;
   const FileDescriptor stopping_;
   std::map<int64_t, std::unique_ptr<Peer>> peers_;
+  const pid_t process_ = ::getpid();
   bool is_stopped_ = false;
 };
 
@@ -78,8 +86,10 @@ StripedMessages::Io::Io(SocketsByPeer sockets, const Options& options)
   checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stopping_.get(), &stop), "epoll_ctl");
   for (auto& [rank, of_peer] : sockets) {
     auto& peer = peers_[rank];
-    peer = std::make_unique<Peer>(std::move(of_peer), waiting_,
-                                  [this](Connection& connection, bool is_armed) { arm(connection, is_armed); });
+    peer = std::make_unique<Peer>(
+        std::move(of_peer), waiting_,
+        Peer::Poller{.update = [this](Connection& connection) { update(connection); },
+                     .forget = [this](Connection& connection) { forget(connection); }});
     for (Connection& connection : peer->connections()) {
       set_up(connection.socket.get());
       epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
@@ -101,7 +111,12 @@ void StripedMessages::Io::run() {
     for (int i = 0; i < count; ++i) {
       const std::lock_guard<std::mutex> lock(waiting_->mutex);
       if (is_stopped_) return;
-      if (events[i].data.ptr != nullptr) handle(*static_cast<Connection*>(events[i].data.ptr), events[i].events);
+      if (events[i].data.ptr == nullptr) {
+        eventfd_t stops = 0;
+        static_cast<void>(::eventfd_read(stopping_.get(), &stops));
+      } else {
+        handle(*static_cast<Connection*>(events[i].data.ptr), events[i].events);
+      }
     }
   }
   close("the process group was destroyed on this rank");
@@ -125,11 +140,18 @@ void StripedMessages::Io::handle(Connection& connection, uint32_t events) {
   }
 }
 
-void StripedMessages::Io::arm(Connection& connection, bool is_armed) {
-  if (connection.is_armed == is_armed || !connection.socket.is_open()) return;
-  connection.is_armed = is_armed;
-  epoll_event event{.events = EPOLLIN | (is_armed ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = &connection}};
+void StripedMessages::Io::update(Connection& connection) const {
+  if (!connection.socket.is_open()) return;
+  epoll_event event{.events = EPOLLIN | (connection.wants_room ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = &connection}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+}
+
+// A child that was forked has copies of the sockets. While they are open, closing one neither tells the peer nor ends
+// its events. A child that closes its copies leaves the process's sockets as they are.
+void StripedMessages::Io::forget(const Connection& connection) const {
+  if (::getpid() != process_) return;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
+  ::shutdown(connection.socket.get(), SHUT_RDWR);
 }
 
 void StripedMessages::Io::close(const std::string& why) {
@@ -164,5 +186,7 @@ c10::intrusive_ptr<c10d::Work> StripedMessages::receive(int64_t peer, int64_t ta
 }
 
 void StripedMessages::close(const std::string& why) { io_->close(why); }
+
+bool StripedMessages::has_lost_peers() const { return io_->has_lost_peers(); }
 
 }  // namespace narrowcast::connections

@@ -58,6 +58,8 @@ class StripedMessages {
   // Closes the sockets: all messages that are not complete fail with `why`, also later ones.
   void close(const std::string& why);
 
+  bool has_lost_peers() const;
+
  private:
   class Io;
 

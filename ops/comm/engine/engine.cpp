@@ -33,7 +33,7 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
 // finishes the oldest in flight and completes its future. While a job waits for the network, the next one starts.
 class Worker {
  public:
-  Worker(c10::intrusive_ptr<c10d::Backend> backend, c10::intrusive_ptr<c10d::Backend> carrier,
+  Worker(c10::intrusive_ptr<c10d::Backend> backend, Carrier carrier,
          std::shared_ptr<std::atomic<int64_t>> exchanges)
       : backend_(std::move(backend)), carrier_(std::move(carrier)), started_(std::move(exchanges)) {}
 
@@ -49,7 +49,10 @@ class Worker {
   void break_off(const std::string& why);
 
   // Engine::send_over.
-  void send_over(c10::intrusive_ptr<c10d::Backend> carrier);
+  void send_over(Carrier carrier);
+
+  // Engine::is_idle.
+  bool is_idle();
 
  private:
   struct Submission {
@@ -75,7 +78,7 @@ class Worker {
   // Gives up an exchange if the engine has stopped or is broken off. The caller holds mutex_.
   void give_up_if_over(InFlight& exchange) const;
   // The caller holds mutex_.
-  size_t most_in_flight() const { return carrier_ == nullptr ? kMaxInFlight : kMaxInFlightOverCarrier; }
+  size_t most_in_flight() const { return carrier_.most_in_flight; }
   bool wait_for_job();
   std::shared_ptr<InFlight> take_queued();
   bool start_queued();
@@ -93,7 +96,7 @@ class Worker {
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   std::mutex mutex_;  // Guards carrier_, queued_, in_flight_ (as a list), stopping_ and broken_off_.
-  c10::intrusive_ptr<c10d::Backend> carrier_;  // Null: the backend itself.
+  Carrier carrier_;
   std::condition_variable changed_;
   std::deque<Submission> queued_;
   std::deque<std::shared_ptr<InFlight>> in_flight_;
@@ -112,7 +115,7 @@ struct Engine::KnownBackend {
   const c10d::Backend* const backend;
   std::mutex mutex;                                // Guards the two members below.
   std::weak_ptr<Engine> engine = {};               // The latest engine.
-  c10::intrusive_ptr<c10d::Backend> carrier = {};  // Of all its engines.
+  Carrier carrier = {};              // Of all its engines.
   // The next engine continues the count, because ranks may make new engines at different times.
   const std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
 };
@@ -122,7 +125,8 @@ struct Engine::BackendOfGroup {
 };
 
 std::shared_ptr<Engine> Engine::for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  static PerGroup<BackendOfGroup> backends;
+  // Never destroyed: a forked child that exits must not wait for a carrier's thread, which it does not have.
+  static PerGroup<BackendOfGroup>& backends = *std::make_unique<PerGroup<BackendOfGroup>>().release();
   auto backend = cpu_backend(group);
   const auto of_group = backends.of(group, [&](const PerGroup<BackendOfGroup>::Values& others) {
     const auto same = std::ranges::find(others, backend.get(), [](const auto& other) { return other->known->backend; });
@@ -164,16 +168,18 @@ c10::intrusive_ptr<c10::ivalue::Future> Engine::submit(std::shared_ptr<Job> job)
 
 void Engine::break_off(const std::string& why) { worker_->break_off(why); }
 
-void Engine::send_over(c10::intrusive_ptr<c10d::Backend> carrier) {
+void Engine::send_over(Carrier carrier) {
   const std::lock_guard<std::mutex> lock(of_group_->known->mutex);
   worker_->send_over(carrier);
   std::swap(of_group_->known->carrier, carrier);  // The old one ends after the lock is released.
 }
 
-c10::intrusive_ptr<c10d::Backend> Engine::carrier() const {
+Carrier Engine::carrier() const {
   const std::lock_guard<std::mutex> lock(of_group_->known->mutex);
   return of_group_->known->carrier;
 }
+
+bool Engine::is_idle() const { return worker_->is_idle(); }
 
 namespace {
 
@@ -238,7 +244,12 @@ void Worker::break_off(const std::string& why) {
   for (const auto& exchange : in_flight_) give_up_if_over(*exchange);
 }
 
-void Worker::send_over(c10::intrusive_ptr<c10d::Backend> carrier) {
+bool Worker::is_idle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return queued_.empty() && in_flight_.empty();
+}
+
+void Worker::send_over(Carrier carrier) {
   const std::lock_guard<std::mutex> lock(mutex_);
   carrier_ = std::move(carrier);
 }
@@ -265,7 +276,7 @@ std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (queued_.empty() || in_flight_.size() >= most_in_flight()) return nullptr;
   if (!in_flight_.empty() && !in_flight_.back()->job->lets_next_start()) return nullptr;
-  TransportOptions options{carrier_ == nullptr ? backend_ : carrier_, queued_.front().job->name(), (*started_)++,
+  TransportOptions options{carrier_.backend == nullptr ? backend_ : carrier_.backend, queued_.front().job->name(), (*started_)++,
                            [this] { start_all_queued(); }, most_in_flight()};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();

@@ -79,23 +79,29 @@ class Job {
 
 class Worker;
 
-// Maximum number of jobs in flight. A carrier (Engine::send_over) is for long links, which hold more than two jobs.
+// Maximum number of jobs in flight. A carrier is for long links, which hold more than two jobs.
 inline constexpr size_t kMaxInFlight = 2;
 inline constexpr size_t kMaxInFlightOverCarrier = 4;
 
-// Runs jobs first in, first out, with at most two in flight, or four over a carrier. Job k + 1 starts (encodes and
+// What sends an engine's messages.
+struct Carrier {
+  c10::intrusive_ptr<c10d::Backend> backend = {};  // Its ranks are those of the group's backend; null: that backend.
+  size_t most_in_flight = kMaxInFlight;            // Jobs, at most kMaxInFlightOverCarrier.
+  int64_t connections = 1;                         // With each peer on another node. All ranks say the same.
+};
+
+// Runs jobs first in, first out, with at most two in flight, or as many as a carrier has. Job k + 1 starts (encodes and
 // sends) when it has been submitted and job k waits for the network. If two jobs in flight have two hops each, both
 // send their second hop before the older one finishes. The network therefore always has messages while one job decodes:
 //
 //   engine:   start 0  start 1  advance 0  advance 1  finish 0  start 2  finish 1  start 3  advance 2 ...
 //   network:     hop 1 of 0, hop 1 of 1,   hop 2 of 0, hop 2 of 1,         hop 1 of 2, hop 1 of 3, ...
 //
-// Over a carrier, jobs 2 and 3 also start while job 0 waits, so that a long link stays full. They advance later.
+// With four, jobs 2 and 3 also start while job 0 waits, so that a long link stays full. They advance later.
 //
 // While the oldest job advances, the second one advances only if it is ready, and only once, because other ranks wait
 // for messages in the order of jobs. There is no cycle of waits. Job k's advance waits for other ranks' start k and for
-// actions of their oldest job. Their start k waits at most for their finish k - 2
-// (k - 4 over a carrier).
+// actions of their oldest job. Their start k waits at most for their finish k - 2, or k - 4 over a carrier.
 //
 // If a job throws, its future fails with the exception. All later jobs of the group fail with c10::DistBackendError
 // naming the first failure, because the messages that are still in flight are unknown.
@@ -126,13 +132,16 @@ class NARROWCAST_EXPORT Engine {
   // first reason counts. Thread-safe.
   void break_off(const std::string& why);
 
-  // Sends the messages of later exchanges over `carrier`, whose ranks are those of the group's backend; null: over that
-  // backend. It applies to all engines of the backend, and is kept as long as a group or an engine of it lives. All
-  // ranks call it at the same place in the order of exchanges, with none in flight. Thread-safe.
-  void send_over(c10::intrusive_ptr<c10d::Backend> carrier);
+  // Sends the messages of later exchanges over `carrier`. It applies to all engines of the backend, and is kept as long
+  // as a group or an engine of it lives. All ranks call it at the same place in the order of exchanges, when the engine
+  // is idle. Thread-safe.
+  void send_over(Carrier carrier);
 
-  // The carrier; null without one. Thread-safe.
-  c10::intrusive_ptr<c10d::Backend> carrier() const;
+  // Whether no exchange is in flight or queued. Thread-safe.
+  bool is_idle() const;
+
+  // The carrier in use. Thread-safe.
+  Carrier carrier() const;
 
  private:
   std::shared_ptr<BackendOfGroup> of_group_;

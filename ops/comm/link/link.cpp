@@ -197,9 +197,10 @@ LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers
 }
 
 std::shared_ptr<const Link> find_link(const Group& group, const NodeLayout& layout, at::Device device) {
-  static PerGroup<KeptByKey<NodeLayout, Link>> links;
+  static PerGroup<KeptByKey<std::pair<NodeLayout, int64_t>, Link>> links;
   const auto kept = links.of(group);
-  if (auto known = kept->find(layout)) {
+  const std::pair key(layout, device.is_cpu() ? engine::Engine::for_group(group)->carrier().connections : 1);
+  if (auto known = kept->find(key)) {
     return known;
   }
   const int64_t rank = group->getRank();
@@ -216,7 +217,7 @@ std::shared_ptr<const Link> find_link(const Group& group, const NodeLayout& layo
     link.within_node = measure(peers_within_node(layout, rank));
   }
   auto found = std::make_shared<const Link>(link);
-  kept->keep(layout, found);
+  kept->keep(key, found);
   return found;
 }
 

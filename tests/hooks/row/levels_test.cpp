@@ -31,7 +31,7 @@ TEST(FindHookNodes, FindsRanksThatShareANodeUnlessToldOtherwise) {
 
 TEST(FindHookNodes, OpensTheConnectionsThatTheOptionsGive) {
   run_ranks(2, [](int64_t, const Group& group) {
-    const auto has_own = [&] { return engine::Engine::for_group(group)->carrier() != nullptr; };
+    const auto has_own = [&] { return engine::Engine::for_group(group)->carrier().backend != nullptr; };
     find_hook_nodes({group, {.connections = 4}});
     EXPECT_FALSE(has_own()) << "the ranks share a node";
     find_hook_nodes({group, {.node_size = 1, .connections = 4}});

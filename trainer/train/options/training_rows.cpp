@@ -60,8 +60,8 @@ std::vector<Option> batch_rows(job::TrainJob& job) {
        .role = Role::kCircumstance},
       {.flag = "shares",
        .variable = shares_variable(training.shares),
-       .help = "Samples of each batch per rank: equal, auto (by the ranks' measured speeds, decided again when they "
-               "change), or a list such as 24,8. The batch is the same set of samples, and gradients its mean.",
+       .help = "Samples of each batch per rank: equal, auto (by the ranks' measured speeds) or a list such as 24,8. The "
+               "batch stays the same set of samples.",
        .in_plan = InPlan::kValue,
        .role = Role::kCircumstance,
        .planned = [&training] { return training.shares.are_equal() ? json() : json(data::to_string(training.shares)); },

@@ -152,8 +152,8 @@ std::vector<Option> route_options(hooks::WireOptions& wire) {
       hook_option({.flag = "connections",
                    .variable = variable_or_zero(wire.connections),
                    .help =
-                       "TCP connections of a rank with each rank on other nodes that it exchanges gradients with, 1 "
-                       "to 64. More fill a long link. 0: the one of the process group."})};
+                       "TCP connections with each rank on other nodes, 1 to 64. More fill a long link. 0: the one of "
+                       "the process group."})};
 }
 
 }  // namespace narrowcast::options

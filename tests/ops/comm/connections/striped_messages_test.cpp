@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -127,9 +129,29 @@ TEST(StripedMessages, ATimeoutClosesAllSocketsOnBothSides) {
   EXPECT_EQ(standard_error<std::runtime_error>([&] { receive->wait(); }),
             "Timed out waiting 50ms for recv operation to complete");
   EXPECT_THROW(receive->wait(), std::runtime_error);
-  const WorkPtr at_peer = ends.second->receive(kPeer, 0, empty_bytes(10));
-  EXPECT_THAT(standard_error<std::runtime_error>([&] { at_peer->wait(kPatience); }),
-              HasSubstr("Connection closed by peer"));
+  const auto receive_at_peer = [&] { ends.second->receive(kPeer, 0, empty_bytes(10))->wait(kPatience); };
+  EXPECT_THAT(standard_error<std::runtime_error>(receive_at_peer), HasSubstr("Connection closed by peer"));
+}
+
+// As a worker of a data loader, which has copies of all descriptors, does until it ends.
+TEST(StripedMessages, APeerIsToldOfTheEndWhileAForkedChildHoldsTheSockets) {
+  TwoEnds ends(2);
+  int lives[2];
+  ASSERT_EQ(::pipe(lives), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::close(lives[1]);
+    char end = 0;
+    ::_exit(::read(lives[0], &end, 1) == 0 ? 0 : 1);  // Until the parent has closed its end.
+  }
+  ends.first->close("over");
+  const auto receive_at_peer = [&] { ends.second->receive(kPeer, 0, empty_bytes(10))->wait(kPatience); };
+  EXPECT_THAT(standard_error<std::runtime_error>(receive_at_peer), HasSubstr("Connection closed by peer"));
+  ::close(lives[0]);
+  ::close(lives[1]);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
 }
 
 TEST(StripedMessages, WhatAPeerHasSentBeforeItLeftCanStillBeReceived) {
