@@ -41,7 +41,7 @@ constexpr const char* kOpening = "opening connections";
 // All ranks connect at the same time. A firewall that drops packets is noticed after this time.
 constexpr std::chrono::milliseconds kPatience{30000};
 
-// Where a rank without peers listens for nobody.
+// A rank without peers listens there for nobody.
 constexpr const char* kNoPeers = "127.0.0.1";
 
 // The epoll, the event and the listener.
@@ -162,7 +162,8 @@ std::vector<Card> exchange_cards(const Group& group, const Card& own) {
   return cards;
 }
 
-// Connects, and compares how it went: if one rank fails, all fail, and none waits for it. Null for a rank without peers.
+// Connects, and compares how it went: if one rank fails, all fail, and none waits for it. Null for a rank without
+// peers.
 ConnectionsPtr meet_together(const Group& group, const Listener& listener, const MeetingOptions& options) {
   const std::vector<Card> cards = exchange_cards(group, listener.card());
   ConnectionsPtr opened;

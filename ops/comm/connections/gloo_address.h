@@ -1,4 +1,4 @@
-// Where a Gloo backend listens.
+// The address at which a Gloo backend listens.
 #pragma once
 
 #include <string>

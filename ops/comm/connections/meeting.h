@@ -15,7 +15,7 @@ namespace narrowcast::connections {
 
 using Token = std::array<uint64_t, 2>;
 
-// What a rank tells the others. A connection that does not begin with the token of the rank that it reaches is closed:
+// A rank tells it to the others. A connection that does not begin with the token of the rank that it reaches is closed:
 // a stranger does not have it.
 struct Card {
   SocketAddress address;

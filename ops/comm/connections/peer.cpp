@@ -217,7 +217,7 @@ void Peer::close(Connection& connection) const {
   connection.socket.close();
 }
 
-// A peer that leaves closes its sockets one after the other. What it has sent may still be under way in the others.
+// A peer that leaves closes its sockets one after the other. The others may still carry what it has sent.
 void Peer::end_connection(Connection& connection) {
   close(connection);
   const bool is_last = std::ranges::none_of(connections_, [](const auto& other) { return other.socket.is_open(); });

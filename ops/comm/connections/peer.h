@@ -19,7 +19,7 @@ namespace narrowcast::connections {
 // The beginning of each frame. All ranks have the same byte order.
 struct FrameHeader {
   uint64_t mark = 0;    // kFrameMark
-  uint64_t number = 0;  // Of the message, among those that its sender has sent to this receiver.
+  uint64_t number = 0;  // The message's, among those that its sender has sent to this receiver.
   int64_t tag = 0;
   int64_t total = 0;  // Bytes of the message.
   int64_t begin = 0;  // Place of the frame's bytes in the message.
@@ -55,7 +55,7 @@ struct Connection {
 // The caller holds the mutex of Waiting.
 class Peer {
  public:
-  // Who calls write and read.
+  // It calls write and read.
   struct Poller {
     std::function<void(Connection&)> update;  // After a change of wants_room.
     std::function<void(Connection&)> forget;  // Before the socket is closed.

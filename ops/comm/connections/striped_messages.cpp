@@ -86,10 +86,9 @@ StripedMessages::Io::Io(SocketsByPeer sockets, const Options& options)
   checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stopping_.get(), &stop), "epoll_ctl");
   for (auto& [rank, of_peer] : sockets) {
     auto& peer = peers_[rank];
-    peer = std::make_unique<Peer>(
-        std::move(of_peer), waiting_,
-        Peer::Poller{.update = [this](Connection& connection) { update(connection); },
-                     .forget = [this](Connection& connection) { forget(connection); }});
+    peer = std::make_unique<Peer>(std::move(of_peer), waiting_,
+                                  Peer::Poller{.update = [this](Connection& connection) { update(connection); },
+                                               .forget = [this](Connection& connection) { forget(connection); }});
     for (Connection& connection : peer->connections()) {
       set_up(connection.socket.get());
       epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};

@@ -33,8 +33,7 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
 // finishes the oldest in flight and completes its future. While a job waits for the network, the next one starts.
 class Worker {
  public:
-  Worker(c10::intrusive_ptr<c10d::Backend> backend, Carrier carrier,
-         std::shared_ptr<std::atomic<int64_t>> exchanges)
+  Worker(c10::intrusive_ptr<c10d::Backend> backend, Carrier carrier, std::shared_ptr<std::atomic<int64_t>> exchanges)
       : backend_(std::move(backend)), carrier_(std::move(carrier)), started_(std::move(exchanges)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> submit(std::shared_ptr<Job> job);
@@ -113,9 +112,9 @@ struct Engine::KnownBackend {
   explicit KnownBackend(const c10d::Backend* known) : backend(known) {}
 
   const c10d::Backend* const backend;
-  std::mutex mutex;                                // Guards the two members below.
-  std::weak_ptr<Engine> engine = {};               // The latest engine.
-  Carrier carrier = {};              // Of all its engines.
+  std::mutex mutex;                   // Guards the two members below.
+  std::weak_ptr<Engine> engine = {};  // The latest engine.
+  Carrier carrier = {};               // All its engines use it.
   // The next engine continues the count, because ranks may make new engines at different times.
   const std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
 };
@@ -276,8 +275,8 @@ std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (queued_.empty() || in_flight_.size() >= most_in_flight()) return nullptr;
   if (!in_flight_.empty() && !in_flight_.back()->job->lets_next_start()) return nullptr;
-  TransportOptions options{carrier_.backend == nullptr ? backend_ : carrier_.backend, queued_.front().job->name(), (*started_)++,
-                           [this] { start_all_queued(); }, most_in_flight()};
+  TransportOptions options{carrier_.backend == nullptr ? backend_ : carrier_.backend, queued_.front().job->name(),
+                           (*started_)++, [this] { start_all_queued(); }, most_in_flight()};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();
   give_up_if_over(*in_flight_.back());

@@ -83,7 +83,7 @@ class Worker;
 inline constexpr size_t kMaxInFlight = 2;
 inline constexpr size_t kMaxInFlightOverCarrier = 4;
 
-// What sends an engine's messages.
+// A carrier of an engine's messages.
 struct Carrier {
   c10::intrusive_ptr<c10d::Backend> backend = {};  // Its ranks are those of the group's backend; null: that backend.
   size_t most_in_flight = kMaxInFlight;            // Jobs, at most kMaxInFlightOverCarrier.

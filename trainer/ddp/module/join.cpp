@@ -31,7 +31,7 @@ struct ShadowLoss : torch::autograd::Function<ShadowLoss> {
   }
 };
 
-// What ranks add up before a pass. A number for each rank follows: 1 if it has data, else 0.
+// The numbers that ranks add up before a pass. A number for each rank follows: 1 if it has data, else 0.
 enum Sums : size_t { kSamples, kWrong, kAverages, kEndsInsideNoSync, kFirstRank };
 
 }  // namespace

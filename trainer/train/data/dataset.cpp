@@ -205,7 +205,7 @@ BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
   micro_batch_ = std::max<int64_t>(1, samples_per_rank(options_) / options_.accumulation_steps);
 }
 
-// Where the micro-step begins in the global batch. The first micro-steps have a sample more if some have.
+// The micro-step begins there in the global batch. The first micro-steps have a sample more if some have.
 int64_t BatchPlan::offset(int64_t rank, int64_t micro_step) const {
   const int64_t share = options_.shares.at(static_cast<size_t>(rank));
   const int64_t steps = options_.accumulation_steps;

@@ -263,40 +263,37 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
 
 // The fewest and the most samples of a pass on any rank, whatever kAuto decides.
 std::pair<int64_t, int64_t> sizes_of_passes(const training::TrainingOptions& options, int64_t world_size) {
-  const int64_t passes = options.accumulation_steps;
-  const std::vector<int64_t>& given = options.shares.samples;
-  const int64_t least = given.empty() ? passes : std::ranges::min(given);
-  const int64_t most = given.empty() ? options.batch_size - (world_size - 1) * passes : std::ranges::max(given);
-  return {least / passes, (most + passes - 1) / passes};
+  if (options.shares.samples.empty())
+    return {1, (options.batch_size - 1) / options.accumulation_steps - world_size + 2};
+  const auto [least, most] = std::ranges::minmax(options.shares.samples);
+  return {least / options.accumulation_steps, (most - 1) / options.accumulation_steps + 1};
 }
 
-// Throws c10::ValueError for a training or verification of shares that its model or device cannot have. Batch norm in a
-// training depends on which samples a rank has, and only rank 0's running averages are kept.
+// Throws c10::ValueError for shares that the model or the device cannot have. Batch norm depends on a rank's samples.
 void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const data::Shares& shares = job.training.shares;
-  if (shares.kind != data::Shares::Kind::kAuto && training::batch_plan(job.training, world_size).is_even()) return;
+  const bool is_auto = shares.kind == data::Shares::Kind::kAuto;
+  if (!is_auto && training::batch_plan(job.training, world_size).is_even()) return;
   for (const auto& buffer : inputs.model->named_buffers()) {
     TORCH_CHECK_VALUE(!buffer.key().ends_with(kBatchNormBuffer), "shares: ", data::to_string(shares),
                       " would change the statistics of batch norm, which ", job.model, " has (", buffer.key(),
                       "); replace it by group norm or layer norm, or leave out shares");
   }
-  TORCH_CHECK_VALUE(shares.kind != data::Shares::Kind::kAuto || inputs.device.is_cpu(),
-                    "shares: auto measures the speed of processors only, but the device is ", inputs.device.str(),
-                    "; give the samples of each rank");
+  TORCH_CHECK_VALUE(!is_auto || inputs.device.is_cpu(), "shares: auto measures processors only, but the device is ",
+                    inputs.device.str(), "; give the samples of each rank");
   if (inputs.imported == nullptr) return;
   const auto [least, most] = sizes_of_passes(job.training, world_size);
   const models::ImportedModel::BatchSizes taken = inputs.imported->trained_sizes();
   TORCH_CHECK_VALUE(taken.least <= least && most <= taken.most, "shares: ", data::to_string(shares),
-                    shares.kind == data::Shares::Kind::kAuto ? " may give" : " gives", " a rank ", least, " to ", most,
-                    " samples at once, but ", job.model, " takes from ", taken.least, " to ", taken.most);
+                    is_auto ? " may give" : " gives", " a rank ", least, " to ", most, " samples at once, but ",
+                    job.model, " takes from ", taken.least, " to ", taken.most);
 }
 
 // Adds the parts of a batch. Only the data show whether a module uses tokens.
 void add_batch(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const int64_t batch = job.training.batch_size;
-  const std::vector<int64_t>& given = job.training.shares.samples;
-  const int64_t equal = data::samples_per_rank({.global_batch = batch, .world_size = world_size});
-  plan["batch_size_per_rank"] = given.empty() ? nlohmann::json(equal) : nlohmann::json(given);
+  plan["batch_size_per_rank"] = data::samples_per_rank({.global_batch = batch, .world_size = world_size});
+  if (!job.training.shares.samples.empty()) plan["batch_size_per_rank"] = job.training.shares.samples;
   if (!job.verification.has_value()) {
     plan[inputs.unit + "_per_step"] = batch * inputs.units_per_sample;
   }

@@ -60,7 +60,7 @@ std::vector<Option> batch_rows(job::TrainJob& job) {
        .role = Role::kCircumstance},
       {.flag = "shares",
        .variable = shares_variable(training.shares),
-       .help = "Samples of each batch per rank: equal, auto (by the ranks' measured speeds) or a list such as 24,8. The "
+       .help = "Samples of each batch per rank: equal, auto (by the ranks' measured speeds) or a list: 24,8. The "
                "batch stays the same set of samples.",
        .in_plan = InPlan::kValue,
        .role = Role::kCircumstance,

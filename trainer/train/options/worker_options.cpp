@@ -151,9 +151,8 @@ std::vector<Option> route_options(hooks::WireOptions& wire) {
                    .unit = "us"}),
       hook_option({.flag = "connections",
                    .variable = variable_or_zero(wire.connections),
-                   .help =
-                       "TCP connections with each rank on other nodes, 1 to 64. More fill a long link. 0: the one of "
-                       "the process group."})};
+                   .help = "TCP connections with each rank on other nodes, 1 to 64. More fill a long link. 0: that of "
+                           "the group."})};
 }
 
 }  // namespace narrowcast::options

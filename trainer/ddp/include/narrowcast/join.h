@@ -71,7 +71,7 @@ class NARROWCAST_EXPORT Join {
   int64_t finish(const std::function<void()>& after_pass);
 
  private:
-  // What the ranks that have data announce before a pass.
+  // The ranks that have data announce it before a pass.
   struct Pass {
     double samples = 0;    // of all ranks; 0: no rank has data
     bool averages = true;  // else it is inside no_sync
