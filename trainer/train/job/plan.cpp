@@ -273,7 +273,7 @@ std::pair<int64_t, int64_t> sizes_of_passes(const training::TrainingOptions& opt
 void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const data::Shares& shares = job.training.shares;
   const bool is_auto = shares.kind == data::Shares::Kind::kAuto;
-  if (!is_auto && training::batch_plan(job.training, world_size).is_even()) return;
+  if (shares.are_equal() || (!is_auto && training::batch_plan(job.training, world_size).is_even())) return;
   for (const auto& buffer : inputs.model->named_buffers()) {
     TORCH_CHECK_VALUE(!buffer.key().ends_with(kBatchNormBuffer), "shares: ", data::to_string(shares),
                       " would change the statistics of batch norm, which ", job.model, " has (", buffer.key(),
