@@ -263,10 +263,10 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
 
 // The fewest and the most samples of a pass on any rank, whatever kAuto decides.
 std::pair<int64_t, int64_t> sizes_of_passes(const training::TrainingOptions& options, int64_t world_size) {
-  if (options.shares.samples.empty())
-    return {1, (options.batch_size - 1) / options.accumulation_steps - world_size + 2};
+  const int64_t passes = options.accumulation_steps;
+  if (options.shares.samples.empty()) return {1, (options.batch_size - 1) / passes - world_size + 2};
   const auto [least, most] = std::ranges::minmax(options.shares.samples);
-  return {least / options.accumulation_steps, (most - 1) / options.accumulation_steps + 1};
+  return {least / passes, (most - 1) / passes + 1};
 }
 
 // Throws c10::ValueError for shares that the model or the device cannot have. Batch norm depends on a rank's samples.
@@ -285,8 +285,8 @@ void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_si
   const auto [least, most] = sizes_of_passes(job.training, world_size);
   const models::ImportedModel::BatchSizes taken = inputs.imported->trained_sizes();
   TORCH_CHECK_VALUE(taken.least <= least && most <= taken.most, "shares: ", data::to_string(shares),
-                    is_auto ? " may give" : " gives", " a rank ", least, " to ", most, " samples at once, but ",
-                    job.model, " takes from ", taken.least, " to ", taken.most);
+                    ": a rank may get ", least, " to ", most, " samples at once, but ", job.model, " takes ",
+                    taken.least, " to ", taken.most);
 }
 
 // Adds the parts of a batch. Only the data show whether a module uses tokens.
