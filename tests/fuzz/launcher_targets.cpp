@@ -17,8 +17,8 @@
 #include "trainer/base/network/store_file.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/pieces/pieces.h"
-#include "trainer/ddp/recovery/announcements.h"
 #include "trainer/ddp/recovery/elastic_run.h"
+#include "trainer/ddp/recovery/held_states.h"
 #include "trainer/ddp/recovery/new_ranks.h"
 #include "trainer/ddp/rendezvous/gloo_listener.h"
 #include "trainer/launcher/group/group.h"
@@ -178,7 +178,7 @@ std::vector<std::string> holdings() {
 
 // The texts of another rank about its states and their tensors.
 void read_rank_state(const std::string& text) {
-  const recovery::Announcement read = recovery::parse_announcement(text, 1);
+  const recovery::HeldStates read = recovery::parse_held_states(text, 1);
   TORCH_INTERNAL_ASSERT(!read.is_lost() || read.held.empty());
 }
 

@@ -23,8 +23,9 @@ constexpr int kTag = 0x7069;
 constexpr size_t kInFlight = 64;  // transfers that ranks begin before they wait for them
 constexpr int64_t kNoStep = -1;
 
-// A rank announces the pieces that it holds, without their elements, and the ranges that it wants.
-struct Announcement {
+// The pieces that a rank holds, without their elements, and the ranges that it wants. Each rank sends this to all
+// others, as JSON.
+struct RankPieces {
   struct Header {
     Range range;
     int64_t step = kNoStep;
@@ -40,8 +41,8 @@ Range read_range(const json& text) {
   return {text.at(0).get<std::string>(), text.at(1).get<int64_t>(), text.at(2).get<int64_t>()};
 }
 
-std::string announcement_of(const std::vector<Piece>& held, const std::vector<Range>& wanted) {
-  json announcement = {{"held", json::array()}, {"wanted", json::array()}};
+std::string text_of(const std::vector<Piece>& held, const std::vector<Range>& wanted) {
+  json text = {{"held", json::array()}, {"wanted", json::array()}};
   for (const Piece& piece : held) {
     json tensors = json::array();
     for (const auto& [name, tensor] : piece.tensors) {
@@ -51,26 +52,26 @@ std::string announcement_of(const std::vector<Piece>& held, const std::vector<Ra
                         tensor.sizes());
       tensors.push_back(name);
     }
-    announcement["held"].push_back({to_json(piece.range), piece.step.value_or(kNoStep), tensors});
+    text["held"].push_back({to_json(piece.range), piece.step.value_or(kNoStep), tensors});
   }
-  for (const Range& range : wanted) announcement["wanted"].push_back(to_json(range));
-  return announcement.dump();
+  for (const Range& range : wanted) text["wanted"].push_back(to_json(range));
+  return text.dump();
 }
 
-std::vector<Announcement> announcements_of_ranks(const ProcessGroupPtr& group, const std::string& own) {
-  std::vector<Announcement> all;
+std::vector<RankPieces> pieces_of_ranks(const ProcessGroupPtr& group, const std::string& own) {
+  std::vector<RankPieces> all;
   for (const std::string& text : all_gather_text(group, own)) {
-    Announcement& announcement = all.emplace_back();
+    RankPieces& rank = all.emplace_back();
     try {
       const json read = files::parse_json(text, kMoving);
       for (const json& piece : read.at("held")) {
-        announcement.held.push_back({.range = read_range(piece.at(0)),
-                                     .step = piece.at(1).get<int64_t>(),
-                                     .tensors = piece.at(2).get<std::vector<std::string>>()});
+        rank.held.push_back({.range = read_range(piece.at(0)),
+                             .step = piece.at(1).get<int64_t>(),
+                             .tensors = piece.at(2).get<std::vector<std::string>>()});
       }
-      for (const json& range : read.at("wanted")) announcement.wanted.push_back(read_range(range));
+      for (const json& range : read.at("wanted")) rank.wanted.push_back(read_range(range));
     } catch (const json::exception& error) {
-      NARROWCAST_CHECK_INPUT(false, kMoving, ": rank ", all.size() - 1, " announced ", files::problem_with(error));
+      NARROWCAST_CHECK_INPUT(false, kMoving, ": rank ", all.size() - 1, " sent ", files::problem_with(error));
     }
   }
   return all;
@@ -89,14 +90,14 @@ struct Part {
 // Chooses the parts that make up all wanted pieces. All ranks choose the same.
 class Plan {
  public:
-  explicit Plan(const std::vector<Announcement>& ranks) : ranks_(ranks), load_(ranks.size()) {
+  explicit Plan(const std::vector<RankPieces>& ranks) : ranks_(ranks), load_(ranks.size()) {
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       for (size_t piece = 0; piece < ranks[rank].held.size(); ++piece) {
         holders_[ranks[rank].held[piece].range.name].emplace_back(rank, piece);
       }
     }
     size_t most = 0;
-    for (const Announcement& rank : ranks) most = std::max(most, rank.wanted.size());
+    for (const RankPieces& rank : ranks) most = std::max(most, rank.wanted.size());
     // In turns, so that all ranks receive at once.
     for (size_t piece = 0; piece < most; ++piece) {
       for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -141,20 +142,20 @@ class Plan {
     }
   }
 
-  const std::vector<Announcement>& ranks_;
+  const std::vector<RankPieces>& ranks_;
   std::map<std::string, std::vector<Holder>> holders_;
   std::vector<int64_t> load_;  // elements that each rank sends
   std::vector<Part> parts_;
 };
 
 // The result on one rank: pieces whose tensors are still without values, or are those that it holds.
-std::vector<Piece> allocated(const std::vector<Announcement>& ranks, const std::vector<Part>& parts, size_t own,
+std::vector<Piece> allocated(const std::vector<RankPieces>& ranks, const std::vector<Part>& parts, size_t own,
                              const std::vector<Piece>& held) {
   std::vector<Piece> result;
   for (const Range& range : ranks[own].wanted) result.push_back({.range = range});
   std::set<size_t> begun;
   for (const Part& part : parts) {
-    const Announcement::Header& header = ranks[part.from_rank].held[part.held];
+    const RankPieces::Header& header = ranks[part.from_rank].held[part.held];
     if (part.to_rank != own) continue;
     Piece& piece = result[part.wanted];
     if (begun.insert(part.wanted).second) {
@@ -169,10 +170,10 @@ std::vector<Piece> allocated(const std::vector<Announcement>& ranks, const std::
 }
 
 // Throws the same on all ranks.
-void check_parts_belong_together(const std::vector<Announcement>& ranks, const std::vector<Part>& parts) {
-  std::map<std::pair<size_t, size_t>, const Announcement::Header*> first;  // by rank and wanted piece
+void check_parts_belong_together(const std::vector<RankPieces>& ranks, const std::vector<Part>& parts) {
+  std::map<std::pair<size_t, size_t>, const RankPieces::Header*> first;  // by rank and wanted piece
   for (const Part& part : parts) {
-    const Announcement::Header& header = ranks[part.from_rank].held[part.held];
+    const RankPieces::Header& header = ranks[part.from_rank].held[part.held];
     const auto* const expected = first.emplace(std::pair(part.to_rank, part.wanted), &header).first->second;
     NARROWCAST_CHECK_INPUT(header.step == expected->step && header.tensors == expected->tensors, kMoving, ": ",
                            describe(header.range), " on rank ", part.from_rank, " has ", header.tensors.size(),
@@ -185,7 +186,7 @@ void check_parts_belong_together(const std::vector<Announcement>& ranks, const s
 
 std::vector<Piece> move_pieces(const ProcessGroupPtr& group, const std::vector<Piece>& held,
                                const std::vector<Range>& wanted) {
-  const std::vector<Announcement> ranks = announcements_of_ranks(group, announcement_of(held, wanted));
+  const std::vector<RankPieces> ranks = pieces_of_ranks(group, text_of(held, wanted));
   const Plan plan(ranks);
   check_parts_belong_together(ranks, plan.parts());
   const auto own = static_cast<size_t>(group->getRank());

@@ -21,7 +21,7 @@
 #include "ops/comm/groups/group.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/safetensors_header.h"
-#include "trainer/ddp/recovery/announcements.h"
+#include "trainer/ddp/recovery/held_states.h"
 
 namespace narrowcast::recovery {
 namespace {
@@ -42,42 +42,42 @@ std::string text_of(const std::vector<RankState>& own) {
   return text.dump();
 }
 
-std::vector<Announcement> announcements_of_ranks(const ProcessGroupPtr& group, const std::vector<RankState>& own) {
-  std::vector<Announcement> all;
+std::vector<HeldStates> held_states_of_ranks(const ProcessGroupPtr& group, const std::vector<RankState>& own) {
+  std::vector<HeldStates> all;
   for (const std::string& text : all_gather_text(group, text_of(own))) {
-    all.push_back(parse_announcement(text, std::ssize(all)));
+    all.push_back(parse_held_states(text, std::ssize(all)));
   }
   return all;
 }
 
 template <class Matches>
-std::vector<int64_t> ranks_that(const std::vector<Announcement>& announcements, const Matches& matches) {
-  std::vector<int64_t> ranks;
-  for (size_t rank = 0; rank < announcements.size(); ++rank) {
-    if (matches(announcements[rank])) {
-      ranks.push_back(static_cast<int64_t>(rank));
+std::vector<int64_t> ranks_that(const std::vector<HeldStates>& ranks, const Matches& matches) {
+  std::vector<int64_t> matching;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (matches(ranks[rank])) {
+      matching.push_back(static_cast<int64_t>(rank));
     }
   }
-  return ranks;
+  return matching;
 }
 
 // The elements that no rank at that point holds.
-std::optional<pieces::Range> gap_at(const std::vector<Announcement>& announcements, int64_t point) {
+std::optional<pieces::Range> gap_at(const std::vector<HeldStates>& ranks, int64_t point) {
   std::vector<const pieces::Holding*> holdings;
-  for (const Announcement& announcement : announcements) {
-    if (announcement.has(point)) holdings.push_back(&announcement.held.at(point));
+  for (const HeldStates& states : ranks) {
+    if (states.has(point)) holdings.push_back(&states.held.at(point));
   }
   return pieces::first_gap(holdings);
 }
 
 // The furthest point at which the ranks hold everything, else kNothing and why.
-int64_t common_point(const std::vector<Announcement>& announcements, std::string& why_nothing) {
+int64_t common_point(const std::vector<HeldStates>& ranks, std::string& why_nothing) {
   std::set<int64_t, std::greater<>> points;
-  for (const Announcement& announcement : announcements) {
-    for (const auto& [point, held] : announcement.held) points.insert(point);
+  for (const HeldStates& states : ranks) {
+    for (const auto& [point, held] : states.held) points.insert(point);
   }
   for (const int64_t point : points) {
-    const std::optional<pieces::Range> gap = gap_at(announcements, point);
+    const std::optional<pieces::Range> gap = gap_at(ranks, point);
     if (!gap) {
       return point;
     }
@@ -85,8 +85,8 @@ int64_t common_point(const std::vector<Announcement>& announcements, std::string
       why_nothing = c10::str("no rank that is left holds the optimizer's state of ", printable(pieces::describe(*gap)));
     }
   }
-  for (const Announcement& announcement : announcements) {
-    if (why_nothing.empty()) why_nothing = printable(announcement.why_unusable);
+  for (const HeldStates& states : ranks) {
+    if (why_nothing.empty()) why_nothing = printable(states.why_unusable);
   }
   return kNothing;
 }
@@ -98,7 +98,7 @@ TensorMap tensors_of(const RankState& state) {
   return tensors;
 }
 
-// The inventory as the first source announces it: the bytes of all tensors, a space, and the header of a safetensors
+// The inventory as the first source sends it: the bytes of all tensors, a space, and the header of a safetensors
 // file.
 std::string to_text(const RankState& state) {
   files::SafetensorsHeader header;
@@ -225,7 +225,7 @@ std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::optio
 
 std::optional<SharedState> share_states(const ProcessGroupPtr& group, std::vector<RankState> states,
                                         std::string* why_nothing) {
-  const std::vector<Announcement> ranks = announcements_of_ranks(group, states);
+  const std::vector<HeldStates> ranks = held_states_of_ranks(group, states);
   std::string why;
   const int64_t furthest = common_point(ranks, why);
   if (furthest == kNothing) {

@@ -134,13 +134,12 @@ void GradientReducer::sync_buffers() {
 // others must learn it before they wait for this rank in a collective of c10d, such as the rebuilding of the Reducer.
 void GradientReducer::begin_pass() {
   passes_->count();
-  const bool compares = reducer_->should_rebuild_buckets() || (chooser_ != nullptr && chooser_->is_due());
-  check_announced_mode(compares);
+  check_announced_mode();
   const std::string difference = synchronise_ ? parameters_->difference() : "";
   if (keeps_replicas_equal()) {
     if (!difference.empty()) {
       passes_->refuse(difference);
-    } else if (compares) {
+    } else if (compares_pass()) {
       passes_->compare();
     }
   }

@@ -7,6 +7,7 @@
 
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/network_errors.h>
+#include "trainer/ddp/reducer/bucket_chooser.h"
 #include "trainer/ddp/reducer/bucket_exchanges.h"
 #include "trainer/ddp/reducer/pass_check.h"
 #include "trainer/ddp/reducer/reducer.h"
@@ -41,15 +42,19 @@ void GradientReducer::zero_grad() {
   for (const NamedTensor& parameter : state_.parameters) parameter.tensor.mutable_grad().reset();
 }
 
-// Ranks without data run the announced pass. They wait for this rank if they compare the pass, at the start of the
-// forward pass (`compares`) or in a backward pass that averages.
-void GradientReducer::check_announced_mode(bool compares) const {
+bool GradientReducer::compares_pass() const {
+  return reducer_->should_rebuild_buckets() || (chooser_ != nullptr && chooser_->is_due());
+}
+
+// Ranks without data run the announced pass. They wait for this rank at the start of the forward pass if they compare
+// the pass, and in a backward pass that averages.
+void GradientReducer::check_announced_mode() const {
   if (!announced_ || announced_->averages == synchronise_) return;
   const std::string wrong =
       c10::str("Join: rank ", group_->getRank(), announced_->averages ? " is inside no_sync" : " is not inside no_sync",
                " in a pass for which begin_pass was called ", announced_->averages ? "outside" : "inside",
                " of it; call begin_pass inside the no_sync guard of the pass");
-  if (announced_->averages || compares) passes_->refuse(wrong);
+  if (announced_->averages || compares_pass()) passes_->refuse(wrong);
   TORCH_CHECK_VALUE(false, wrong);
 }
 

@@ -17,7 +17,6 @@
 #include "hooks/row/bucket.h"
 #include "hooks/row/levels.h"
 #include "hooks/table/auto_choice.h"
-#include "hooks/table/auto_hook.h"
 #include "hooks/table/hook_table.h"
 #include "hooks/table/post_local_sgd.h"
 #include "trainer/base/files/json.h"
@@ -261,14 +260,6 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
   }
 }
 
-// The fewest and the most samples of a pass on any rank, whatever kAuto decides.
-std::pair<int64_t, int64_t> sizes_of_passes(const training::TrainingOptions& options, int64_t world_size) {
-  const int64_t passes = options.accumulation_steps;
-  if (options.shares.samples.empty()) return {1, (options.batch_size - 1) / passes - world_size + 2};
-  const auto [least, most] = std::ranges::minmax(options.shares.samples);
-  return {least / passes, (most - 1) / passes + 1};
-}
-
 // Throws c10::ValueError for shares that the model or the device cannot have. Batch norm depends on a rank's samples.
 void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const data::Shares& shares = job.training.shares;
@@ -282,7 +273,7 @@ void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_si
   TORCH_CHECK_VALUE(!is_auto || inputs.device.is_cpu(), "shares: auto measures processors only, but the device is ",
                     inputs.device.str(), "; give the samples of each rank");
   if (inputs.imported == nullptr) return;
-  const auto [least, most] = sizes_of_passes(job.training, world_size);
+  const auto [least, most] = training::sizes_of_passes(job.training, world_size);
   const models::ImportedModel::BatchSizes taken = inputs.imported->trained_sizes();
   TORCH_CHECK_VALUE(taken.least <= least && most <= taken.most, "shares: ", data::to_string(shares),
                     ": a rank may get ", least, " to ", most, " samples at once, but ", job.model, " takes ",
@@ -317,9 +308,6 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
                          std::optional<int64_t> ranks_per_node) {
-  if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
-    hooks::check_auto_on_gpus(job.ddp.wire());
-  }
   check_optimizer_shards_on(job, inputs.device);
   check_shares(job, inputs, world_size);
   nlohmann::json plan;

@@ -66,6 +66,14 @@ data::BatchPlan batch_plan(const TrainingOptions& options, int64_t world_size) {
   return data::BatchPlan(parts_of_batch(options, world_size));
 }
 
+std::pair<int64_t, int64_t> sizes_of_passes(const TrainingOptions& options, int64_t world_size) {
+  const int64_t passes = options.accumulation_steps;
+  if (options.shares.kind == data::Shares::Kind::kAuto) return {1, (options.batch_size - 1) / passes - world_size + 2};
+  const std::vector<int64_t> shares = batch_plan(options, world_size).options().shares;
+  const auto [least, most] = std::ranges::minmax(shares);
+  return {least / passes, (most - 1) / passes + 1};
+}
+
 void check_training_options(const TrainingOptions& options, int64_t world_size) {
   TORCH_CHECK_VALUE(options.batch_size >= 1, "batch_size: must be at least 1, but is ", options.batch_size);
   TORCH_CHECK_VALUE(options.accumulation_steps >= 1, "accumulation_steps: must be at least 1, but is ",

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <narrowcast/learning_rate.h>
 #include <narrowcast/wire_format.h>
@@ -53,6 +54,9 @@ void check_training_options(const TrainingOptions& options, int64_t world_size);
 
 // How these ranks share a batch, as long as no shares were measured. Throws as check_training_options.
 data::BatchPlan batch_plan(const TrainingOptions& options, int64_t world_size);
+
+// The fewest and the most samples in one forward pass of any rank, whatever shares kAuto decides. Throws as batch_plan.
+std::pair<int64_t, int64_t> sizes_of_passes(const TrainingOptions& options, int64_t world_size);
 
 // The number that a possible number of ranks divides, for options that check_training_options accepts.
 inline int64_t divided_by_ranks(const TrainingOptions& options) {

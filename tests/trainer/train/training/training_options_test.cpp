@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 std::string complaint(const TrainingOptions& options, int64_t world_size) {
   return testing::error_message<c10::ValueError>([&] { check_training_options(options, world_size); });
@@ -53,6 +54,18 @@ TEST(CheckTrainingOptions, TakesSharesThatAddUpToTheBatch) {
   options.shares = data::parse_shares("auto");
   EXPECT_EQ(complaint(options, 2), "nothing was thrown");
   EXPECT_THAT(complaint(options, 5), HasSubstr("batch_size: must be divisible")) << "they begin with equal parts";
+}
+
+TEST(SizesOfPasses, AreTheLeastAndTheMostOfAllRanks) {
+  TrainingOptions options;
+  options.batch_size = 24;
+  options.accumulation_steps = 2;
+  EXPECT_THAT(sizes_of_passes(options, 4), Pair(int64_t{3}, int64_t{3}));
+  options.shares = data::parse_shares("11,5,5,3");
+  EXPECT_THAT(sizes_of_passes(options, 4), Pair(int64_t{1}, int64_t{6}));
+  options.shares = data::parse_shares("auto");
+  EXPECT_THAT(sizes_of_passes(options, 4), Pair(int64_t{1}, int64_t{9}))
+      << "the other ranks keep one sample in each pass";
 }
 
 TEST(PossibleRanks, AreTheMostThatShareTheBatch) {

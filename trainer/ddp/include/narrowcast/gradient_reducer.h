@@ -173,7 +173,7 @@ class NARROWCAST_EXPORT GradientReducer {
   // A pass without data: it takes part in all collectives of a forward and a backward pass, with gradients of 0. It
   // adds the gradients of earlier passes inside no_sync, and makes other gradients undefined.
   void run_shadow_pass();
-  void check_announced_mode(bool compares) const;
+  void check_announced_mode() const;
   void end_announced_pass();
 
   // The state of a static graph, from its first forward on.
@@ -186,6 +186,7 @@ class NARROWCAST_EXPORT GradientReducer {
   bool is_first_static_step() const;
   void compare_between_ranks() const;
   void begin_pass();
+  bool compares_pass() const;  // Whether all ranks compare the pass at its start, before a collective of it.
   void broadcast(const std::vector<NamedTensor>& tensors, int64_t from) const;
   std::function<void()> static_reduction() const;
   void use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit);

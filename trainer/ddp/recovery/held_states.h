@@ -19,8 +19,8 @@ inline constexpr const char* kCommon = "common.";  // before the names of RankSt
 inline constexpr const char* kOwn = "own.";        // and of RankState::own
 inline constexpr const char* kValues = "values";   // RankState::values
 
-// A rank tells this of its states.
-struct Announcement {
+// The states that a rank holds.
+struct HeldStates {
   std::map<int64_t, pieces::Holding> held;  // by point, if they can be used
   std::string why_unusable;
 
@@ -30,7 +30,7 @@ struct Announcement {
 
 // Parses the text of a rank's states: {"why_unusable": "...", "states": [[POINT, HOLDING], ...]}. Throws
 // CorruptInputError for another one.
-Announcement parse_announcement(const std::string& text, int64_t rank);
+HeldStates parse_held_states(const std::string& text, int64_t rank);
 
 // Tensors of the sources, by name, and from which source each comes.
 struct Inventory {

@@ -1,4 +1,4 @@
-#include "trainer/ddp/recovery/announcements.h"
+#include "trainer/ddp/recovery/held_states.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,32 +13,32 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string refusal_of_announcement(const std::string& text) {
-  return testing::error_message<CorruptInputError>([&] { parse_announcement(text, 2); });
+std::string refusal_of(const std::string& text) {
+  return testing::error_message<CorruptInputError>([&] { parse_held_states(text, 2); });
 }
 
 std::string refusal_of_inventory(const std::string& text) {
   return testing::error_message<CorruptInputError>([&] { read_inventory(text, 1); });
 }
 
-TEST(ParseAnnouncement, ReadsWhyNothingCanBeUsed) {
-  const Announcement read = parse_announcement(R"({"why_unusable": "it hangs", "states": []})", 2);
+TEST(ParseHeldStates, ReadsWhyNothingCanBeUsed) {
+  const HeldStates read = parse_held_states(R"({"why_unusable": "it hangs", "states": []})", 2);
   EXPECT_EQ(read.why_unusable, "it hangs");
   EXPECT_FALSE(read.has(0));
   EXPECT_FALSE(read.is_lost());
 }
 
-TEST(ParseAnnouncement, ARankWithoutAStateIsLost) {
-  EXPECT_TRUE(parse_announcement(R"({"why_unusable": "", "states": []})", 2).is_lost());
+TEST(ParseHeldStates, ARankWithoutAStateIsLost) {
+  EXPECT_TRUE(parse_held_states(R"({"why_unusable": "", "states": []})", 2).is_lost());
 }
 
-TEST(ParseAnnouncement, RefusesTheRestAndNamesTheRank) {
+TEST(ParseHeldStates, RefusesTheRestAndNamesTheRank) {
   for (const char* const text :
        {"", "{", "[]", "{}", R"({"why_unusable": 7, "states": []})", R"({"why_unusable": "", "states": [7]})",
         R"({"why_unusable": "", "states": [[7]]})"}) {
-    EXPECT_THAT(refusal_of_announcement(text), HasSubstr("the state of rank 2")) << text;
+    EXPECT_THAT(refusal_of(text), HasSubstr("the state of rank 2")) << text;
   }
-  EXPECT_THAT(refusal_of_announcement(R"({"why_unusable": "", "states": [[-1, {}]]})"), HasSubstr("its point is -1"));
+  EXPECT_THAT(refusal_of(R"({"why_unusable": "", "states": [[-1, {}]]})"), HasSubstr("its point is -1"));
 }
 
 // Common tensors come from whichever source sends least so far, others from the first.

@@ -1,4 +1,4 @@
-#include "trainer/ddp/recovery/announcements.h"
+#include "trainer/ddp/recovery/held_states.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -12,21 +12,21 @@
 
 namespace narrowcast::recovery {
 
-Announcement parse_announcement(const std::string& text, int64_t rank) {
+HeldStates parse_held_states(const std::string& text, int64_t rank) {
   const std::string source = c10::str(kStep, ": the state of rank ", rank);
-  Announcement announcement;
+  HeldStates states;
   try {
     const nlohmann::json read = files::parse_json(text, source);
-    announcement.why_unusable = read.at("why_unusable").get<std::string>();
+    states.why_unusable = read.at("why_unusable").get<std::string>();
     for (const nlohmann::json& state : read.at("states")) {
       const auto point = state.at(0).get<int64_t>();
       NARROWCAST_CHECK_INPUT(point >= 0, source, ": its point is ", point);
-      announcement.held[point] = pieces::read_holding(state.at(1), source);
+      states.held[point] = pieces::read_holding(state.at(1), source);
     }
   } catch (const nlohmann::json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, source, ": ", files::problem_with(error));
   }
-  return announcement;
+  return states;
 }
 
 Inventory read_inventory(const std::string& text, size_t sources) {
