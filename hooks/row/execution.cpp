@@ -79,4 +79,31 @@ c10::intrusive_ptr<c10::ivalue::Future> HookStreams::run_alone(size_t place, con
   return future;
 }
 
+HookTurns::Future HookTurns::run(size_t hook, const at::Tensor& bucket, const std::function<Future()>& run) {
+  const at::Device device = bucket.device();
+  if (device.is_cpu()) {
+    return run();
+  }
+  Future future;
+  if (last_ && *last_ != hook) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    if (!own_stream_ || own_stream_->device() != device) {
+      own_stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+    }
+    c10::Event gradients_are_there(device.type());
+    gradients_are_there.record(guard.getStream(device));
+    gradients_are_there.block(*own_stream_);
+    const c10::StreamGuard on_own_stream(*own_stream_);
+    for (const Future& last : std::exchange(last_futures_, {})) last->wait();  // Makes the stream wait, not the host.
+    bucket.record_stream(*own_stream_);
+    future = run();
+  } else {
+    future = run();
+  }
+  last_ = hook;
+  last_futures_.push_back(future);
+  if (last_futures_.size() > HookStreams::kCount) last_futures_.pop_front();
+  return future;
+}
+
 }  // namespace narrowcast::hooks

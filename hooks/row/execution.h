@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -81,6 +82,23 @@ class HookStreams {
 
  private:
   std::array<HookStream, kCount> streams_;
+};
+
+// Passes buckets to several hooks that send on streams. Each hook may have communicators of its own. If collectives of
+// two communicators are concurrent, they may start in different orders on different ranks, and wait for each other
+// without end. So when a bucket goes to another hook than the one before, its work begins once that one's is done.
+class HookTurns {
+ public:
+  using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  // Calls run(), which passes `bucket` to hook number `hook`. The caller's stream does not wait. On the CPU, where
+  // hooks order their collectives together, it only calls run().
+  Future run(size_t hook, const at::Tensor& bucket, const std::function<Future()>& run);
+
+ private:
+  std::optional<size_t> last_;             // The hook of the last bucket.
+  std::deque<Future> last_futures_;        // Its last buckets, one for each of its streams.
+  std::optional<c10::Stream> own_stream_;  // For the buckets that wait.
 };
 
 }  // namespace narrowcast::hooks

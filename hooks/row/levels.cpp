@@ -146,10 +146,6 @@ collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOpti
   return link;
 }
 
-namespace {
-
-// The device whose messages are measured: the CPU, or this rank's GPU. Empty if the group moves GPU tensors without
-// NCCL.
 std::optional<at::Device> measured_device(const HookOptions& options) {
   if (!averages_on_gpus(options)) {
     return at::kCPU;
@@ -161,8 +157,6 @@ std::optional<at::Device> measured_device(const HookOptions& options) {
   const std::optional<at::Device> bound = group->getBackend(at::kCUDA)->getBoundDeviceId();
   return bound ? bound : c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
 }
-
-}  // namespace
 
 collectives::Link find_hook_link(const HookOptions& options, const NodeLayout& layout) {
   collectives::Link link;

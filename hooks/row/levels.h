@@ -57,6 +57,10 @@ void add_link(HookState& state, const char* name, const std::optional<collective
 // The saved link `name`; empty if the state does not have it. Throws CorruptInputError if it is invalid.
 std::optional<collectives::LinkCost> saved_link(const HookState& saved, const char* name);
 
+// The device whose messages are measured: the CPU, or this rank's GPU. Empty if the group moves GPU tensors without
+// NCCL, because nothing is measured then.
+std::optional<at::Device> measured_device(const HookOptions& options);
+
 // Whether the options give all values of the link between nodes, so that nothing needs to be measured.
 inline bool gives_link(const WireOptions& wire) { return wire.link_gbit && wire.link_us; }
 

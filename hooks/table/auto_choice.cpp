@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <iomanip>
@@ -18,38 +17,41 @@
 #include "hooks/table/hook_table.h"
 #include "ops/codec/wire_format.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
+#include "ops/common/device_laps.h"
 
 namespace narrowcast::hooks {
 namespace {
 
 using node::NodeLayout;
-using Clock = std::chrono::steady_clock;
 
 constexpr double kAlike = 1.02;                   // Times within this factor of the fastest are taken as equal.
 constexpr int64_t kLeastNumel = int64_t{1} << 8;  // The printed choice covers sizes from 1 KiB
 constexpr int64_t kMostNumel = int64_t{1} << 24;  // to 64 MiB.
 constexpr int64_t kLocalNumel = int64_t{1} << 20;
+constexpr int64_t kLocalNumelOnGpus = int64_t{1} << 24;  // Takes much longer than the start of a kernel.
 constexpr int kLocalTurns = 9;
 constexpr int64_t kBitsOfFloat32 = 32;
 
 bool is_wire(const std::string& name) { return hook_row(name).format.has_value(); }
 
-// The shortest of several runs, in seconds per element.
-double seconds_per_element(const std::function<void()>& body) {
+// The shortest of several runs, in seconds per element of `gradients`, on their device.
+double seconds_per_element(const at::Tensor& gradients, const std::function<void()>& body) {
   double least = INFINITY;
+  DeviceLaps laps(gradients.device());
   for (int turn = 0; turn < kLocalTurns; ++turn) {
-    const auto begin = Clock::now();
+    laps.mark();
     body();
-    least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count());
+    laps.mark();
+    least = std::min(least, laps.take().front());
   }
-  return least / static_cast<double>(kLocalNumel);
+  return least / static_cast<double>(gradients.numel());
 }
 
 // A rank encodes its message once and decodes about two messages, for any number of hops.
 double codec_seconds(const at::Tensor& gradients, WireFormat format) {
   const at::Tensor bytes = encode(gradients, format);
-  return seconds_per_element([&] { encode(gradients, format); }) +
-         2 * seconds_per_element([&] { decode(bytes, format, kLocalNumel); });
+  return seconds_per_element(gradients, [&] { encode(gradients, format); }) +
+         2 * seconds_per_element(gradients, [&] { decode(bytes, format, gradients.numel()); });
 }
 
 std::string size_text(int64_t numel) {
@@ -152,14 +154,16 @@ ExchangeCost not_faster_than_link(const ExchangeCost& measured, const ExchangeCo
   return {measured.seconds, std::max(measured.seconds_per_element, on_link.seconds_per_element)};
 }
 
-ExchangeCost local_cost(const std::string& name, const HookOptions& options, const NodeLayout& layout) {
-  const at::Tensor gradients = at::ones({kLocalNumel}).mul_(1e-3);
+ExchangeCost local_cost(const std::string& name, const HookOptions& options, const NodeLayout& layout,
+                        at::Device device) {
+  const at::Tensor gradients = at::ones({device.is_cpu() ? kLocalNumel : kLocalNumelOnGpus}, device).mul_(1e-3);
   const at::Tensor other = at::zeros_like(gradients);
   other.copy_(gradients);
-  const double copy = seconds_per_element([&] { other.copy_(gradients); });
+  const double copy = seconds_per_element(gradients, [&] { other.copy_(gradients); });
   if (!is_wire(name)) {
     const at::Tensor sent = at::zeros_like(gradients, dtype_of(hook_row(name).sent_with_auto.value()));
-    return {0, 3 * seconds_per_element([&] { sent.copy_(gradients); })};  // A copy to it, the sum, and a copy back.
+    // A copy to it, the sum, and a copy back.
+    return {0, 3 * seconds_per_element(gradients, [&] { sent.copy_(gradients); })};
   }
   const auto format = wire_format_of(name, candidate_options(name, options).wire).value();
   const double codec = layout.nodes() == 1 ? 0 : codec_seconds(gradients, format);

@@ -1,6 +1,8 @@
 // The decision of the hook auto: the cost of each candidate for a bucket, and the choice between them.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,8 +48,9 @@ ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, c
 // all-reduces of a few milliseconds, to which a busy machine may add as much again.
 ExchangeCost not_faster_than_link(const ExchangeCost& measured, const ExchangeCost& on_link);
 
-// Measures the cost of rounding, adding and copying on this rank's CPU. Takes some milliseconds.
-ExchangeCost local_cost(const std::string& name, const HookOptions& options, const node::NodeLayout& layout);
+// Measures the cost of rounding, adding and copying on this rank's CPU or GPU. Takes some milliseconds.
+ExchangeCost local_cost(const std::string& name, const HookOptions& options, const node::NodeLayout& layout,
+                        at::Device device = at::kCPU);
 
 // The candidates with their costs if the link took `factor` times as long.
 std::vector<AutoCandidate> on_slower_link(std::vector<AutoCandidate> candidates, double factor);

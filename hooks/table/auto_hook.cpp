@@ -32,9 +32,6 @@ constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_withi
 constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
 // Limits of one change. What seems a faster link may be other costs that were overestimated.
 constexpr double kMostChange = 64, kLeastChange = 1.0 / 8;
-constexpr double kWithinNoise = 0.1;  // Share of the predicted time; smaller differences are noise.
-constexpr double kNothingSeen = std::numeric_limits<double>::max();
-constexpr double kShareOfStep = 0.5;  // A stretch must be at least this share of a predicted step.
 
 double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -70,88 +67,30 @@ ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
   return {std::min(a.seconds, b.seconds), std::min(a.seconds_per_element, b.seconds_per_element)};
 }
 
-// Whether the group moves tensors on GPUs. Called before anything is sent.
-bool checked_on_gpus(const HookOptions& options) {
-  const bool on_gpus = averages_on_gpus(options);
-  if (on_gpus) {
-    check_auto_on_gpus(options.wire);
+// Where all-reduces are measured. Called before anything is sent.
+std::optional<at::Device> checked_device(const HookOptions& options) {
+  const std::optional<at::Device> device = measured_device(options);
+  if (!device) {
+    check_unmeasured(options.wire);
   }
-  return on_gpus;
+  return device;
 }
 
-PredictedExchanges& operator+=(PredictedExchanges& sum, const PredictedExchanges& more) {
-  sum = {sum.seconds + more.seconds, sum.sent + more.sent, sum.count + more.count};
-  return sum;
+std::unique_ptr<ExchangeWatch> watch_on(const std::optional<at::Device>& device, const std::function<double()>& now) {
+  return now || !device || device->is_cpu() ? watch_by_clock(now ? now : steady_now) : watch_streams(*device);
 }
 
 }  // namespace
 
-double PredictedExchanges::link_factor(double took) const {
-  if (std::abs(took - seconds) < kWithinNoise * seconds) {
-    return 1;
-  }
-  const double rest = seconds - sent;
-  const double least = std::max(0.0, took - rest) / sent;  // If the rest came before or after the link's part.
-  const double most = count > 1 ? took / sent : least;     // If the rest was done meanwhile.
-  return least > 1 ? least : std::min(most, 1.0);
-}
-
-class ExchangeWatch {
- public:
-  explicit ExchangeWatch(std::function<double()> now) : now_(std::move(now)) {}
-
-  // An all-reduce of the step begins.
-  void begin(const PredictedExchanges& predicted) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (in_flight_++ == 0) {
-      stretch_ = {};
-      began_ = now_();
-    }
-    stretch_ += predicted;
-  }
-
-  // An all-reduce of the step has ended.
-  void end() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (--in_flight_ == 0) {
-      took_ = now_() - began_;
-    }
-  }
-
-  // Ends a step with this prediction. Its last stretch counts if it is a large enough share of the step and something
-  // was sent.
-  void end_step(const PredictedExchanges& step) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (in_flight_ == 0 && stretch_.sent > 0 && stretch_.seconds >= kShareOfStep * step.seconds) {
-      least_ = std::min(least_, stretch_.link_factor(took_));
-    }
-  }
-
-  // The least link_factor of a stretch since the last call; kNothingSeen if there was none.
-  double take_least() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(least_, kNothingSeen);
-  }
-
- private:
-  const std::function<double()> now_;
-  std::mutex mutex_;
-  int64_t in_flight_ = 0;
-  double began_ = 0;  // Begin and duration of the last stretch.
-  double took_ = 0;
-  PredictedExchanges stretch_;
-  double least_ = kNothingSeen;
-};
-
 AutoHook::AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures)
     : TableHook(row),
       options_(options),
-      on_gpu_(checked_on_gpus(options)),
+      device_(checked_device(options)),
       nodes_(find_hook_nodes(options)),
       window_(measures.window),
       candidates_(auto_candidates(options.wire, nodes_->layout)),
-      watch_(std::make_shared<ExchangeWatch>(measures.now ? measures.now : steady_now)) {
-  if (on_gpu_) {
+      watch_(watch_on(device_, measures.now)) {
+  if (!device_) {
     candidates_.resize(1);
   }
   if (candidates_.size() > 1) {
@@ -177,11 +116,11 @@ ExchangeCost AutoHook::cost_of(const std::string& name, const AutoMeasures& meas
   const HookOptions own = candidate_options(name, options_);
   if (is_set(options_.wire, OptionKind::kLink) && link_.between_nodes) {
     return cost_on_link(name, options_, nodes_->layout, *link_.between_nodes) +
-           agreed(options_.process_group, local_cost(name, options_, nodes_->layout));
+           agreed(options_.process_group, local_cost(name, options_, nodes_->layout, *device_));
   }
   const HookRow& candidate = hook_row(name);
   const auto hook = candidate.make(candidate, own);
-  const ExchangeCost measured = measure_exchange(*hook, options_.process_group);
+  const ExchangeCost measured = measure_exchange(*hook, options_.process_group, CostMeasurement::on(*device_));
   return link_.between_nodes
              ? not_faster_than_link(measured, cost_on_link(name, options_, nodes_->layout, *link_.between_nodes))
              : measured;
@@ -193,8 +132,8 @@ std::string AutoHook::decision() const {
   if (options_.process_group->getSize() == 1) {
     return "allreduce: one rank has nothing to send";
   }
-  if (on_gpu_) {
-    return kAutoOnGpus;
+  if (!device_) {
+    return kUnmeasured;
   }
   const std::string link = link_text(link_, nodes_->layout);
   const bool is_given = is_set(options_.wire, OptionKind::kLink) && link_.between_nodes;
@@ -224,11 +163,11 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
   const size_t choice = choose_candidate(candidates_, numel);
   const PredictedExchanges predicted{candidates_[choice].cost.of(numel), candidates_[choice].sent.of(numel), 1};
   step_ += predicted;
-  watch_->begin(predicted);
-  return run_inside(*hooks_[choice], bucket)
+  const int64_t exchange = watch_->begin(predicted);
+  return turns_.run(choice, bucket.getBuffer(), [&] { return run_inside(*hooks_[choice], bucket); })
       ->then(
-          [watch = watch_](c10::ivalue::Future& done) {
-            watch->end();
+          [watch = watch_, exchange](c10::ivalue::Future& done) {
+            watch->end(exchange);
             if (done.hasError()) std::rethrow_exception(done.exception_ptr());
             return done.value();
           },
@@ -250,7 +189,8 @@ void AutoHook::begin_step() {
 
 void AutoHook::agree_on(double factor) {
   const Group& group = options_.process_group;
-  Agreement agreement{.factor = at::full({1}, factor, at::kDouble), .work = nullptr};
+  const at::Device device = collectives::moves_cpu_tensors(group) ? at::kCPU : *device_;
+  Agreement agreement{.factor = at::full({1}, factor, at::dtype(at::kDouble).device(device)), .work = nullptr};
   std::vector<at::Tensor> tensors{agreement.factor};
   c10d::AllreduceOptions least;
   least.reduceOp = c10d::ReduceOp::MIN;
@@ -259,7 +199,7 @@ void AutoHook::agree_on(double factor) {
 }
 
 void AutoHook::take_agreed(double factor) {
-  if (factor == kNothingSeen || (factor <= kMostFactor && factor >= kLeastFactor)) {
+  if (factor == ExchangeWatch::kNothingSeen || (factor <= kMostFactor && factor >= kLeastFactor)) {
     return;
   }
   const double change = std::clamp(factor, kLeastChange, kMostChange);
@@ -375,12 +315,12 @@ ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, co
 
 }  // namespace
 
-void check_auto_on_gpus(const WireOptions& wire) {
+void check_unmeasured(const WireOptions& wire) {
   const bool asks_for_one_level = wire.levels == Levels::kOne || wire.node_size == 1;
   for (const NamedOption& option : named_options({.wire = wire})) {
     const bool is_kept = option.kind == OptionKind::kLevels && asks_for_one_level;
     TORCH_CHECK_VALUE(!option.is_given || is_kept, option.name, ": ", text_of(option.value),
-                      " has no effect on GPUs, where the hook auto always uses allreduce");
+                      " has no effect on GPUs without NCCL, where the hook auto always uses allreduce");
   }
 }
 

@@ -13,8 +13,10 @@
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
+#include "hooks/row/execution.h"
 #include "hooks/row/hook_row.h"
 #include "hooks/table/auto_choice.h"
+#include "hooks/table/exchange_watch.h"
 #include "ops/comm/node/find_nodes.h"
 
 namespace narrowcast::hooks {
@@ -24,38 +26,21 @@ struct AutoMeasures {
   // A collective: the cost of an all-reduce with a new hook of that name, the same on all ranks. Empty: it is measured;
   // if the options give the link, it is computed from that.
   std::function<ExchangeCost(const std::string& name)> cost = nullptr;
-  std::function<double()> now = nullptr;  // Seconds; thread-safe. Empty: a steady clock.
+  std::function<double()> now = nullptr;  // Seconds; thread-safe. Empty: a steady clock, on GPUs events of streams.
   int64_t window = 100;                   // Steps, >= 1, between two checks of the link.
 };
 
-// Predicted cost of consecutive all-reduces; the same on all ranks.
-struct PredictedExchanges {
-  double seconds = 0;
-  double sent = 0;  // The link's part of `seconds`, > 0; the rest is codecs and the node's memory.
-  int64_t count = 0;
-
-  // The link's actual time divided by its predicted time, if the all-reduces took `took` seconds. Returns 1 if `took`
-  // differs from the prediction only by noise. One all-reduce takes the link's part plus the rest. With several, two
-  // are in flight at once, so the link may overlap with the processors' work. The factor then lies between two values;
-  // if 1 lies between them, returns 1.
-  double link_factor(double took) const;
-};
-
-// Measures when the all-reduces of a step begin and end on one rank. Thread-safe: futures complete on other threads.
-class ExchangeWatch;
-
 // "auto": passes each bucket to one of its candidates (auto_choice.h), according to the bucket's size and the predicted
-// cost. Making it is a collective that measures all candidates; all ranks decide the same. With one rank, and on GPUs,
-// where nothing is measured yet, all buckets go to the first candidate, allreduce, in one level. On GPUs decision()
-// returns kAutoOnGpus, and check_auto_on_gpus rejects options without effect.
+// cost. Making it is a collective that measures all candidates; all ranks decide the same. With one rank, and on GPUs
+// without NCCL, nothing is measured: all buckets go to the first candidate, allreduce, in one level, and
+// check_unmeasured rejects options without effect.
 //
-// After each window of steps the ranks compare the link's time with its prediction. Each rank looks at the last stretch
-// of each step during which something was in flight (PredictedExchanges). The least factor over ranks and steps counts,
-// because waiting for slower ranks and concurrent computation only add time. If it is at least a third above or below
-// 1, the link has changed by that factor, and all ranks decide again in the same step.
+// After each window of steps the ranks compare the link's time with its prediction (ExchangeWatch). The least factor
+// over ranks and steps counts, because waiting for slower ranks and concurrent computation only add time. If it is at
+// least a third above or below 1, the link has changed by that factor, and all ranks decide again in the same step.
 class AutoHook final : public TableHook {
  public:
-  // A collective. Throws as check_auto_on_gpus if the group moves tensors on GPUs.
+  // A collective. Throws as check_unmeasured if the group moves tensors on GPUs without NCCL.
   AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures = {});
   ~AutoHook() override;
 
@@ -92,12 +77,13 @@ class AutoHook final : public TableHook {
   void resume_link(const HookState& saved);
 
   const HookOptions options_;
-  const bool on_gpu_;
+  const std::optional<at::Device> device_;  // Where all-reduces are measured; empty if they are not.
   const std::shared_ptr<const node::FoundNodes> nodes_;
   collectives::Link link_;
   const int64_t window_;
   std::vector<AutoCandidate> candidates_;
   std::vector<std::unique_ptr<CommHook>> hooks_;  // By candidate.
+  HookTurns turns_;
   std::shared_ptr<ExchangeWatch> watch_;
   std::optional<Agreement> agreement_;  // In progress since the step before.
   PredictedExchanges step_;             // The step so far.
@@ -108,13 +94,13 @@ class AutoHook final : public TableHook {
   int64_t changes_ = 0;
 };
 
-// The hook's decision() on GPUs.
-inline constexpr const char* kAutoOnGpus = "allreduce: on GPUs nothing is measured";
+// The hook's decision() on GPUs without NCCL.
+inline constexpr const char* kUnmeasured = "allreduce: on GPUs nothing is measured without NCCL";
 
 // The row of the hook auto for the table.
 HookRow auto_row();
 
-// c10::ValueError for options that only affect candidates. Options that request one level are allowed.
-void check_auto_on_gpus(const WireOptions& wire);
+// c10::ValueError for options that have no effect on allreduce. Options that request one level are allowed.
+void check_unmeasured(const WireOptions& wire);
 
 }  // namespace narrowcast::hooks

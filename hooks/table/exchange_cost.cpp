@@ -9,7 +9,6 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -17,11 +16,11 @@
 #include "ops/comm/groups/group.h"
 #include "ops/comm/link/link.h"
 #include "ops/common/backend_errors.h"
+#include "ops/common/device_laps.h"
 
 namespace narrowcast::hooks {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr double kGradientSize = 1e-3;  // Standard deviation.
@@ -44,8 +43,12 @@ double greatest_of_ranks(const GroupPtr& group, const CommHook& hook, double val
 // All-reduces of buckets of one size, one at a time. Results are the same on all ranks.
 class Exchanges {
  public:
-  Exchanges(CommHook& hook, const GroupPtr& group, int64_t numel)
-      : hook_(hook), group_(group), numel_(numel), buckets_(numel, 1, static_cast<uint64_t>(group->getRank())) {}
+  Exchanges(CommHook& hook, const GroupPtr& group, int64_t numel, at::Device device)
+      : hook_(hook),
+        group_(group),
+        numel_(numel),
+        buckets_(numel, 1, static_cast<uint64_t>(group->getRank()), device),
+        laps_(device) {}
 
   int64_t numel() const { return numel_; }
 
@@ -53,9 +56,10 @@ class Exchanges {
   double next() {
     buckets_.fill();
     greatest_of_ranks(group_, hook_, 0);
-    const auto begin = Clock::now();
+    laps_.mark();
     buckets_.average(hook_);
-    return greatest_of_ranks(group_, hook_, std::chrono::duration<double>(Clock::now() - begin).count());
+    laps_.mark();
+    return greatest_of_ranks(group_, hook_, laps_.take().front());
   }
 
   // A collective: the least of at most `iterations` times; it stops early once they have taken `budget` seconds.
@@ -75,6 +79,7 @@ class Exchanges {
   const GroupPtr& group_;
   const int64_t numel_;
   const GradientBuckets buckets_;
+  DeviceLaps laps_;
 };
 
 // The greatest divisor up to the square root.
@@ -128,12 +133,12 @@ namespace {
 ExchangeCost measured_line(CommHook& hook, const GroupPtr& group, const CostMeasurement& options) {
   const double budget_of_size = options.seconds / 2;
   const double enough = options.seconds * kShareOfOne;
-  Exchanges small(hook, group, options.small_numel);
+  Exchanges small(hook, group, options.small_numel, options.device);
   small.next();
   const double small_seconds = small.least(options.iterations, budget_of_size);
   for (int64_t numel = options.small_numel;;) {
     numel = std::min(numel * kGrowth, options.large_numel);
-    Exchanges large(hook, group, numel);
+    Exchanges large(hook, group, numel, options.device);
     const double unmeasured = large.next();
     // A first all-reduce that took long may have waited for a processor.
     if (numel < options.large_numel && (unmeasured < enough || large.next() < enough)) {
@@ -147,6 +152,13 @@ ExchangeCost measured_line(CommHook& hook, const GroupPtr& group, const CostMeas
 }
 
 }  // namespace
+
+CostMeasurement CostMeasurement::on(at::Device device) {
+  constexpr int64_t kLargeOnGpus = int64_t{1} << 24;  // 64 MiB
+  CostMeasurement options{.device = device};
+  if (!device.is_cpu()) options.large_numel = kLargeOnGpus;
+  return options;
+}
 
 ExchangeCost measure_exchange(CommHook& hook, const GroupPtr& group, const CostMeasurement& options) {
   check_measurement(options);

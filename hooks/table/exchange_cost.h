@@ -54,18 +54,24 @@ struct ExchangeCost {
   double operator()(int64_t numel) const { return of(numel); }
 };
 
-// Parameters of the measurement, which uses float32 buckets of two sizes on the CPU.
+// Parameters of the measurement, which uses float32 buckets of two sizes.
 struct CostMeasurement {
   int64_t small_numel = int64_t{1} << 14;  // elements, >= 1; 64 KiB, dominated by latency
   int64_t large_numel = int64_t{1} << 20;  // > small_numel; 4 MiB
   int64_t iterations = 9;                  // of each size, at most; >= 1
   double seconds = 0.25;                   // > 0; none is begun after this time, but each size is measured once
+  at::Device device = at::kCPU;            // of the buckets
+
+  // Those for a device. Links between GPUs are fast: only large buckets show what an element costs.
+  static CostMeasurement on(at::Device device);
 };
 
 // A collective: averages buckets of both sizes with the hook, one at a time, and returns the same line on all ranks.
 // The slowest rank's time counts, and the least of the iterations of a size, because disturbances only add time.
 // Between the small and the large size, buckets grow by factors of four, unmeasured: they warm up memory and use up the
 // network's burst allowance. If a bucket takes an eighth of the available time twice, it is used as the large size.
+//
+// On a GPU the times are those of the current stream, between events that enclose the bucket's all-reduce.
 //
 // The hook should be made for this measurement: its state and counters change. Its bytes are counted as measuring
 // (collectives::measuring_bytes_sent). Throws c10::ValueError for options out of range, c10::DistBackendError if a peer

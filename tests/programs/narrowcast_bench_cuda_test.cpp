@@ -123,11 +123,5 @@ TEST_F(NarrowcastBenchCudaTest, IsAsExactAsOnTheCpu) {
   }
 }
 
-TEST_F(NarrowcastBenchCudaTest, RefusesWhatHasNoEffectOnGpus) {
-  const ProgramEnd end = bench_on_gpu({"--hooks=auto", "--link_gbit=400"});
-  EXPECT_EQ(end.exit_code, 2);
-  EXPECT_THAT(end.errors, HasSubstr("link_gbit: 400 has no effect on GPUs, where the hook auto always uses allreduce"));
-}
-
 }  // namespace
 }  // namespace narrowcast::testing

@@ -42,6 +42,10 @@ class SimulatedStreams {
   // From now on, until reset, streams cannot be ordered, as after a persistent device error.
   static void break_events() { state().events_are_broken = true; }
 
+  // Until release_events or reset, the device reaches no event.
+  static void hold_events() { state().events_are_held = true; }
+  static void release_events() { state().events_are_held = false; }
+
   // Forgets all work.
   static void reset() { state() = {}; }
 
@@ -66,6 +70,7 @@ class SimulatedStreams {
     std::map<std::string, Works> before;
     std::map<std::string, c10::StreamId> stream_of;
     bool events_are_broken = false;
+    bool events_are_held = false;
   };
   static State& state() {
     static State state;
@@ -101,7 +106,7 @@ class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     SimulatedStreams::state().done[stream.id()].merge(Works(*static_cast<Works*>(event)));
   }
-  bool queryEvent(void*) const override { return true; }
+  bool queryEvent(void*) const override { return !SimulatedStreams::state().events_are_held; }
   void synchronizeEvent(void*) const override {}
   // A millisecond for each work that is done at the second event and not yet at the first.
   double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {

@@ -41,7 +41,7 @@ struct HookCase {
 // At least one case per hook of the table.
 std::vector<HookCase> hook_cases();
 
-// The cases that are the same on GPUs: all except auto, which decides nothing there.
+// The cases that are the same on GPUs: all except auto, whose choice depends on the device.
 std::vector<HookCase> gpu_hook_cases();
 
 }  // namespace narrowcast::hooks

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -99,6 +100,55 @@ TEST(HookStreams, RunTheFirstBucketAlone) {
   streams.run_alone(0, bucket, noting("alone", bucket));
   streams.run(1, bucket, noting("after", bucket));
   EXPECT_TRUE(SimulatedStreams::precedes("alone", "after"));
+}
+
+// Two hooks whose all-reduces take two streams each in turn.
+class HookTurnsTest : public ::testing::Test {
+ protected:
+  HookTurnsTest() { SimulatedStreams::reset(); }
+
+  HookTurns::Future run(size_t hook, const std::string& work) {
+    const at::Tensor bucket = SimulatedStreams::tensor();
+    return turns_.run(hook, bucket, [&] {
+      return hooks_.at(hook).run(HookStreams::place_of(buckets_++), bucket, noting(work, bucket));
+    });
+  }
+
+ private:
+  HookTurns turns_;
+  std::array<HookStreams, 2> hooks_;
+  size_t buckets_ = 0;
+};
+
+TEST_F(HookTurnsTest, LetABucketWaitForThoseOfAnotherHook) {
+  run(0, "first");
+  run(0, "second");
+  SimulatedStreams::enqueue("gradients");
+  const auto future = run(1, "other");
+  SimulatedStreams::enqueue("backward");
+  run(1, "other again");
+  run(0, "third");
+  future->wait();
+  SimulatedStreams::enqueue("optimizer");
+  EXPECT_FALSE(SimulatedStreams::precedes("first", "second")) << "of the same hook";
+  for (const char* earlier : {"first", "second", "gradients"}) {
+    EXPECT_TRUE(SimulatedStreams::precedes(earlier, "other")) << earlier;
+  }
+  EXPECT_FALSE(SimulatedStreams::precedes("first", "backward"));
+  EXPECT_FALSE(SimulatedStreams::precedes("other", "backward"));
+  EXPECT_FALSE(SimulatedStreams::precedes("other", "other again"));
+  EXPECT_TRUE(SimulatedStreams::precedes("other", "third"));
+  EXPECT_TRUE(SimulatedStreams::precedes("other again", "third"));
+  EXPECT_TRUE(SimulatedStreams::precedes("other", "optimizer"));
+}
+
+TEST_F(HookTurnsTest, DoNothingOnTheCpu) {
+  HookTurns turns;
+  const at::Tensor bucket = at::ones({1});
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  for (const size_t hook : {0, 1, 0}) {
+    EXPECT_EQ(turns.run(hook, bucket, [&] { return future; }), future) << "which is not complete";
+  }
 }
 
 }  // namespace

@@ -65,20 +65,6 @@ void take_steps(AutoHook& hook, const ExchangeClock& clock, int64_t steps, doubl
   for (int64_t step = 0; step < steps; ++step) run_on(hook, make_bucket(gradients_of(step)));
 }
 
-// The link takes 4 of 10 ms.
-TEST(PredictedExchanges, TellTheLinkFromTheRest) {
-  const PredictedExchanges one{.seconds = 10e-3, .sent = 4e-3, .count = 1};
-  EXPECT_NEAR(one.link_factor(14e-3), 2, 1e-9);
-  EXPECT_NEAR(one.link_factor(8e-3), 0.5, 1e-9);
-  EXPECT_EQ(one.link_factor(3e-3), 0) << "less than the rest alone";
-  EXPECT_EQ(one.link_factor(10.9e-3), 1) << "less than machines differ";
-  EXPECT_EQ(one.link_factor(9.1e-3), 1);
-  const PredictedExchanges several{.seconds = 10e-3, .sent = 4e-3, .count = 3};
-  EXPECT_NEAR(several.link_factor(14e-3), 2, 1e-9) << "at least, if nothing was done meanwhile";
-  EXPECT_EQ(several.link_factor(6e-3), 1) << "the rest takes so long by itself";
-  EXPECT_NEAR(several.link_factor(2e-3), 0.5, 1e-9) << "at most";
-}
-
 TEST(AutoHookOnALink, DecidesAgainWhenTheLinkHasChanged) {
   run_ranks(3, [](int64_t rank, const Group& group) {
     const ExchangeClock clock;

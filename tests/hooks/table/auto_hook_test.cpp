@@ -139,7 +139,7 @@ TEST(AutoHook, HasNothingToSendAlone) {
 }
 
 // The group has Gloo's backend for CUDA, which does not run: nothing is sent.
-TEST(AutoHook, RefusesOnGpusWhatAllreduceDoesNotTake) {
+TEST(AutoHook, MeasuresNothingOnGpusWithoutNccl) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
     gpus->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::GLOO, group->getBackend(at::kCPU));
@@ -155,10 +155,10 @@ TEST(AutoHook, RefusesOnGpusWhatAllreduceDoesNotTake) {
       EXPECT_THAT(testing::error_message<c10::ValueError>([&] {
                     AutoHook(hook_row("auto"), {gpus, wire});
                   }),
-                  HasSubstr(" has no effect on GPUs, where the hook auto always uses allreduce"));
+                  HasSubstr(" has no effect on GPUs without NCCL, where the hook auto always uses allreduce"));
     }
     for (const WireOptions& wire : {WireOptions{}, WireOptions{.levels = Levels::kOne}, WireOptions{.node_size = 1}}) {
-      EXPECT_EQ(AutoHook(hook_row("auto"), {gpus, wire}).decision(), "allreduce: on GPUs nothing is measured");
+      EXPECT_EQ(AutoHook(hook_row("auto"), {gpus, wire}).decision(), kUnmeasured);
     }
   });
 }

@@ -15,7 +15,6 @@
 #include <narrowcast/hooks.h>
 #include "hooks/row/hook_options.h"
 #include "hooks/row/levels.h"
-#include "hooks/table/auto_hook.h"
 #include "hooks/table/hook_table.h"
 #include "ops/comm/link/link.h"
 #include "ops/comm/node/node_layout.h"
@@ -87,15 +86,6 @@ void check_wire(const BenchOptions& options) {
     }
   }
   hooks::check_comm_hook(kReference, wire);
-}
-
-// On GPUs, hooks that choose have fewer candidates, so some options have no effect there.
-void check_choosing_hooks(const BenchOptions& options) {
-  for (const std::string& name : hooks_to_measure(options)) {
-    if (const hooks::HookRow& row = hooks::hook_row(name); row.chooses) {
-      hooks::check_auto_on_gpus(hooks::supported_wire_options(row, options.wire));
-    }
-  }
 }
 
 // Different values may still round to the same number of elements.
@@ -276,12 +266,9 @@ std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
   return sizes;
 }
 
-void check_options(const BenchOptions& options, int64_t world_size, at::Device device) {
+void check_options(const BenchOptions& options, int64_t world_size) {
   check_hooks(options.hooks);
   check_wire(options);
-  if (!device.is_cpu()) {
-    check_choosing_hooks(options);
-  }
   if (options.sizes) {
     check_size_range(*options.sizes);
   } else {
@@ -336,7 +323,7 @@ std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<s
 int run_bench(const BenchOptions& given, const job::JobContext& context) {
   const at::Device device = training::choose_device(given.device, context.env);
   job::set_threads(given.threads, context);
-  check_options(given, context.env.world_size, device);
+  check_options(given, context.env.world_size);
   BenchOptions options = given;
   options.hooks = hooks_to_measure(given);
   const bool is_rank_0 = context.env.rank == 0;

@@ -45,9 +45,8 @@ std::vector<std::string> hooks_to_measure(const BenchOptions& options);
 // The sizes of a bucket in this run, bytes of whole float32 elements.
 std::vector<int64_t> bucket_sizes(const BenchOptions& options);
 
-// Throws c10::ValueError naming the option and its value for every error that one rank, with its buckets on `device`,
-// can detect alone.
-void check_options(const BenchOptions& options, int64_t world_size, at::Device device = at::kCPU);
+// Throws c10::ValueError naming the option and its value for every error that one rank can detect alone.
+void check_options(const BenchOptions& options, int64_t world_size);
 
 // The values that must be equal on all ranks, for check_equal_on_all_ranks.
 std::vector<NamedValue> agreed_values(const BenchOptions& options);

@@ -127,16 +127,6 @@ TEST(BenchOptions, ParseLists) {
               HasSubstr("buckets: '1.5' is not an integer"));
 }
 
-// On GPUs auto so far takes allreduce, without measuring anything.
-TEST(BenchOptions, OfHooksThatChooseHaveNoEffectOnGpus) {
-  const at::Device gpu(at::kCUDA, 0);
-  const BenchOptions chooses = {.hooks = {"auto", "int8"}, .wire = {.link_gbit = 400}};
-  EXPECT_THAT(error_message<c10::ValueError>([&] { check_options(chooses, 2, gpu); }),
-              HasSubstr("link_gbit: 400 has no effect on GPUs"));
-  EXPECT_NO_THROW(check_options(chooses, 2));
-  EXPECT_NO_THROW(check_options({.hooks = {"int8"}, .wire = {.link_gbit = 400}}, 2, gpu));
-}
-
 // The error of rank 0 of `ranks` before it joins the others.
 std::string refusal(const BenchOptions& options, int64_t ranks) {
   WorkerEnv env;

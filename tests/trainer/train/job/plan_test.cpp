@@ -268,19 +268,6 @@ TEST(Plan, CountsTheMemoryOfExemptGradients) {
   EXPECT_EQ(memory_with(true), memory_with(false) + 2 * 2 * 4 * one_dimensional);
 }
 
-TEST(Plan, RefusesOptionsThatAutoDoesNotTakeOnGpus) {
-  const TemporaryFolder folder;
-  TrainJob job = small_job(folder);
-  JobInputs inputs = make_inputs(job);
-  job.ddp = DdpOptions().hook("auto").wire({.auto_bits = 4});
-  EXPECT_NO_THROW(make_plan(job, inputs, 2));
-  inputs.device = at::Device(at::kCUDA, 0);
-  EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_plan(job, inputs, 2); }),
-              HasSubstr("auto_bits: 4 has no effect on GPUs, where the hook auto always uses allreduce"));
-  job.ddp.wire({.levels = hooks::Levels::kOne});
-  EXPECT_NO_THROW(make_plan(job, inputs, 2));
-}
-
 TEST(ComparedValues, AreOnePerKey) {
   const std::vector<NamedValue> values = options::compared_values({{"a", 1.5}, {"b", "text"}});
   ASSERT_EQ(values.size(), 2U);
