@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/comm/groups/group.h"
+#include "ops/common/per_group.h"
 
 namespace narrowcast::hooks {
 
@@ -79,30 +80,35 @@ c10::intrusive_ptr<c10::ivalue::Future> HookStreams::run_alone(size_t place, con
   return future;
 }
 
-HookTurns::Future HookTurns::run(size_t hook, const at::Tensor& bucket, const std::function<Future()>& run) {
+std::shared_ptr<HookTurns> HookTurns::of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  static PerGroup<HookTurns> turns;
+  return turns.of(group);
+}
+
+HookTurns::Future HookTurns::run(const CommHook& hook, const at::Tensor& bucket, const std::function<Future()>& run) {
   const at::Device device = bucket.device();
   if (device.is_cpu()) {
     return run();
   }
-  Future future;
-  if (last_ && *last_ != hook) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  c10::OptionalStreamGuard on_own_stream;
+  if (std::exchange(last_, &hook) != &hook && !last_buckets_.empty()) {
     if (!own_stream_ || own_stream_->device() != device) {
       own_stream_ = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
     }
     c10::Event gradients_are_there(device.type());
     gradients_are_there.record(guard.getStream(device));
     gradients_are_there.block(*own_stream_);
-    const c10::StreamGuard on_own_stream(*own_stream_);
-    for (const Future& last : std::exchange(last_futures_, {})) last->wait();  // Makes the stream wait, not the host.
-    bucket.record_stream(*own_stream_);
-    future = run();
-  } else {
-    future = run();
+    on_own_stream.reset_stream(*own_stream_);
+    for (const LastExchange& last : last_buckets_) last.wait();  // Makes the stream wait, not the host.
+    last_buckets_.clear();
+    if (!bucket.is_sparse()) bucket.record_stream(*own_stream_);
   }
-  last_ = hook;
-  last_futures_.push_back(future);
-  if (last_futures_.size() > HookStreams::kCount) last_futures_.pop_front();
+  LastExchange exchange;
+  Future future = exchange.set(run());
+  last_buckets_.push_back(std::move(exchange));
+  if (last_buckets_.size() > HookStreams::kCount) last_buckets_.pop_front();
   return future;
 }
 

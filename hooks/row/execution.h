@@ -11,11 +11,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <narrowcast/comm_hook.h>
 #include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
+#include "hooks/row/bucket.h"
 #include "ops/comm/engine/engine.h"
 
 namespace narrowcast::hooks {
@@ -84,20 +87,25 @@ class HookStreams {
   std::array<HookStream, kCount> streams_;
 };
 
-// Passes buckets to several hooks that send on streams. Each hook may have communicators of its own. If collectives of
-// two communicators are concurrent, they may start in different orders on different ranks, and wait for each other
-// without end. So when a bucket goes to another hook than the one before, its work begins once that one's is done.
+// Orders the buckets of several hooks of one group that send on streams. Each hook may have communicators of its own.
+// If collectives of two communicators are concurrent, they may start in different orders on different ranks, and wait
+// for each other without end. So when a bucket goes to another hook than the one before, its work begins once that
+// one's is done. All ranks give buckets in the same order. Collectives of others, such as c10d's own, are not ordered.
 class HookTurns {
  public:
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
-  // Calls run(), which passes `bucket` to hook number `hook`. The caller's stream does not wait. On the CPU, where
-  // hooks order their collectives together, it only calls run().
-  Future run(size_t hook, const at::Tensor& bucket, const std::function<Future()>& run);
+  // Those of the group.
+  static std::shared_ptr<HookTurns> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  // Calls run(), which passes `bucket` to `hook`. The caller's stream does not wait. On the CPU, where hooks order
+  // their collectives together, it only calls run().
+  Future run(const CommHook& hook, const at::Tensor& bucket, const std::function<Future()>& run);
 
  private:
-  std::optional<size_t> last_;             // The hook of the last bucket.
-  std::deque<Future> last_futures_;        // Its last buckets, one for each of its streams.
+  std::mutex mutex_;
+  const void* last_ = nullptr;             // Identity of the last bucket's hook.
+  std::deque<LastExchange> last_buckets_;  // Its last buckets, one for each of its streams.
   std::optional<c10::Stream> own_stream_;  // For the buckets that wait.
 };
 

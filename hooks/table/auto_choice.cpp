@@ -28,7 +28,7 @@ constexpr double kAlike = 1.02;                   // Times within this factor of
 constexpr int64_t kLeastNumel = int64_t{1} << 8;  // The printed choice covers sizes from 1 KiB
 constexpr int64_t kMostNumel = int64_t{1} << 24;  // to 64 MiB.
 constexpr int64_t kLocalNumel = int64_t{1} << 20;
-constexpr int64_t kLocalNumelOnGpus = int64_t{1} << 24;  // Takes much longer than the start of a kernel.
+constexpr int64_t kLocalNumelOnGpus = int64_t{1} << 24;  // So many that the start of a kernel counts little.
 constexpr int kLocalTurns = 9;
 constexpr int64_t kBitsOfFloat32 = 32;
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
-#include <mutex>
 #include <utility>
 
 #include <narrowcast/errors.h>
@@ -27,6 +25,7 @@ constexpr const char* kCost = "cost";  // Seconds per all-reduce and per element
 constexpr const char* kAgreeing = "agreeing on the link of the hook auto";
 constexpr const char* kGiven = "given";  // Gbit/s and microseconds of the options; 0 if not given.
 constexpr const char* kCountOfChanges = "changes";
+constexpr const char* kOnGpus = "on_gpus";  // Only there if the decision was made on GPUs.
 constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_within_node";
 // The link counts as unchanged while measured / predicted time lies between these.
 constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
@@ -68,8 +67,8 @@ ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
 }
 
 // Where all-reduces are measured. Called before anything is sent.
-std::optional<at::Device> checked_device(const HookOptions& options) {
-  const std::optional<at::Device> device = measured_device(options);
+std::optional<at::Device> checked_device(const HookOptions& options, const AutoMeasures& measures) {
+  const std::optional<at::Device> device = measures.device ? measures.device : measured_device(options);
   if (!device) {
     check_unmeasured(options.wire);
   }
@@ -85,10 +84,11 @@ std::unique_ptr<ExchangeWatch> watch_on(const std::optional<at::Device>& device,
 AutoHook::AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures)
     : TableHook(row),
       options_(options),
-      device_(checked_device(options)),
+      device_(checked_device(options, measures)),
       nodes_(find_hook_nodes(options)),
       window_(measures.window),
       candidates_(auto_candidates(options.wire, nodes_->layout)),
+      turns_(HookTurns::of(options.process_group)),
       watch_(watch_on(device_, measures.now)) {
   if (!device_) {
     candidates_.resize(1);
@@ -156,35 +156,45 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
   if (candidates_.size() == 1) {
     return run_inside(*hooks_[0], bucket);
   }
-  if (is_first) {
+  if (is_first && watches()) {
     begin_step();
   }
-  const int64_t numel = bucket.getBuffer().numel();
-  const size_t choice = choose_candidate(candidates_, numel);
+  const at::Tensor& buffer = bucket.getBuffer();
+  const size_t choice = buffer.is_sparse() ? 0 : choose_candidate(candidates_, buffer.numel());
+  const auto run = [&] { return run_inside(*hooks_[choice], bucket); };
+  if (buffer.is_sparse() || !watches()) {  // Predictions are of dense buckets.
+    return turns_->run(*hooks_[choice], buffer, run);
+  }
+  const int64_t numel = buffer.numel();
   const PredictedExchanges predicted{candidates_[choice].cost.of(numel), candidates_[choice].sent.of(numel), 1};
   step_ += predicted;
-  const int64_t exchange = watch_->begin(predicted);
-  return turns_.run(choice, bucket.getBuffer(), [&] { return run_inside(*hooks_[choice], bucket); })
+  const int64_t exchange = watch_->begin(predicted, buffer.device());
+  return turns_->run(*hooks_[choice], buffer, run)
       ->then(
           [watch = watch_, exchange](c10::ivalue::Future& done) {
+            if (done.hasError()) {
+              watch->give_up(exchange);
+              std::rethrow_exception(done.exception_ptr());
+            }
             watch->end(exchange);
-            if (done.hasError()) std::rethrow_exception(done.exception_ptr());
             return done.value();
           },
           c10::TensorType::get());
 }
 
-// Called before the first bucket, on all ranks in the same step. The agreement that was started in the step before is
-// complete: every rank started it before its buckets, which have been averaged since.
+// Called before the first bucket, on all ranks in the same step. On the CPU the agreement that was started in the step
+// before is complete: every rank started it before its buckets, which have been averaged since. On a GPU the bucket's
+// futures do not tell, so the agreement is read a window later, when no host has to wait for it.
 void AutoHook::begin_step() {
   watch_->end_step(step_);
   step_ = {};
-  if (agreement_) {
+  const bool ends_window = ++steps_ % window_ == 0;
+  if (agreement_ && (device_->is_cpu() || ends_window)) {
     const Agreement done = *std::exchange(agreement_, std::nullopt);
     with_backend_errors(options_.process_group->getRank(), kAgreeing, [&] { done.work->wait(); });
     take_agreed(done.factor.item<double>());
   }
-  if (!averages_shards_ && ++steps_ % window_ == 0) agree_on(watch_->take_least());
+  if (ends_window) agree_on(watch_->take_least());
 }
 
 void AutoHook::agree_on(double factor) {
@@ -214,6 +224,7 @@ HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = CommHook::state(parameters);
   state.emplace(kGiven, given_tensor(options_.wire));
   state.emplace(kCountOfChanges, int_tensor(changes_));
+  if (is_on_gpus()) state.emplace(kOnGpus, int_tensor(1));
   add_link(state, kLinkBetweenNodes, link_.between_nodes);
   add_link(state, kLinkWithinNode, link_.within_node);
   add_nodes(state, nodes_->layout);
@@ -249,8 +260,11 @@ void AutoHook::load_state(const FormerRanks& saved, const std::vector<NamedParam
   }
 }
 
-// If the candidates or the given options differ, the current decision stays.
+// If the kind of device, the candidates or the given options differ, the current decision stays.
 void AutoHook::resume_decision(const HookState& saved) {
+  if (saved.contains(kOnGpus) != is_on_gpus()) {
+    return;
+  }
   std::vector<AutoCandidate> resumed = candidates_;
   for (AutoCandidate& candidate : resumed) {
     const std::string key = key_of(candidate.name, kCost);

@@ -28,6 +28,7 @@ struct AutoMeasures {
   std::function<ExchangeCost(const std::string& name)> cost = nullptr;
   std::function<double()> now = nullptr;  // Seconds; thread-safe. Empty: a steady clock, on GPUs events of streams.
   int64_t window = 100;                   // Steps, >= 1, between two checks of the link.
+  std::optional<at::Device> device = std::nullopt;  // Where all-reduces are measured. Empty: measured_device.
 };
 
 // "auto": passes each bucket to one of its candidates (auto_choice.h), according to the bucket's size and the predicted
@@ -69,6 +70,8 @@ class AutoHook final : public TableHook {
     at::Tensor factor;  // float64 [1]: the least of the ranks
     c10::intrusive_ptr<c10d::Work> work;
   };
+  bool is_on_gpus() const { return !device_.has_value() || !device_->is_cpu(); }
+  bool watches() const { return link_.between_nodes.has_value() && !averages_shards_; }
   ExchangeCost cost_of(const std::string& name, const AutoMeasures& measures) const;
   void begin_step();
   void agree_on(double factor);
@@ -83,7 +86,7 @@ class AutoHook final : public TableHook {
   const int64_t window_;
   std::vector<AutoCandidate> candidates_;
   std::vector<std::unique_ptr<CommHook>> hooks_;  // By candidate.
-  HookTurns turns_;
+  const std::shared_ptr<HookTurns> turns_;
   std::shared_ptr<ExchangeWatch> watch_;
   std::optional<Agreement> agreement_;  // In progress since the step before.
   PredictedExchanges step_;             // The step so far.

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <c10/util/intrusive_ptr.h>
@@ -47,6 +48,7 @@ class Exchanges {
       : hook_(hook),
         group_(group),
         numel_(numel),
+        device_(device),
         buckets_(numel, 1, static_cast<uint64_t>(group->getRank()), device),
         laps_(device) {}
 
@@ -56,6 +58,7 @@ class Exchanges {
   double next() {
     buckets_.fill();
     greatest_of_ranks(group_, hook_, 0);
+    if (!device_.is_cpu()) start_streams_together();
     laps_.mark();
     buckets_.average(hook_);
     laps_.mark();
@@ -75,9 +78,17 @@ class Exchanges {
   }
 
  private:
+  // Hosts that begin together do not reach their streams at the same moment.
+  void start_streams_together() {
+    std::vector<at::Tensor> token{at::zeros({1}, device_)};
+    with_backend_errors(group_->getRank(), c10::str("measuring hook ", hook_.name()),
+                        [&] { group_->allreduce(token)->wait(); });
+  }
+
   CommHook& hook_;
   const GroupPtr& group_;
   const int64_t numel_;
+  const at::Device device_;
   const GradientBuckets buckets_;
   DeviceLaps laps_;
 };
@@ -154,7 +165,7 @@ ExchangeCost measured_line(CommHook& hook, const GroupPtr& group, const CostMeas
 }  // namespace
 
 CostMeasurement CostMeasurement::on(at::Device device) {
-  constexpr int64_t kLargeOnGpus = int64_t{1} << 24;  // 64 MiB
+  constexpr int64_t kLargeOnGpus = int64_t{1} << 22;  // 16 MiB
   CostMeasurement options{.device = device};
   if (!device.is_cpu()) options.large_numel = kLargeOnGpus;
   return options;

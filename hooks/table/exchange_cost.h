@@ -71,7 +71,8 @@ struct CostMeasurement {
 // Between the small and the large size, buckets grow by factors of four, unmeasured: they warm up memory and use up the
 // network's burst allowance. If a bucket takes an eighth of the available time twice, it is used as the large size.
 //
-// On a GPU the times are those of the current stream, between events that enclose the bucket's all-reduce.
+// On a GPU the times are those of the current stream, between events that enclose the bucket's all-reduce. They include
+// the time in which the host enqueues it, if that is longer.
 //
 // The hook should be made for this measurement: its state and counters change. Its bytes are counted as measuring
 // (collectives::measuring_bytes_sent). Throws c10::ValueError for options out of range, c10::DistBackendError if a peer

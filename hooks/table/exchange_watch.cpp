@@ -42,7 +42,7 @@ class ClockWatch final : public ExchangeWatch {
  public:
   explicit ClockWatch(std::function<double()> now) : now_(std::move(now)) {}
 
-  int64_t begin(const PredictedExchanges& predicted) override {
+  int64_t begin(const PredictedExchanges& predicted, at::Device /*device*/) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (in_flight_++ == 0) {
       stretch_ = {};
@@ -57,6 +57,12 @@ class ClockWatch final : public ExchangeWatch {
     if (--in_flight_ == 0) {
       stretch_.seconds = now_() - began_;
     }
+  }
+
+  void give_up(int64_t /*exchange*/) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --in_flight_;
+    stretch_ = {};
   }
 
   void end_step(const PredictedExchanges& step) override {
@@ -84,22 +90,32 @@ class StreamWatch final : public ExchangeWatch {
  public:
   explicit StreamWatch(at::Device device) : device_(device) {}
 
-  int64_t begin(const PredictedExchanges& predicted) override {
+  int64_t begin(const PredictedExchanges& predicted, at::Device device) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    step_.push_back({.predicted = predicted, .begin = recorded(), .end = std::nullopt});
-    return std::ssize(step_) - 1;
+    const int64_t number = next_++;
+    if (device == device_) {
+      step_.push_back({.number = number, .predicted = predicted, .begin = recorded(), .end = std::nullopt});
+    } else {
+      is_elsewhere_ = true;
+    }
+    return number;
   }
 
+  // An all-reduce of a pass that failed may end in a later step, which does not know it.
   void end(int64_t exchange) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    step_.at(static_cast<size_t>(exchange)).end = recorded();
+    const auto found = std::ranges::find(step_, exchange, &Exchange::number);
+    if (found != step_.end()) found->end = recorded();
   }
+
+  void give_up(int64_t /*exchange*/) override {}  // A step with an all-reduce that has no end does not count.
 
   void end_step(const PredictedExchanges& step) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<Exchange> exchanges = std::exchange(step_, {});
+    const bool is_elsewhere = std::exchange(is_elsewhere_, false);
     const bool all_ended = std::ranges::all_of(exchanges, [](const Exchange& one) { return one.end.has_value(); });
-    if (!exchanges.empty() && all_ended) {
+    if (!exchanges.empty() && all_ended && !is_elsewhere) {
       steps_.push_back({std::move(exchanges), step});
     }
     while (!steps_.empty() && steps_.front().is_reached()) {
@@ -116,6 +132,7 @@ class StreamWatch final : public ExchangeWatch {
 
  private:
   struct Exchange {
+    int64_t number;
     PredictedExchanges predicted;
     c10::Event begin;
     std::optional<c10::Event> end;
@@ -161,6 +178,8 @@ class StreamWatch final : public ExchangeWatch {
 
   const at::Device device_;
   std::mutex mutex_;
+  int64_t next_ = 0;            // Number of the next all-reduce.
+  bool is_elsewhere_ = false;   // Whether a bucket of the present step is on another device.
   std::vector<Exchange> step_;  // Of the present step.
   std::deque<Step> steps_;      // Ended, but the device may not have reached all of their events.
   LeastFactor least_;
@@ -180,6 +199,9 @@ double PredictedExchanges::link_factor(double took) const {
     return 1;
   }
   const double rest = seconds - sent;
+  if (count == 1 && took <= rest) {
+    return 1;
+  }
   const double least = std::max(0.0, took - rest) / sent;  // If the rest came before or after the link's part.
   const double most = count > 1 ? took / sent : least;     // If the rest was done meanwhile.
   return least > 1 ? least : std::min(most, 1.0);

@@ -1,4 +1,5 @@
 """Communication hooks of DistributedDataParallel, which run in C++."""
+import contextlib
 import enum
 import weakref
 from typing import Any, Callable, Optional, Sequence, TypeVar, Union
@@ -164,7 +165,13 @@ def make_hook(name: str, options: dict[str, Option], group: dist.ProcessGroup, d
     given_device = device if options.get("device") is None else options["device"]
     if isinstance(given_device, (str, torch.device)):
         options = {**options, "device": str(given_device).partition(":")[0]}
-    return torch.classes.narrowcast.CommHook(name, passable(options), group.group_name)
+    with _current(given_device):  # Hooks measure on the current GPU.
+        return torch.classes.narrowcast.CommHook(name, passable(options), group.group_name)
+
+
+def _current(device: object) -> contextlib.AbstractContextManager[Any]:
+    is_gpu = isinstance(device, (str, torch.device)) and str(device).startswith("cuda:")
+    return torch.cuda.device(device) if is_gpu else contextlib.nullcontext()
 
 
 _NO_BUCKETS = ('torch._dynamo.config.optimize_ddp="python_reducer" gives hooks single gradients, and narrowcast\'s hooks average '

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "hooks/table/hook_table.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/support/simulated_streams.h"
@@ -102,6 +103,12 @@ TEST(HookStreams, RunTheFirstBucketAlone) {
   EXPECT_TRUE(SimulatedStreams::precedes("alone", "after"));
 }
 
+// A hook of which only the identity counts.
+struct Unused final : TableHook {
+  Unused() : TableHook(hook_row("noop")) {}
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& /*bucket*/) override { return nullptr; }
+};
+
 // Two hooks whose all-reduces take two streams each in turn.
 class HookTurnsTest : public ::testing::Test {
  protected:
@@ -109,14 +116,16 @@ class HookTurnsTest : public ::testing::Test {
 
   HookTurns::Future run(size_t hook, const std::string& work) {
     const at::Tensor bucket = SimulatedStreams::tensor();
-    return turns_.run(hook, bucket, [&] {
-      return hooks_.at(hook).run(HookStreams::place_of(buckets_++), bucket, noting(work, bucket));
+    return turns_.run(hooks_.at(hook), bucket, [&] {
+      return streams_.at(hook).run(HookStreams::place_of(buckets_++), bucket, noting(work, bucket));
     });
   }
 
+  const std::array<Unused, 2> hooks_;
+
  private:
   HookTurns turns_;
-  std::array<HookStreams, 2> hooks_;
+  std::array<HookStreams, 2> streams_;
   size_t buckets_ = 0;
 };
 
@@ -147,8 +156,17 @@ TEST_F(HookTurnsTest, DoNothingOnTheCpu) {
   const at::Tensor bucket = at::ones({1});
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
   for (const size_t hook : {0, 1, 0}) {
-    EXPECT_EQ(turns.run(hook, bucket, [&] { return future; }), future) << "which is not complete";
+    EXPECT_EQ(turns.run(hooks_[hook], bucket, [&] { return future; }), future) << "which is not complete";
   }
+}
+
+TEST_F(HookTurnsTest, DoNotKeepBucketsAlive) {
+  HookTurns turns;
+  at::Tensor bucket = SimulatedStreams::tensor();
+  const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> weak(bucket.getIntrusivePtr());
+  turns.run(hooks_[0], bucket, [&] { return HookStream().run(bucket, noting("exchange", bucket)); });
+  bucket.reset();
+  EXPECT_TRUE(weak.expired());
 }
 
 }  // namespace

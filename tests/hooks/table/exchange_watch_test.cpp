@@ -21,7 +21,7 @@ TEST(PredictedExchanges, TellTheLinkFromTheRest) {
   const PredictedExchanges one{.seconds = 10e-3, .sent = 4e-3, .count = 1};
   EXPECT_NEAR(one.link_factor(14e-3), 2, 1e-9);
   EXPECT_NEAR(one.link_factor(8e-3), 0.5, 1e-9);
-  EXPECT_EQ(one.link_factor(3e-3), 0) << "less than the rest alone";
+  EXPECT_EQ(one.link_factor(3e-3), 1) << "less than the rest alone, so the rest was overestimated";
   EXPECT_EQ(one.link_factor(10.9e-3), 1) << "less than machines differ";
   EXPECT_EQ(one.link_factor(9.1e-3), 1);
   const PredictedExchanges several{.seconds = 10e-3, .sent = 4e-3, .count = 3};
@@ -40,15 +40,15 @@ TEST(WatchByClock, LooksAtTheLastStretchOfAStep) {
   };
   const PredictedExchanges one{.seconds = 2, .sent = 2, .count = 1};
   EXPECT_EQ(watch->take_least(), ExchangeWatch::kNothingSeen);
-  at_time(0, [&] { watch->begin(one); });
+  at_time(0, [&] { watch->begin(one, at::kCPU); });
   at_time(50, [&] { watch->end(0); });
-  at_time(60, [&] { watch->begin(one); });
+  at_time(60, [&] { watch->begin(one, at::kCPU); });
   at_time(66, [&] { watch->end(0); });
   watch->end_step({.seconds = 4, .sent = 4, .count = 2});
   EXPECT_DOUBLE_EQ(watch->take_least(), 3) << "6 s instead of 2";
   EXPECT_EQ(watch->take_least(), ExchangeWatch::kNothingSeen);
 
-  at_time(70, [&] { watch->begin(one); });
+  at_time(70, [&] { watch->begin(one, at::kCPU); });
   at_time(76, [&] { watch->end(0); });
   watch->end_step({.seconds = 4.5, .sent = 4.5, .count = 2});
   EXPECT_EQ(watch->take_least(), ExchangeWatch::kNothingSeen) << "less than half of the step";
@@ -64,7 +64,7 @@ class WatchStreams : public ::testing::Test {
   void all_reduce(int before, int milliseconds) {
     for (int i = 0; i < before; ++i) enqueue("backward");
     const PredictedExchanges predicted{.seconds = 2e-3, .sent = 2e-3, .count = 1};
-    const int64_t exchange = watch_->begin(predicted);
+    const int64_t exchange = watch_->begin(predicted, testing::kSimulatedDevice);
     const at::Tensor bucket = SimulatedStreams::tensor();
     const auto future = streams_.run(HookStreams::place_of(static_cast<size_t>(exchange)), bucket, [&] {
       for (int i = 0; i < milliseconds; ++i) enqueue("all-reduce");
@@ -109,6 +109,21 @@ TEST_F(WatchStreams, TakesAllReducesSideBySideAsOneStretch) {
   all_reduce(4, 9);
   end_step(2);
   EXPECT_DOUBLE_EQ(watch_->take_least(), 13.0 / 4) << "the second one begins after 4 of the 9 ms";
+}
+
+TEST_F(WatchStreams, DoesNotCountAStepOnOtherDevicesOrThatFailed) {
+  all_reduce(1, 6);
+  watch_->begin({.seconds = 1e-6, .sent = 1e-6, .count = 1}, at::kCPU);
+  end_step(1);
+  EXPECT_EQ(watch_->take_least(), ExchangeWatch::kNothingSeen);
+  all_reduce(1, 6);
+  watch_->give_up(watch_->begin({.seconds = 1e-6, .sent = 1e-6, .count = 1}, testing::kSimulatedDevice));
+  end_step(1);
+  EXPECT_EQ(watch_->take_least(), ExchangeWatch::kNothingSeen);
+  all_reduce(1, 6);
+  watch_->end(0);  // Of an earlier step.
+  end_step(1);
+  EXPECT_DOUBLE_EQ(watch_->take_least(), 3);
 }
 
 TEST_F(WatchStreams, CountsAStepOnceTheDeviceHasReachedIt) {

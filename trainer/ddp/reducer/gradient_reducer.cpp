@@ -61,6 +61,8 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       trainable_(state_.trainable()),
       static_graph_(std::make_shared<StaticGraph>()) {
   compare_between_ranks();
+  c10::OptionalDeviceGuard on_gradients;  // Hooks measure there.
+  if (!trainable_.empty()) on_gradients.reset_device(trainable_[0].tensor.device());
   std::shared_ptr<hooks::CommHook> hook =
       with_network_errors(group_->getRank(), "making the hook " + options_.hook(),
                           [&] { return hooks::create_comm_hook(options_.hook(), options_.hook_options(group_)); });

@@ -15,6 +15,7 @@
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/comm/node/find_nodes.h"
 #include "trainer/ddp/sharding/shard_agreement.h"
+#include "trainer/train/job/restarts.h"
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::job {
@@ -40,8 +41,7 @@ bool asks_for_shards(const TrainJob& job) {
 
 // Whether the job has trained with more ranks: it continues after a restart, or a rank has lived on since then.
 bool has_begun(const TrainJob& job, const WorkerEnv& env, const InPlaceRecovery* recovery) {
-  const bool has_restarted = env.restart_count > 0 && job.checkpoints.resume;
-  return has_restarted || (recovery != nullptr && recovery->has_placed_shards);
+  return has_restarted(job, env) || (recovery != nullptr && recovery->has_placed_shards);
 }
 
 // A collective. Within nodes, copies are on the nodes of the exchange.

@@ -266,9 +266,11 @@ void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_si
   const bool is_auto = shares.kind == data::Shares::Kind::kAuto;
   if (shares.are_equal() || (!is_auto && training::batch_plan(job.training, world_size).is_even())) return;
   for (const auto& buffer : inputs.model->named_buffers()) {
-    TORCH_CHECK_VALUE(!buffer.key().ends_with(kBatchNormBuffer), "shares: ", data::to_string(shares),
-                      " would change the statistics of batch norm, which ", job.model, " has (", buffer.key(),
-                      "); replace it by group norm or layer norm, or leave out shares");
+    TORCH_CHECK_VALUE(
+        job.training.shares_with_batch_norm || !buffer.key().ends_with(kBatchNormBuffer),
+        "shares: ", data::to_string(shares), " would change the statistics of batch norm, which ", job.model, " has (",
+        buffer.key(),
+        "); replace it by group norm or layer norm, leave out shares, or allow it with shares_with_batch_norm");
   }
   TORCH_CHECK_VALUE(!is_auto || inputs.device.is_cpu(), "shares: auto measures processors only, but the device is ",
                     inputs.device.str(), "; give the samples of each rank");

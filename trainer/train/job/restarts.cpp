@@ -35,6 +35,10 @@ TrainJob restarted_alike(const TrainJob& job, const JobContext& context, const P
   return restarted;
 }
 
+bool has_restarted(const TrainJob& job, const WorkerEnv& env) {
+  return env.restart_count > 0 && job.checkpoints.resume;
+}
+
 bool recovers_in_place(const TrainJob& job, const WorkerEnv& env) {
   return env.recovers_in_place && !rendezvous::is_alone(env) && !job.verification.has_value();
 }

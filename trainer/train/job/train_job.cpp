@@ -189,6 +189,7 @@ void check_alone(const TrainJob& job, const WorkerEnv& env) {
     return;
   }
   check_training_job(job, ranks_to_check(job, env));
+  if (!has_restarted(job, env)) training::check_auto_shares(job.training, ranks_to_check(job, env));
   check_optimizer_shards(job, env);
   // Other ranks, perhaps on machines without these folders, would wait for a rank that ends here. With several ranks,
   // prepare_places throws on all.

@@ -65,6 +65,13 @@ std::vector<Option> batch_rows(job::TrainJob& job) {
        .in_plan = InPlan::kValue,
        .role = Role::kCircumstance,
        .planned = [&training] { return training.shares.are_equal() ? json() : json(data::to_string(training.shares)); },
+       .verified = true},
+      {.flag = "shares_with_batch_norm",
+       .variable = variable(training.shares_with_batch_norm),
+       .help = "Allows unequal --shares for a model with batch norm, whose statistics then depend on the shares.",
+       .in_plan = InPlan::kValue,
+       .role = Role::kCircumstance,
+       .planned = [&training] { return training.shares.are_equal() ? json() : json(training.shares_with_batch_norm); },
        .verified = true}};
 }
 

@@ -74,6 +74,15 @@ std::pair<int64_t, int64_t> sizes_of_passes(const TrainingOptions& options, int6
   return {least / passes, (most - 1) / passes + 1};
 }
 
+void check_auto_shares(const TrainingOptions& options, int64_t world_size) {
+  if (options.shares.kind != data::Shares::Kind::kAuto) return;
+  TORCH_CHECK_VALUE(world_size > 1, "shares: auto needs several ranks, but there is one");
+  TORCH_CHECK_VALUE(options.batch_size > world_size * options.accumulation_steps,
+                    "shares: auto has no effect, because ", world_size,
+                    " ranks have one sample each in a pass: the batch has ", options.batch_size, " samples in ",
+                    options.accumulation_steps, " passes");
+}
+
 void check_training_options(const TrainingOptions& options, int64_t world_size) {
   TORCH_CHECK_VALUE(options.batch_size >= 1, "batch_size: must be at least 1, but is ", options.batch_size);
   TORCH_CHECK_VALUE(options.accumulation_steps >= 1, "accumulation_steps: must be at least 1, but is ",
@@ -87,6 +96,8 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
                     "early_stop: needs eval_every, the number of steps between evaluations");
   const data::BatchPlanOptions parts = parts_of_batch(options, world_size);
+  TORCH_CHECK_VALUE(!options.shares_with_batch_norm || !options.shares.are_equal(),
+                    "shares_with_batch_norm: has no effect with equal shares");
   if (parts.shares.empty()) {
     TORCH_CHECK_VALUE(data::divides_evenly(parts), "batch_size: must be divisible by ranks * accumulation_steps (",
                       world_size, " * ", options.accumulation_steps, "), but is ", options.batch_size,

@@ -29,6 +29,7 @@ struct TrainingOptions {
   int64_t batch_size = 32;         // samples per optimizer step over all ranks; see `shares`
   int64_t accumulation_steps = 1;  // backward passes per optimizer step, >= 1
   data::Shares shares = {};        // samples of each rank; unless kGiven, world * accumulation_steps divides batch_size
+  bool shares_with_batch_norm = false;  // allows unequal shares for a model with batch norm
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
   OptimizerShards optimizer_shards = OptimizerShards::kOff;   // except with kAll the result has the same bits
@@ -57,6 +58,9 @@ data::BatchPlan batch_plan(const TrainingOptions& options, int64_t world_size);
 
 // The fewest and the most samples in one forward pass of any rank, whatever shares kAuto decides. Throws as batch_plan.
 std::pair<int64_t, int64_t> sizes_of_passes(const TrainingOptions& options, int64_t world_size);
+
+// Throws c10::ValueError if kAuto could not change the shares: with one rank, or one sample per rank and pass.
+void check_auto_shares(const TrainingOptions& options, int64_t world_size);
 
 // The number that a possible number of ranks divides, for options that check_training_options accepts.
 inline int64_t divided_by_ranks(const TrainingOptions& options) {

@@ -150,7 +150,7 @@ std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::st
     wire.node_size = node_size;
     return DdpOptions(ddp).wire(wire);
   };
-  const bool has_one_level = row.chooses && collectives::moves_tensors_on(at::kCUDA, problem.group);  // See AutoHook.
+  const bool has_one_level = row.chooses && !hooks::measured_device(ddp.hook_options(problem.group));  // See AutoHook.
   const auto found = hooks::find_hook_nodes(ddp.hook_options(problem.group));
   if (problem.group->getSize() < 4 || has_one_level || !neighbours_share_nodes(found->layout)) {
     return {of_size(1)};

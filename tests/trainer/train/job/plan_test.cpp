@@ -268,6 +268,19 @@ TEST(Plan, CountsTheMemoryOfExemptGradients) {
   EXPECT_EQ(memory_with(true), memory_with(false) + 2 * 2 * 4 * one_dimensional);
 }
 
+TEST(Plan, NeedsConsentToUnequalSharesOfBatchNorm) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  JobInputs inputs = make_inputs(job);
+  inputs.model->register_buffer("running_mean", at::zeros({2}));
+  EXPECT_NO_THROW(make_plan(job, inputs, 2));
+  job.training.shares = data::parse_shares("auto");
+  EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_plan(job, inputs, 2); }),
+              HasSubstr("shares: auto would change the statistics of batch norm"));
+  job.training.shares_with_batch_norm = true;
+  EXPECT_EQ(make_plan(job, inputs, 2).at("shares_with_batch_norm"), true);
+}
+
 TEST(ComparedValues, AreOnePerKey) {
   const std::vector<NamedValue> values = options::compared_values({{"a", 1.5}, {"b", "text"}});
   ASSERT_EQ(values.size(), 2U);

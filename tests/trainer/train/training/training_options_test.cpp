@@ -53,7 +53,27 @@ TEST(CheckTrainingOptions, TakesSharesThatAddUpToTheBatch) {
   EXPECT_EQ(complaint(options, 2), "shares: must add up to batch_size, which is 12, but add up to more: 9,4");
   options.shares = data::parse_shares("auto");
   EXPECT_EQ(complaint(options, 2), "nothing was thrown");
+  options.shares_with_batch_norm = true;
+  EXPECT_EQ(complaint(options, 2), "nothing was thrown");
+  options.shares = {};
+  EXPECT_EQ(complaint(options, 2), "shares_with_batch_norm: has no effect with equal shares");
+  options.shares_with_batch_norm = false;
+  options.shares = data::parse_shares("auto");
   EXPECT_THAT(complaint(options, 5), HasSubstr("batch_size: must be divisible")) << "they begin with equal parts";
+}
+
+TEST(CheckAutoShares, RefusesWhatCannotChange) {
+  TrainingOptions options;
+  options.batch_size = 12;
+  options.accumulation_steps = 3;
+  const auto refusal = [&](int64_t ranks) {
+    return testing::error_message<c10::ValueError>([&] { check_auto_shares(options, ranks); });
+  };
+  EXPECT_EQ(refusal(1), "nothing was thrown") << "equal shares";
+  options.shares = data::parse_shares("auto");
+  EXPECT_EQ(refusal(1), "shares: auto needs several ranks, but there is one");
+  EXPECT_EQ(refusal(2), "nothing was thrown");
+  EXPECT_THAT(refusal(4), HasSubstr("shares: auto has no effect, because 4 ranks have one sample each in a pass"));
 }
 
 TEST(SizesOfPasses, AreTheLeastAndTheMostOfAllRanks) {
