@@ -13,8 +13,8 @@
 
 #include <narrowcast/errors.h>
 #include "ops/common/enumerator_names.h"
+#include "trainer/ddp/optimization/fused_step.h"
 #include "trainer/train/files/model_file.h"
-#include "trainer/train/optimization/fused_step.h"
 
 namespace narrowcast::training {
 namespace {
@@ -165,17 +165,17 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
                                                         const OptimizerOptions& options) {
   check_optimizer_options(options);
   if (options.kind == OptimizerKind::kSgd) {
-    return make<Fused<torch::optim::SGD>>(
+    return make<optim::Fused<torch::optim::SGD>>(
         module, torch::optim::SGDOptions(0).momentum(options.momentum).weight_decay(options.weight_decay));
   }
-  return make<Fused<torch::optim::AdamW>>(module, torch::optim::AdamWOptions(0)
-                                                      .betas(std::make_tuple(options.beta1, options.beta2))
-                                                      .eps(options.epsilon)
-                                                      .weight_decay(options.weight_decay));
+  return make<optim::Fused<torch::optim::AdamW>>(module, torch::optim::AdamWOptions(0)
+                                                             .betas(std::make_tuple(options.beta1, options.beta2))
+                                                             .eps(options.epsilon)
+                                                             .weight_decay(options.weight_decay));
 }
 
 void scale_next_step(torch::optim::Optimizer& optimizer, double scale) {
-  auto* const scales = dynamic_cast<ScalesGradients*>(&optimizer);
+  auto* const scales = dynamic_cast<optim::ScalesGradients*>(&optimizer);
   TORCH_CHECK_VALUE(scales != nullptr, "optimizer: only those of make_optimizer can scale gradients");
   scales->scale_next_step(scale);
 }

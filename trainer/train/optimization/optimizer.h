@@ -41,7 +41,7 @@ void check_optimizer_options(const OptimizerOptions& options);
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module);
 
 // An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. Its steps are fused
-// (fused_step.h); its state is LibTorch's. Throws as check_optimizer_options does.
+// (trainer/ddp/optimization/fused_step.h); its state is LibTorch's. Throws as check_optimizer_options does.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const OptimizerOptions& options);
 
