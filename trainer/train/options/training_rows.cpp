@@ -78,6 +78,18 @@ std::vector<Option> learning_rate_rows(TrainingOptions& training) {
            .range = positive(),
            .in_plan = InPlan::kValue,
            .role = Role::kSetting},
+          {.flag = "adamw_learning_rate",
+           .variable = variable(training.adamw_learning_rate),
+           .help = "Peak learning rate of the parameters that AdamW steps with --optimizer=muon. Default: "
+                   "--learning_rate.",
+           .range = positive(),
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting,
+           .planned =
+               [&training] {
+                 const bool is_muon = training.optimizer.kind == training::OptimizerKind::kMuon;
+                 return is_muon ? json(training.adamw_learning_rate.value_or(training.learning_rate.peak)) : json();
+               }},
           {.flag = "schedule",
            .variable = variable(rate.schedule, parse_schedule_kind),
            .help = absl::StrCat("Learning rate after the warm-up: ", name_of(ScheduleKind::kCosine), " or ",
@@ -132,7 +144,8 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .role = Role::kSetting},
       {.flag = "momentum",
        .variable = variable(training.optimizer.momentum),
-       .help = "Momentum of sgd.",
+       .help = absl::StrCat("Momentum of sgd and muon (default of muon: ",
+                            training::usual_momentum(training::OptimizerKind::kMuon), ")."),
        .range = share_below_one(),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting},
@@ -182,11 +195,23 @@ std::vector<Option> step_rows(TrainingOptions& training) {
 
 std::vector<Option> training_rows(Arguments& arguments) {
   TrainingOptions& training = arguments.job.training;
-  const std::vector<Option> optimizer = {{.flag = "optimizer",
-                                          .variable = variable(training.optimizer.kind, training::parse_optimizer),
-                                          .help = absl::StrCat(training::optimizer_names(), "."),
-                                          .in_plan = InPlan::kValue,
-                                          .role = Role::kSetting}};
+  const std::vector<Option> optimizer = {
+      {.flag = "optimizer",
+       .variable = variable(training.optimizer.kind, training::parse_optimizer),
+       .help = absl::StrCat(training::optimizer_names(),
+                            ". muon steps the matrices of hidden layers, and AdamW the other parameters."),
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting},
+      {.flag = "adamw_parameters",
+       .variable = variable(training.optimizer.adamw_parameters),
+       .help = "With muon: names of matrices or modules that AdamW steps, such as the output layer of a model from a "
+               "file. Embeddings need no name, except in packages.",
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting,
+       .planned = [&training] {
+         const auto& names = training.optimizer.adamw_parameters;
+         return names.empty() ? json() : json(names);
+       }}};
   return joined({batch_rows(arguments.job), optimizer, learning_rate_rows(training), step_rows(training)});
 }
 
