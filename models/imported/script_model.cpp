@@ -113,9 +113,9 @@ at::Tensor ScriptModel::run(std::vector<c10::IValue> arguments) {
 std::vector<at::Tensor> ScriptModel::embeddings_and_heads() const {
   std::vector<at::Tensor> weights;
   for (const torch::jit::Module& module : module_.modules()) {
-    const auto name = module.type()->name();
+    const auto name = module.type()->name();  // TorchScript puts a number before "Embedding" if there are several.
     const bool is_embedding =
-        name && name->qualifiedName().find(".torch.nn.modules.sparse.Embedding") != std::string::npos;
+        name && name->name() == "Embedding" && name->prefix().find("torch.nn.modules.sparse") != std::string::npos;
     if (is_embedding && module.hasattr("weight")) {
       weights.push_back(module.attr("weight").toTensor());
     }
