@@ -153,14 +153,16 @@ TEST(Muon, StepsTheOtherParametersAsAdamW) {
   EXPECT_TRUE(at::equal(model.parameters[3], other.parameters[3]));
 }
 
+// The sizes of the steps' gradients differ: if all were scaled alike, the orthogonalised updates would not change.
 TEST(Muon, ScalesGradientsInItsStep) {
   SmallModel before;
   SmallModel in_step;
   for (uint64_t step = 1; step <= 2; ++step) {
-    before.compute_gradients(step, 0.5);
+    const double scale = 1.0 / static_cast<double>(step);
+    before.compute_gradients(step, scale);
     in_step.compute_gradients(step);
     before.optimizer->step();
-    in_step.optimizer->step_scaled(0.5);
+    in_step.optimizer->step_scaled(scale);
     EXPECT_TRUE(at::equal(in_step.parameters[0].grad(), seeded_randn(100 * step, {6, 20})));
   }
   expect_equal(before, in_step);
