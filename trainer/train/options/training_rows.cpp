@@ -80,8 +80,7 @@ std::vector<Option> learning_rate_rows(TrainingOptions& training) {
            .role = Role::kSetting},
           {.flag = "adamw_learning_rate",
            .variable = variable(training.adamw_learning_rate),
-           .help = "Peak learning rate of the parameters that AdamW steps with --optimizer=muon. Default: "
-                   "--learning_rate.",
+           .help = "With muon: peak learning rate of what AdamW steps. Default: --learning_rate.",
            .range = positive(),
            .in_plan = InPlan::kValue,
            .role = Role::kSetting,
@@ -198,14 +197,13 @@ std::vector<Option> training_rows(Arguments& arguments) {
   const std::vector<Option> optimizer = {
       {.flag = "optimizer",
        .variable = variable(training.optimizer.kind, training::parse_optimizer),
-       .help = absl::StrCat(training::optimizer_names(),
-                            ". muon steps the matrices of hidden layers, and AdamW the other parameters."),
+       .help =
+           absl::StrCat(training::optimizer_names(), ". muon: for matrices of hidden layers, and AdamW for the rest."),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting},
       {.flag = "adamw_parameters",
        .variable = variable(training.optimizer.adamw_parameters),
-       .help = "With muon: names of matrices or modules that AdamW steps, such as the output layer of a model from a "
-               "file. Embeddings need no name, except in packages.",
+       .help = "With muon: names of matrices, or of modules, that AdamW steps as well, such as an output layer.",
        .in_plan = InPlan::kValue,
        .role = Role::kSetting,
        .planned = [&training] {
