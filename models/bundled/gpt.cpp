@@ -186,6 +186,10 @@ at::Tensor Gpt::hidden_states(const at::Tensor& tokens) {
   return final_norm_(x);
 }
 
+std::vector<at::Tensor> Gpt::embeddings_and_heads() const {
+  return {token_embedding_->weight, position_embedding_->weight};
+}
+
 at::Tensor Gpt::logits(const at::Tensor& tokens) { return at::linear(hidden_states(tokens), token_embedding_->weight); }
 
 at::Tensor Gpt::forward(const Batch& batch) {

@@ -86,6 +86,8 @@ at::Tensor Mlp::forward(const Batch& batch) {
                                 /*ignore_index=*/-100, label_smoothing());
 }
 
+std::vector<at::Tensor> Mlp::embeddings_and_heads() const { return {layers_.back()->weight}; }
+
 ModelOptions Mlp::options() const { return write_options(mlp_options(), shape_); }
 
 }  // namespace narrowcast::models

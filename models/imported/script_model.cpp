@@ -110,6 +110,19 @@ at::Tensor ScriptModel::run(std::vector<c10::IValue> arguments) {
   return output.toTensor();
 }
 
+std::vector<at::Tensor> ScriptModel::embeddings_and_heads() const {
+  std::vector<at::Tensor> weights;
+  for (const torch::jit::Module& module : module_.modules()) {
+    const auto name = module.type()->name();  // TorchScript puts a number before "Embedding" if there are several.
+    const bool is_embedding =
+        name && name->name() == "Embedding" && name->prefix().find("torch.nn.modules.sparse") != std::string::npos;
+    if (is_embedding && module.hasattr("weight")) {
+      weights.push_back(module.attr("weight").toTensor());
+    }
+  }
+  return weights;
+}
+
 at::Tensor ScriptModel::predictions(const at::Tensor& inputs) { return run({inputs}); }
 
 at::Tensor ScriptModel::logits(const at::Tensor& inputs) {

@@ -49,6 +49,9 @@ class ScriptModel : public ImportedModel {
   // With the loss kCrossEntropy, also gives the share of targets for which the likeliest class is the right one.
   Evaluated evaluate(const Batch& batch) override;
 
+  // The weights of torch.nn.Embedding. The module does not declare its output layer.
+  std::vector<at::Tensor> embeddings_and_heads() const override;
+
   std::map<std::string, std::string> aliases() const override { return state_->aliases(); }
 
  private:

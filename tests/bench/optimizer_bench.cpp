@@ -18,8 +18,8 @@
 #include "ops/common/median.h"
 #include "tests/bench/machine_watch/machine_watch.h"
 #include "trainer/base/program/command_line.h"
+#include "trainer/ddp/optimization/fused_step.h"
 #include "trainer/ddp/optimization/gradients.h"
-#include "trainer/train/optimization/fused_step.h"
 
 ABSL_FLAG(int64_t, rounds, 30, "measured turns of each step, after three to warm up");
 ABSL_FLAG(int64_t, threads, 1, "threads of each step");
@@ -159,11 +159,11 @@ int run() {
               at::get_num_threads());
   const AdamWOptions adamw = AdamWOptions(1e-6).betas({0.9, 0.99}).weight_decay(0.1);
   const SGDOptions sgd = SGDOptions(1e-6).momentum(0.9).weight_decay(0.1);
-  bool met = compare({{"AdamW: the trainer's", steps_of<training::Fused<AdamW>>(adamw)},
+  bool met = compare({{"AdamW: the trainer's", steps_of<optim::Fused<AdamW>>(adamw)},
                       {"torch::optim::AdamW", steps_of<AdamW>(adamw)},
                       {"at::_fused_adamw_", fused_adamw(adamw)}},
                      kStepTarget);
-  met = compare({{"SGD with momentum: the trainer's", steps_of<training::Fused<SGD>>(sgd)},
+  met = compare({{"SGD with momentum: the trainer's", steps_of<optim::Fused<SGD>>(sgd)},
                  {"torch::optim::SGD", steps_of<SGD>(sgd)},
                  {"at::_fused_sgd_", fused_sgd(sgd)}},
                 kStepTarget) &&

@@ -60,6 +60,9 @@ class NARROWCAST_EXPORT Gpt : public Model {
 
   bool announces_layers() const override { return true; }
 
+  // The token embedding, which is the output projection as well, and the position embedding.
+  std::vector<at::Tensor> embeddings_and_heads() const override;
+
   ModelOptions options() const override;
 
   // The shape this model was made with.

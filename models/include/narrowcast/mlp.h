@@ -44,6 +44,9 @@ class NARROWCAST_EXPORT Mlp : public Model {
 
   bool announces_layers() const override { return true; }
 
+  // The weight of the last layer.
+  std::vector<at::Tensor> embeddings_and_heads() const override;
+
   ModelOptions options() const override;
 
  private:

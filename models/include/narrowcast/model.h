@@ -68,6 +68,10 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
   // them.
   virtual std::vector<std::string> transient_buffers() const { return {}; }
 
+  // The matrices that belong to no hidden layer: embeddings and output layers. Optimizers for hidden layers, such as
+  // Muon, are not meant for them. A model from a file may not know its output layer.
+  virtual std::vector<at::Tensor> embeddings_and_heads() const { return {}; }
+
   // Every option with its value: create_model(name, options()) makes a model of the same shape.
   virtual ModelOptions options() const = 0;
 

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include <narrowcast/export.h>
 #include "ops/cpu/optimizer/step_kernels.h"
 
-namespace narrowcast::cpu {
+namespace narrowcast {
+namespace NARROWCAST_EXPORT cpu {  // Used by libnarrowcast_ddp as well.
 
 struct AdamWHyperparameters {
   double learning_rate;
@@ -49,4 +51,5 @@ struct SgdPiece {
 void step_pieces(const std::vector<AdamWPiece>& pieces);
 void step_pieces(const std::vector<SgdPiece>& pieces);
 
-}  // namespace narrowcast::cpu
+}  // namespace cpu
+}  // namespace narrowcast

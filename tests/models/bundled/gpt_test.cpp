@@ -34,6 +34,14 @@ TEST(Gpt, IsTheSmallestGpt2UnlessToldOtherwise) {
   EXPECT_EQ(count_parameters("gpt"), 124'439'808);  // Hugging Face's count for "gpt2".
 }
 
+TEST(Gpt, TheTokenEmbeddingIsItsHead) {
+  const Gpt gpt(kTinyGpt2);
+  const std::vector<at::Tensor> found = gpt.embeddings_and_heads();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_TRUE(found[0].is_same(gpt.named_parameters()["token_embedding.weight"]));
+  EXPECT_TRUE(found[1].is_same(gpt.named_parameters()["position_embedding.weight"]));
+}
+
 TEST(Gpt, HeadsAre64WideUnlessGiven) {
   const ModelOptions wide = {{"layers", 1}, {"width", 128}, {"context", 4}, {"vocabulary_size", 5}};
   EXPECT_EQ(create_model("gpt", wide)->options()["heads"], 2);

@@ -22,6 +22,12 @@ TEST(Mlp, TakesImagesAndRowsAlike) {
   EXPECT_TRUE(model.logits(images).equal(model.logits(images.view({4, 6}))));
 }
 
+TEST(Mlp, ItsLastLayerIsItsHead) {
+  const Mlp model(kSmallMlp);
+  ASSERT_EQ(model.embeddings_and_heads().size(), 1U);
+  EXPECT_TRUE(model.embeddings_and_heads()[0].is_same(model.named_parameters()["layers.2.weight"]));
+}
+
 TEST(Mlp, BytesAreScaledToOneAndFloatsAreNot) {
   Mlp model(kSmallMlp);
   const at::Tensor images = random_images({4, 2, 3});

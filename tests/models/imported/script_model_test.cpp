@@ -53,6 +53,27 @@ TEST(ScriptModel, HasTheModulesNamesAndTensors) {
   }
 }
 
+// The second one has the name that TorchScript gives it. A class of the same name may be another one.
+TEST(ScriptModel, KnowsItsEmbeddings) {
+  torch::jit::Module net = module_of("def forward(self, x, y):\n  return self.w.sum() + x.sum()\n");
+  const auto add = [&](const std::string& name, const std::string& type) {
+    torch::jit::Module layer(type);
+    layer.register_parameter("weight", at::ones({4, 2}).requires_grad_(), /*is_buffer=*/false);
+    net.register_module(name, layer);
+    return layer.attr("weight").toTensor();
+  };
+  const at::Tensor tokens = add("tokens", "__torch__.torch.nn.modules.sparse.Embedding");
+  const at::Tensor positions = add("positions", "__torch__.torch.nn.modules.sparse.___torch_mangle_3.Embedding");
+  add("head", "__torch__.torch.nn.modules.linear.Linear");
+  add("other", "__torch__.mine.Embedding");
+  const ScriptModel model(net, {.name = "m.pt"});
+  const std::vector<at::Tensor> found = model.embeddings_and_heads();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_TRUE(found[0].is_same(tokens));
+  EXPECT_TRUE(found[1].is_same(positions));
+  EXPECT_TRUE(found[0].is_same(model.named_parameters()["tokens.weight"]));
+}
+
 // As with the embedding and the head of a language model; also after saving and loading.
 TEST(ScriptModel, ATiedWeightIsOneParameter) {
   torch::jit::Module net = digit_net();

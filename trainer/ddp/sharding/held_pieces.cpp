@@ -23,7 +23,6 @@ constexpr const char* kMasterOfPiece = "master";
 }  // namespace
 
 std::vector<pieces::Range> ShardedParts::held_ranges(const std::vector<hooks::NamedParameter>& named) const {
-  TORCH_INTERNAL_ASSERT(place_.cuts_parameters);
   const std::vector<std::string> names = names_in(named);
   std::vector<pieces::Range> ranges;
   for (const Piece& piece : held_) {
@@ -45,7 +44,9 @@ pieces::HeldPieces ShardedParts::held_pieces(const std::vector<hooks::NamedParam
     if (const std::optional<ParameterState> state = state_of(optimizer_kind, held.pieces.size())) {
       piece.step = state->step;
       for (size_t tensor = 0; tensor < state->tensors.size(); ++tensor) {
-        if (state->tensors[tensor].defined()) piece.tensors[optimizer_kind.tensors[tensor]] = state->tensors[tensor];
+        const at::Tensor& value = state->tensors[tensor];
+        if (!value.defined()) continue;
+        piece.tensors[optimizer_kind.tensors[tensor]] = place_.cuts_parameters ? value : memory_of_whole(value);
       }
     }
     held.pieces.push_back(std::move(piece));
@@ -59,6 +60,10 @@ void ShardedParts::take_pieces(const std::vector<pieces::Piece>& pieces) {
   const OptimizerKind& optimizer_kind = kind();
   std::vector<ParameterState> states;
   std::vector<at::Tensor> masters;
+  // The state of a whole parameter has its shape and its order in memory.
+  const auto in_shape_of_piece = [&](const at::Tensor& memory, size_t i) {
+    return place_.cuts_parameters ? memory : memory.as_strided(tensors_[i].sizes(), tensors_[i].strides());
+  };
   for (size_t i = 0; i < pieces.size(); ++i) {
     const auto& options = inner_.param_groups()[groups_[held_[i].parameter]].options();
     hooks::HookState left = pieces[i].tensors;
@@ -68,14 +73,14 @@ void ShardedParts::take_pieces(const std::vector<pieces::Piece>& pieces) {
     ParameterState& state = states.emplace_back(ParameterState{.step = pieces[i].step});
     for (size_t tensor = 0; tensor < optimizer_kind.tensors.size(); ++tensor) {
       const auto found = left.extract(optimizer_kind.tensors[tensor]);
-      state.tensors.push_back(found ? found.mapped() : at::Tensor());
+      state.tensors.push_back(found ? in_shape_of_piece(found.mapped(), i) : at::Tensor());
       NARROWCAST_CHECK_INPUT(found || !any || !optimizer_kind.needs(options, tensor), "the optimizer's '",
                              optimizer_kind.tensors[tensor], "' of ", pieces::describe(pieces[i].range), " is missing");
     }
     NARROWCAST_CHECK_INPUT(left.empty(), "the optimizer's '", left.begin()->first, "' of ",
                            pieces::describe(pieces[i].range), " is unknown");
-    NARROWCAST_CHECK_INPUT(!any || state.step.has_value() == optimizer_kind.counts_steps, "the optimizer's 'step' of ",
-                           pieces::describe(pieces[i].range), " is missing or unknown");
+    NARROWCAST_CHECK_INPUT(!any || state.step.has_value() == optimizer_kind.counts_steps(options),
+                           "the optimizer's 'step' of ", pieces::describe(pieces[i].range), " is missing or unknown");
   }
   has_state_ = true;
   take_masters();

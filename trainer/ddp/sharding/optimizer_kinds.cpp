@@ -5,6 +5,9 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <narrowcast/muon.h>
+#include "trainer/ddp/optimization/newton_schulz.h"
+
 namespace narrowcast::sharding {
 namespace {
 
@@ -12,6 +15,9 @@ using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
 using torch::optim::RMSpropParamState;
 using torch::optim::SGDParamState;
+
+bool always(const OptimizerOptions& /*options*/) { return true; }
+bool never(const OptimizerOptions& /*options*/) { return false; }
 
 // The state is that of Adam or AdamW.
 template <class State>
@@ -68,32 +74,77 @@ std::unique_ptr<OptimizerParamState> make_sgd(const ParameterState& state) {
   return sgd;
 }
 
+// Muon's matrices have the first tensor; parameters that AdamW steps count steps and have the others.
+bool is_of_matrices(const OptimizerOptions& options) {
+  return dynamic_cast<const optim::MuonOptions*>(&options) != nullptr;
+}
+
+bool muon_counts_steps(const OptimizerOptions& options) { return !is_of_matrices(options); }
+
+bool muon_needs(const OptimizerOptions& options, size_t tensor) { return is_of_matrices(options) == (tensor == 0); }
+
+ParameterState read_muon(const OptimizerParamState& state) {
+  if (const auto* const of_matrix = dynamic_cast<const optim::MuonParamState*>(&state)) {
+    return {.tensors = {of_matrix->momentum_buffer(), at::Tensor(), at::Tensor()}};
+  }
+  const auto& adamw = static_cast<const torch::optim::AdamWParamState&>(state);
+  return {.step = adamw.step(), .tensors = {at::Tensor(), adamw.exp_avg(), adamw.exp_avg_sq()}};
+}
+
+std::unique_ptr<OptimizerParamState> make_muon(const ParameterState& state) {
+  if (!state.step.has_value()) {
+    auto of_matrix = std::make_unique<optim::MuonParamState>();
+    of_matrix->momentum_buffer(state.tensors[0]);
+    return of_matrix;
+  }
+  auto adamw = std::make_unique<torch::optim::AdamWParamState>();
+  adamw->step(*state.step);
+  adamw->exp_avg(state.tensors[1]);
+  adamw->exp_avg_sq(state.tensors[2]);
+  return adamw;
+}
+
+// A pass over an element takes about as long as this number of operations of a matrix multiplication.
+constexpr int64_t kOperationsPerElement = 200;
+
+int64_t muon_cost(const OptimizerOptions& options, at::IntArrayRef sizes) {
+  const int64_t elements = kOperationsPerElement * c10::multiply_integers(sizes);
+  const auto* const muon = dynamic_cast<const optim::MuonOptions*>(&options);
+  return muon != nullptr ? elements + optim::orthogonalization_cost(sizes, muon->ns_steps()) : elements;
+}
+
 }  // namespace
 
 const OptimizerKind* kind_of(const torch::optim::Optimizer& optimizer) {
   static const std::vector<std::string> adam_tensors = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
   static const OptimizerKind adam = {"Adam",
-                                     true,
                                      adam_tensors,
+                                     always,
                                      adam_needs<torch::optim::AdamOptions>,
                                      read_adam<torch::optim::AdamParamState>,
                                      make_adam<torch::optim::AdamParamState>};
   static const OptimizerKind adamw = {"AdamW",
-                                      true,
                                       adam_tensors,
+                                      always,
                                       adam_needs<torch::optim::AdamWOptions>,
                                       read_adam<torch::optim::AdamWParamState>,
                                       make_adam<torch::optim::AdamWParamState>};
-  static const OptimizerKind rmsprop = {"RMSprop",     true,         {"square_avg", "momentum_buffer", "grad_avg"},
-                                        rmsprop_needs, read_rmsprop, make_rmsprop};
-  static const OptimizerKind sgd = {"SGD", false, {"momentum_buffer"}, sgd_needs, read_sgd, make_sgd};
+  static const OptimizerKind rmsprop = {
+      "RMSprop", {"square_avg", "momentum_buffer", "grad_avg"}, always, rmsprop_needs, read_rmsprop, make_rmsprop};
+  static const OptimizerKind sgd = {"SGD", {"momentum_buffer"}, never, sgd_needs, read_sgd, make_sgd};
+  static const OptimizerKind muon = {
+      "Muon",   {"momentum_buffer", "exp_avg", "exp_avg_sq"}, muon_counts_steps, muon_needs, read_muon, make_muon,
+      muon_cost};
   if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) return &adam;
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return &adamw;
   if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr) return &rmsprop;
   if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) return &sgd;
+  if (dynamic_cast<const optim::Muon*>(&optimizer) != nullptr) return &muon;
   return nullptr;
 }
 
-std::string kind_names() { return "Adam, AdamW, RMSprop and SGD"; }
+std::string kind_names() { return "Adam, AdamW, Muon, RMSprop and SGD"; }
+
+std::string elementwise_kind_names() { return "Adam, AdamW, RMSprop and SGD"; }
 
 }  // namespace narrowcast::sharding

@@ -1,4 +1,4 @@
-// The optimizers of LibTorch whose steps are elementwise, and the state that they keep for each parameter.
+// The optimizers that can be sharded with their state, and the state that they keep for each parameter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,19 +20,24 @@ struct ParameterState {
 
 struct OptimizerKind {
   const char* name;
-  bool counts_steps;
   std::vector<std::string> tensors;  // The names of the state's tensors, each as large as the parameter.
+  // Whether a state counts the steps that were taken with these options.
+  bool (*counts_steps)(const torch::optim::OptimizerOptions& options);
   // Whether a state has that tensor once a step was taken with these options.
   bool (*needs)(const torch::optim::OptimizerOptions& options, size_t tensor);
   ParameterState (*read)(const torch::optim::OptimizerParamState&);
   std::unique_ptr<torch::optim::OptimizerParamState> (*make)(const ParameterState&);
+  // The work of a step of a parameter of these sizes, for a fair division of whole parameters. Null if it is the number
+  // of elements, because steps are elementwise: then parameters may be cut.
+  int64_t (*cost)(const torch::optim::OptimizerOptions& options, at::IntArrayRef sizes) = nullptr;
 };
 
-// The kind of an optimizer, or of a class derived from it, whose steps must be elementwise as well; null for a class
-// that is none of these.
+// The kind of an optimizer, or of a class derived from it. If the kind's steps are elementwise, the steps of the class
+// must be elementwise as well. Null for a class that is none of these.
 const OptimizerKind* kind_of(const torch::optim::Optimizer& optimizer);
 
-// The names of all kinds, for people.
+// The names of all kinds, and of those whose steps are elementwise, for people.
 std::string kind_names();
+std::string elementwise_kind_names();
 
 }  // namespace narrowcast::sharding

@@ -54,6 +54,9 @@ std::vector<NamedValue> compared_values(const ShardRequest& request) {
     const at::Tensor& parameter = request.parameters[i];
     values.push_back({c10::str("parameter ", i), c10::str(parameter.sizes(), " with strides ", parameter.strides(),
                                                           " in group ", request.groups[i])});
+    if (!request.costs.empty()) {
+      values.push_back({c10::str("the cost of a step of parameter ", i), c10::str(request.costs[i])});
+    }
   }
   return values;
 }
@@ -146,12 +149,13 @@ void check_buckets(const std::vector<at::Tensor>& parameters, const std::vector<
                     "ranks needs all of them");
 }
 
-std::vector<Shard> cut(const std::vector<at::Tensor>& parameters, int64_t count, const ShardOptions& options) {
+std::vector<Shard> cut(const std::vector<at::Tensor>& parameters, int64_t count, const ShardOptions& options,
+                       const std::vector<int64_t>& costs) {
   std::vector<int64_t> numels;
   for (const at::Tensor& parameter : parameters) {
     numels.push_back(parameter.numel());
   }
-  return options.whole_parameters() ? cut_whole(numels, count) : cut_pieces(numels, count);
+  return options.whole_parameters() ? cut_whole(numels, count, costs) : cut_pieces(numels, count);
 }
 
 int64_t largest_shard(const std::vector<at::Tensor>& parameters, const node::NodeLayout& layout,

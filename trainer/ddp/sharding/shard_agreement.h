@@ -36,9 +36,14 @@ struct ShardRequest {
   ShardOptions options = {};
   std::vector<at::Tensor> parameters = {};
   std::vector<size_t> groups = {};                  // By parameter, the index of its group.
+  std::vector<int64_t> costs = {};                  // By parameter, the work of its step; empty: its elements.
   std::vector<NamedValue> values = {};              // Others, e.g. the kind of optimizer. Errors name them first.
   std::optional<ShardingHook> hook = std::nullopt;  // ParameterShards are over its ranks, instead of within nodes.
 };
+
+// The parameters of an optimizer that get gradients, each once, in the order of the groups. Throws c10::ValueError for
+// an optimizer that cannot be sharded with these options.
+ShardRequest shard_request(const torch::optim::Optimizer& optimizer, const ShardOptions& options);
 
 // A collective: the request that `read` returns. Throws c10::ValueError on all ranks for a group of one rank, for an
 // error of `read` or a wrong request on any rank, and if requests differ between ranks. c10::DistBackendError if a peer
@@ -73,8 +78,9 @@ std::optional<WireFormat> differences_of(const ShardOptions& options);
 void check_buckets(const std::vector<at::Tensor>& parameters, const std::vector<std::vector<at::Tensor>>& buckets,
                    const ShardOptions& options);
 
-// cut_pieces, or cut_whole for whole parameters.
-std::vector<Shard> cut(const std::vector<at::Tensor>& parameters, int64_t count, const ShardOptions& options);
+// cut_pieces, or cut_whole for whole parameters. `costs`: ShardRequest::costs
+std::vector<Shard> cut(const std::vector<at::Tensor>& parameters, int64_t count, const ShardOptions& options,
+                       const std::vector<int64_t>& costs = {});
 
 // Elements of the largest shard of any node. Nodes may have unequal numbers of ranks.
 int64_t largest_shard(const std::vector<at::Tensor>& parameters, const node::NodeLayout& layout,

@@ -41,7 +41,7 @@ std::optional<ParameterState> take_state(const OptimizerKind& kind, const torch:
         "the optimizer's '", name, ".", entry, "' is ", tensor.scalar_type(), " ", tensor.sizes(),
         ", but the parameter is ", parameter.scalar_type(), " ", parameter.sizes());
   }
-  if (kind.counts_steps) {
+  if (kind.counts_steps(options)) {
     const at::Tensor step = take("step");
     if (!any) return std::nullopt;
     NARROWCAST_CHECK_INPUT(step.defined(), "the optimizer's '", name, ".step' is missing");
@@ -76,6 +76,10 @@ const OptimizerKind& ShardedParts::kind() const {
   const OptimizerKind* const kind = kind_of(inner_);
   TORCH_CHECK_VALUE(kind != nullptr, "the optimizer's state can be saved only for ", kind_names());
   return *kind;
+}
+
+bool ShardedParts::counts_steps(const OptimizerKind& kind, size_t parameter) const {
+  return kind.counts_steps(inner_.param_groups()[groups_[parameter]].options());
 }
 
 // The state of a piece that this rank holds; empty if it has taken no step.
@@ -205,7 +209,7 @@ hooks::HookState ShardedParts::state(const std::vector<hooks::NamedParameter>& n
     gather_whole(own_masters(), kMaster, [](size_t /*parameter*/) { return true; });
   }
   for (const auto& [parameter, header] : headers) {
-    if (is_rank_0 && optimizer_kind.counts_steps && header.step != kNoState) {
+    if (is_rank_0 && counts_steps(optimizer_kind, parameter) && header.step != kNoState) {
       state[names[parameter] + ".step"] = hooks::int_tensor(header.step);
     }
   }
@@ -305,7 +309,7 @@ void ShardedParts::move_to(std::vector<Shard> shards) {
   for (size_t i = 0; i < target.size(); ++i) {
     const PieceHeader& header = headers.at(target[i].parameter);
     if (header.step != kNoState) {
-      states[i].step = optimizer_kind.counts_steps ? std::optional(header.step) : std::nullopt;
+      states[i].step = counts_steps(optimizer_kind, target[i].parameter) ? std::optional(header.step) : std::nullopt;
       set_state(optimizer_kind, i, states[i]);
     }
   }

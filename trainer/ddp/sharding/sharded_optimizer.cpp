@@ -2,11 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
-#include <c10/util/StringUtil.h>
-#include <torch/optim/lbfgs.h>
 
-#include <string>
-#include <unordered_set>
 #include <utility>
 
 #include <narrowcast/consensus.h>
@@ -21,17 +17,6 @@ namespace {
 
 using sharding::ShardRequest;
 using torch::optim::Optimizer;
-
-void check_optimizer(const Optimizer& optimizer, const ShardOptions& options) {
-  TORCH_CHECK_VALUE(dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr,
-                    "LBFGS computes with all parameters at once, so it cannot be sharded");
-  TORCH_CHECK_VALUE(optimizer.state().empty(),
-                    "the optimizer already has a state: shard it before its first step. Adagrad makes its state in its "
-                    "constructor, so it cannot be sharded");
-  TORCH_CHECK_VALUE(options.whole_parameters() || sharding::kind_of(optimizer) != nullptr, "the optimizer is none of ",
-                    sharding::kind_names(),
-                    ", so its steps may need whole parameters: set ShardOptions::whole_parameters");
-}
 
 void check_options_within_nodes(const ShardOptions& options) {
   TORCH_CHECK_VALUE(!options.parameter_format().has_value(), "parameter_format: ", *options.parameter_format(),
@@ -51,26 +36,6 @@ void check_options_over_all(const ShardOptions& options, const GradientReducer& 
                     reducer.hook_name(), " they do not");
 }
 
-// The parameters that get gradients, each once, in the order of the groups.
-ShardRequest request_of(const Optimizer& optimizer, const ShardOptions& options) {
-  check_optimizer(optimizer, options);
-  const sharding::OptimizerKind* const kind = sharding::kind_of(optimizer);
-  const auto& format = options.parameter_format();
-  ShardRequest request{.options = options,
-                       .values = {{"the optimizer", kind != nullptr ? kind->name : "another one"},
-                                  {"parameter_format", format ? c10::str(*format) : "not set"}}};
-  std::unordered_set<const at::TensorImpl*> seen;
-  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
-    for (const at::Tensor& parameter : optimizer.param_groups()[group].params()) {
-      if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
-        request.parameters.push_back(parameter);
-        request.groups.push_back(group);
-      }
-    }
-  }
-  return request;
-}
-
 }  // namespace
 
 std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::within_nodes(Optimizer& inner,
@@ -78,7 +43,7 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::within_nodes(Opt
                                                                              const ShardOptions& options) {
   ShardRequest request = agree_on_shards(group, [&] {
     check_options_within_nodes(options);
-    return request_of(inner, options);
+    return shard_request(inner, options);
   });
   const auto nodes = find_shared_nodes(group, options.node_size());
   TORCH_CHECK_VALUE(options.copies() == 1 || nodes->layout.nodes() > 1, "copies: 2 copies of each shard need two ",
@@ -97,7 +62,7 @@ std::unique_ptr<sharding::ShardedParts> sharding::ShardedParts::over_all(Optimiz
   const ProcessGroupPtr& group = reducer.process_group();
   ShardRequest request = agree_on_shards(group, [&] {
     check_options_over_all(options, reducer);
-    ShardRequest own = request_of(inner, options);
+    ShardRequest own = shard_request(inner, options);
     check_buckets(own.parameters, reducer.buckets(), options);
     return own;
   });

@@ -30,6 +30,7 @@ ShardedParts::ShardedParts(torch::optim::Optimizer& inner, ShardRequest request,
     : inner_(inner),
       parameters_(std::move(request.parameters)),
       groups_(std::move(request.groups)),
+      costs_(std::move(request.costs)),
       indices_(indices_of(parameters_)),
       place_(std::move(place)),
       follows_buckets_(place_.reducer != nullptr && place_.cuts_parameters) {
@@ -54,7 +55,7 @@ std::vector<Shard> ShardedParts::cut(int64_t count) const {
   if (follows_buckets_) {
     return cut_buckets(buckets_, indices_, place_.layout);
   }
-  return sharding::cut(parameters_, count, ShardOptions().whole_parameters(!place_.cuts_parameters));
+  return sharding::cut(parameters_, count, ShardOptions().whole_parameters(!place_.cuts_parameters), costs_);
 }
 
 // Other copies of the shards may have larger ones.
@@ -156,11 +157,6 @@ void ShardedParts::follow_buckets() {
     buckets_ = std::move(buckets);
     move_to(cut(place_.exchange->count()));
   }
-}
-
-void ShardedParts::step() {
-  start_step();
-  finish_step();
 }
 
 void ShardedParts::finish_step() {

@@ -52,7 +52,10 @@ class ShardedParts {
   ShardedParts(const ShardedParts&) = delete;
   ShardedParts& operator=(const ShardedParts&) = delete;
 
-  void step();
+  void step() {
+    start_step();
+    finish_step();
+  }
   void start_step();
   void wait_for(const std::vector<at::Tensor>& parameters);
   void finish_step();
@@ -82,8 +85,8 @@ class ShardedParts {
   void finish_held();
   // Whether the last exchange has not failed.
   bool has_all_parameters() const;
-  // The masters and the state of this rank's shard, and of its copies, in the optimizer's own tensors, under the first
-  // names in `named`. Not a collective. Only if parameters are cut.
+  // The masters and the state of this rank's shard, and of its copies, in the memory of the optimizer's own tensors,
+  // under the first names in `named`. Not a collective.
   pieces::HeldPieces held_pieces(const std::vector<hooks::NamedParameter>& named) const;
   // The same without tensors.
   std::vector<pieces::Range> held_ranges(const std::vector<hooks::NamedParameter>& named) const;
@@ -136,6 +139,7 @@ class ShardedParts {
   std::vector<at::Tensor> own_masters() const;
 
   const OptimizerKind& kind() const;
+  bool counts_steps(const OptimizerKind& kind, size_t parameter) const;
   std::optional<ParameterState> state_of(const OptimizerKind& kind, size_t piece) const;
   void set_state(const OptimizerKind& kind, size_t piece, const ParameterState& state);
   void forget(const OptimizerKind& kind, size_t tensor);
@@ -148,6 +152,7 @@ class ShardedParts {
   torch::optim::Optimizer& inner_;
   const std::vector<at::Tensor> parameters_;
   const std::vector<size_t> groups_;  // The parameters belong to these groups of the optimizer.
+  const std::vector<int64_t> costs_;  // ShardRequest::costs
   const std::unordered_map<const at::TensorImpl*, size_t> indices_;  // The parameters' places in their list.
   const ShardPlace place_;
   std::unique_ptr<SharedParameters> shared_;  // Null if each rank has its own copy of the parameters.

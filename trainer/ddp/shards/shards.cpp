@@ -46,17 +46,18 @@ std::vector<Shard> cut_pieces(const std::vector<int64_t>& numels, int64_t count)
   return shards;
 }
 
-std::vector<Shard> cut_whole(const std::vector<int64_t>& numels, int64_t count) {
+std::vector<Shard> cut_whole(const std::vector<int64_t>& numels, int64_t count, const std::vector<int64_t>& costs) {
+  const std::vector<int64_t>& sizes = costs.empty() ? numels : costs;
   std::vector<size_t> by_size(numels.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::ranges::stable_sort(by_size, [&](size_t a, size_t b) { return numels[a] > numels[b]; });
+  std::ranges::stable_sort(by_size, [&](size_t a, size_t b) { return sizes[a] > sizes[b]; });
   std::vector<Shard> shards(count);
-  std::vector<int64_t> sizes(count, 0);
+  std::vector<int64_t> sums(count, 0);
   for (const size_t parameter : by_size) {
-    const auto smallest = std::ranges::min_element(sizes) - sizes.begin();
+    const auto smallest = std::ranges::min_element(sums) - sums.begin();
     const auto shard = numels[parameter] > 0 ? smallest : kShardWithoutElements;
     shards[shard].push_back({parameter, 0, numels[parameter]});
-    sizes[shard] += numels[parameter];
+    sums[shard] += sizes[parameter];
   }
   for (Shard& shard : shards) {
     std::ranges::sort(shard, {}, &Piece::parameter);

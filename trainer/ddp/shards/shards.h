@@ -32,8 +32,9 @@ inline constexpr int64_t kShardGrain = 64;
 // without elements is one empty piece, of the first shard: its optimizer has the same state as without shards.
 std::vector<Shard> cut_pieces(const std::vector<int64_t>& numels, int64_t count);
 
-// The same with whole parameters. The largest parameters come first, each to the shard with the fewest elements so far.
-std::vector<Shard> cut_whole(const std::vector<int64_t>& numels, int64_t count);
+// The same with whole parameters. The most costly parameters come first, each to the shard with the least cost so far.
+// `costs`: of each parameter, >= 0; by default its number of elements.
+std::vector<Shard> cut_whole(const std::vector<int64_t>& numels, int64_t count, const std::vector<int64_t>& costs = {});
 
 int64_t elements_of(const Shard& shard);
 

@@ -79,6 +79,9 @@ void refuse_useless_job_flags(const Given& given, const std::string& hook) {
   if (asked.training.optimizer.kind == training::OptimizerKind::kAdamW) {
     refuse(given, {"momentum"}, "with --optimizer=adamw");
   }
+  if (asked.training.optimizer.kind != training::OptimizerKind::kMuon) {
+    refuse(given, {"adamw_learning_rate", "adamw_parameters"}, "without --optimizer=muon");
+  }
   if (asked.training.eval_batches == 0) {
     refuse(given, {"eval_every"}, "with --eval_batches=0");
   }
@@ -98,11 +101,12 @@ void refuse_useless_job_flags(const Given& given, const std::string& hook) {
   }
 }
 
-// Sets defaults that depend on the optimizer: sgd has another learning rate, and adamw has no momentum.
+// Sets defaults that depend on the optimizer: momentum, and the learning rate of sgd.
 void fit_to_optimizer(const Given& given, training::TrainingOptions& options) {
-  if (options.optimizer.kind != training::OptimizerKind::kSgd) {
-    options.optimizer.momentum = 0;
-  } else if (!given.has("learning_rate")) {
+  if (!given.has("momentum")) {
+    options.optimizer.momentum = training::usual_momentum(options.optimizer.kind);
+  }
+  if (options.optimizer.kind == training::OptimizerKind::kSgd && !given.has("learning_rate")) {
     options.learning_rate.peak = options::kSgdLearningRate;
   }
 }

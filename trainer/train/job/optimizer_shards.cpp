@@ -10,10 +10,12 @@
 #include <vector>
 
 #include <narrowcast/consensus.h>
+#include <narrowcast/muon.h>
 #include <narrowcast/network_errors.h>
 #include <narrowcast/sharded_optimizer.h>
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/comm/node/find_nodes.h"
+#include "trainer/ddp/sharding/optimizer_kinds.h"
 #include "trainer/ddp/sharding/shard_agreement.h"
 #include "trainer/train/job/restarts.h"
 #include "trainer/train/optimization/optimizer.h"
@@ -21,6 +23,7 @@
 namespace narrowcast::job {
 namespace {
 
+using training::OptimizerKind;
 using training::OptimizerShards;
 
 std::shared_ptr<const node::FoundNodes> nodes_of(const AgreedJob& agreed) {
@@ -64,17 +67,55 @@ int64_t elements_over_all(const AgreedJob& agreed, const node::NodeLayout& layou
 
 // The bytes of a rank's shard of all parameters, in one message for each other node. With second copies, one more
 // message has the averages of its gradients.
-int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout, WireFormat format) {
+int64_t parameter_bytes(const AgreedJob& agreed, const node::NodeLayout& layout, int64_t elements, WireFormat format) {
   const int64_t messages = layout.nodes() - 1 + (agreed.job.training.shard_copies - 1);
-  return messages * encoded_size(elements_over_all(agreed, layout), format);
+  return messages * encoded_size(elements, format);
 }
 
-// The tensors that the optimizer keeps of `elements` elements: moments and, if parameters are sent as differences, one
-// master.
-int64_t optimizer_bytes(const AgreedJob& agreed, int64_t elements, int64_t masters = 0) {
-  const training::OptimizerOptions& optimizer = agreed.job.training.optimizer;
-  const int64_t moments = optimizer.kind == training::OptimizerKind::kAdamW ? 2 : optimizer.momentum > 0 ? 1 : 0;
-  return (moments + masters) * elements * static_cast<int64_t>(sizeof(float));
+bool has_whole_parameters(const TrainJob& job) { return job.training.optimizer.kind == OptimizerKind::kMuon; }
+
+// Rank 0's shard of the optimizer's state.
+struct PlannedShard {
+  int64_t elements = 0;
+  int64_t bytes = 0;  // of moments and, if parameters are sent as differences, of masters
+};
+
+// A shard of one of `count` ranks. `elements`: those of an elementwise optimizer, if the shard follows from buckets.
+PlannedShard planned_shard(const AgreedJob& agreed, int64_t count, int64_t masters = 0,
+                           std::optional<int64_t> elements = std::nullopt) {
+  const auto optimizer = training::make_optimizer(*agreed.inputs.model, agreed.job.training.optimizer);
+  const sharding::OptimizerKind& kind = *sharding::kind_of(*optimizer);
+  const sharding::ShardRequest request =
+      sharding::shard_request(*optimizer, ShardOptions().whole_parameters(has_whole_parameters(agreed.job)));
+  const auto tensors_of = [&](size_t group) {
+    int64_t tensors = masters;
+    for (size_t i = 0; i < kind.tensors.size(); ++i) {
+      tensors += kind.needs(optimizer->param_groups()[group].options(), i) ? 1 : 0;
+    }
+    return tensors;
+  };
+  PlannedShard planned;
+  const auto add = [&](int64_t numel, size_t group) {
+    planned.elements += numel;
+    planned.bytes += tensors_of(group) * numel * static_cast<int64_t>(sizeof(float));
+  };
+  if (elements.has_value()) {
+    add(*elements, 0);
+    return planned;
+  }
+  const auto shards = sharding::cut(request.parameters, count, request.options, request.costs);
+  for (const sharding::Piece& piece : shards.front()) {
+    add(piece.numel, request.groups[piece.parameter]);
+  }
+  return planned;
+}
+
+// A collective: adds the dtype in which Muon makes matrices orthogonal.
+void add_muon(nlohmann::json& plan, const AgreedJob& agreed) {
+  if (agreed.job.training.optimizer.kind == OptimizerKind::kMuon) {
+    plan["newton_schulz"] =
+        optim::common_ns_dtype(agreed.group, agreed.inputs.device) == at::kBFloat16 ? "bfloat16" : "float32";
+  }
 }
 
 }  // namespace
@@ -154,6 +195,17 @@ void check_optimizer_shards_on(const TrainJob& job, at::Device device) {
                     "share_parameters: needs parameters on the CPU, but the device is ", device);
 }
 
+void add_muon_parameters(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
+  if (job.training.optimizer.kind != OptimizerKind::kMuon) {
+    return;
+  }
+  int64_t numel = 0;
+  for (const at::Tensor& matrix : training::muon_matrices(*inputs.model, job.training.optimizer.adamw_parameters)) {
+    numel += matrix.numel();
+  }
+  plan["muon_parameters"] = numel;
+}
+
 OptimizerShards optimizer_shards_of(const AgreedJob& agreed) {
   const OptimizerShards shards = agreed.job.training.optimizer_shards;
   const bool shares_parameters = agreed.job.training.share_parameters;
@@ -183,28 +235,34 @@ void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed) {
   if (plan.contains("shard_copies")) {
     plan["shard_copies"] = agreed.job.training.shard_copies;
   }
-  const std::vector<at::Tensor> parameters = training::trained_parameters(*agreed.inputs.model);
+  add_muon(plan, agreed);
   if (shards == OptimizerShards::kOff) {
-    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, 1, {}).front()));
+    plan["optimizer_bytes"] = planned_shard(agreed, 1).bytes;
   } else if (shards == OptimizerShards::kNode) {
     const int64_t ranks = std::ssize(nodes_of(agreed)->layout.ranks_of(0));
     plan["optimizer_shards"] = ranks;
-    plan["optimizer_bytes"] = optimizer_bytes(agreed, elements_of(sharding::cut(parameters, ranks, {}).front()));
+    plan["optimizer_bytes"] = planned_shard(agreed, ranks).bytes;
   } else if (shards == OptimizerShards::kAll) {
-    const bool has_one_level = agreed.job.ddp.wire().levels == Levels::kOne;
-    const node::NodeLayout layout =
-        has_one_level ? node::NodeLayout::flat(agreed.group->getSize()) : nodes_of(agreed)->layout;
+    const int64_t ranks = agreed.group->getSize();
+    const bool is_whole = has_whole_parameters(agreed.job);
+    const bool has_one_level = is_whole || agreed.job.ddp.wire().levels == Levels::kOne;
+    const node::NodeLayout layout = has_one_level ? node::NodeLayout::flat(ranks) : nodes_of(agreed)->layout;
     const WireFormat format = agreed.job.training.parameter_format.value_or(kDefaultParameterFormat);
-    plan["optimizer_shards"] = agreed.group->getSize();
+    const PlannedShard shard =
+        planned_shard(agreed, ranks, format == WireFormat::kFp32 ? 0 : 1,
+                      is_whole ? std::nullopt : std::optional(elements_over_all(agreed, layout)));
+    plan["optimizer_shards"] = ranks;
     plan["parameter_format"] = to_string(format);
-    plan["parameter_bytes_per_step_and_rank"] = parameter_bytes(agreed, layout, format);
-    plan["optimizer_bytes"] =
-        agreed.job.training.shard_copies *
-        optimizer_bytes(agreed, elements_over_all(agreed, layout), format == WireFormat::kFp32 ? 0 : 1);
+    plan["parameter_bytes_per_step_and_rank"] = parameter_bytes(agreed, layout, shard.elements, format);
+    plan["optimizer_bytes"] = agreed.job.training.shard_copies * shard.bytes;
   }
 }
 
 void print_optimizer_shards(const nlohmann::json& plan, const JobContext& context) {
+  if (plan.contains("newton_schulz")) {
+    context.progress << "muon: steps " << plan["muon_parameters"] << " of " << plan["parameters"] << " parameters, in "
+                     << plan["newton_schulz"].get<std::string>() << std::endl;
+  }
   if (!plan.contains("optimizer_shards")) {
     return;
   }

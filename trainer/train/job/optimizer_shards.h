@@ -27,6 +27,9 @@ TrainJob with_possible_shards(const AgreedJob& begun);
 // The same for the device on which the job computes: on a GPU.
 void check_optimizer_shards_on(const TrainJob& job, at::Device device);
 
+// Adds the number of elements that Muon steps, if it is the optimizer. Throws as training::muon_matrices.
+void add_muon_parameters(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs);
+
 // A collective: how the job shards its optimizer; never kAuto. If ranks recover in place, "auto" shards only with
 // several nodes, or if the job shares parameters, which needs shards. On one node a lost rank's shard would be lost,
 // and with it the steps since the newest checkpoint.
@@ -36,10 +39,11 @@ training::OptimizerShards optimizer_shards_of(const AgreedJob& agreed);
 
 // A collective: adds to the plan of a training the bytes of rank 0's optimizer and, if ranks share it, how many do:
 // those of rank 0's node, or all. Over all ranks, also the bytes of parameters that rank 0 sends per step, with those
-// for second copies. Their number may be less than the job's flag says (with_possible_shards).
+// for second copies. Their number may be less than the job's flag says (with_possible_shards). With Muon, also the
+// dtype of its products.
 void add_optimizer_shards(nlohmann::json& plan, const AgreedJob& agreed);
 
-// Prints that number on the job's progress, if the plan has it.
+// Prints that number on the job's progress, if the plan has it, and which parameters Muon steps.
 void print_optimizer_shards(const nlohmann::json& plan, const JobContext& context);
 
 }  // namespace narrowcast::job

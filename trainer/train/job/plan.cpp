@@ -321,13 +321,12 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
   plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Without the GPU's number, which differs between ranks.
   add_data(plan, inputs);
-  if (inputs.dataset != nullptr) {
-    add_batch(plan, job, inputs, world_size);
-  }
+  if (inputs.dataset != nullptr) add_batch(plan, job, inputs, world_size);
   if (job.verification.has_value()) {
     plan["hooks"] = job.verification->hooks;
     add_hook_options(plan, job.ddp);
   } else {
+    add_muon_parameters(plan, job, inputs);
     add_hook_options(plan, job.ddp);
     if (job.outer.has_value()) {
       add_outer(plan, *job.outer);

@@ -3,17 +3,12 @@
 #include <optional>
 
 namespace narrowcast::options {
-namespace {
-
-constexpr double kSgdMomentum = 0.9;
-
-}  // namespace
 
 Arguments::Arguments() {
   job.device = "auto";
   job.group.backend = "auto";
   job.ddp.hook("auto").bucket_cap_mb(std::nullopt);
-  job.training.optimizer.momentum = kSgdMomentum;
+  job.training.optimizer.momentum = training::usual_momentum(training::OptimizerKind::kSgd);
   job.checkpoints.preemption_signals = "SIGTERM,SIGUSR1";
   outer.wire({.format = OuterOptions().wire().format, .error_feedback = true});
 }

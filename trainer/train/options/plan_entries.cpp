@@ -36,6 +36,7 @@ constexpr ComputedEntry kComputedEntries[] = {
     {.name = "held_out_samples", .group = Group::kData},
     {.name = "bigram_entropy", .group = Group::kData},
     {.name = "batch_size_per_rank", .group = Group::kTraining, .role = Role::kFree},
+    {.name = "muon_parameters", .group = Group::kTraining},
     {.name = "tokens_per_step", .group = Group::kTraining},
     {.name = "samples_per_step", .group = Group::kTraining},
     {.name = "evaluate", .group = Group::kTrainedModel},
@@ -66,6 +67,7 @@ constexpr ComputedEntry kComputedEntries[] = {
     {.name = "optimizer_shards", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
     {.name = "optimizer_bytes", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
     {.name = "parameter_bytes_per_step_and_rank", .group = Group::kPlace, .role = Role::kFree, .is_compared = false},
+    {.name = "newton_schulz", .group = Group::kPlace, .role = Role::kCircumstance, .is_compared = false},
     {.name = "group_of_rank",
      .group = Group::kPlace,
      .role = Role::kCircumstance},  // It determines from whose parameters a rank resumes.

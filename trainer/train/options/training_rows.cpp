@@ -85,6 +85,17 @@ std::vector<Option> learning_rate_rows(TrainingOptions& training) {
            .range = positive(),
            .in_plan = InPlan::kValue,
            .role = Role::kSetting},
+          {.flag = "adamw_learning_rate",
+           .variable = variable(training.adamw_learning_rate),
+           .help = "With muon: peak learning rate of what AdamW steps. Default: --learning_rate.",
+           .range = positive(),
+           .in_plan = InPlan::kValue,
+           .role = Role::kSetting,
+           .planned =
+               [&training] {
+                 const bool is_muon = training.optimizer.kind == training::OptimizerKind::kMuon;
+                 return is_muon ? json(training.adamw_learning_rate.value_or(training.learning_rate.peak)) : json();
+               }},
           {.flag = "schedule",
            .variable = variable(rate.schedule, parse_schedule_kind),
            .help = absl::StrCat("Learning rate after the warm-up: ", name_of(ScheduleKind::kCosine), " or ",
@@ -139,7 +150,8 @@ std::vector<Option> step_rows(TrainingOptions& training) {
        .role = Role::kSetting},
       {.flag = "momentum",
        .variable = variable(training.optimizer.momentum),
-       .help = "Momentum of sgd.",
+       .help = absl::StrCat("Momentum of sgd and muon (default of muon: ",
+                            training::usual_momentum(training::OptimizerKind::kMuon), ")."),
        .range = share_below_one(),
        .in_plan = InPlan::kValue,
        .role = Role::kSetting},
@@ -189,11 +201,22 @@ std::vector<Option> step_rows(TrainingOptions& training) {
 
 std::vector<Option> training_rows(Arguments& arguments) {
   TrainingOptions& training = arguments.job.training;
-  const std::vector<Option> optimizer = {{.flag = "optimizer",
-                                          .variable = variable(training.optimizer.kind, training::parse_optimizer),
-                                          .help = absl::StrCat(training::optimizer_names(), "."),
-                                          .in_plan = InPlan::kValue,
-                                          .role = Role::kSetting}};
+  const std::vector<Option> optimizer = {
+      {.flag = "optimizer",
+       .variable = variable(training.optimizer.kind, training::parse_optimizer),
+       .help =
+           absl::StrCat(training::optimizer_names(), ". muon: for matrices of hidden layers, and AdamW for the rest."),
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting},
+      {.flag = "adamw_parameters",
+       .variable = variable(training.optimizer.adamw_parameters),
+       .help = "With muon: names of matrices, or of modules, that AdamW steps as well, such as an output layer.",
+       .in_plan = InPlan::kValue,
+       .role = Role::kSetting,
+       .planned = [&training] {
+         const auto& names = training.optimizer.adamw_parameters;
+         return names.empty() ? json() : json(names);
+       }}};
   return joined({batch_rows(arguments.job), optimizer, learning_rate_rows(training), step_rows(training)});
 }
 

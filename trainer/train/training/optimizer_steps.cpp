@@ -5,7 +5,10 @@
 
 #include <cmath>
 #include <exception>
+#include <set>
+#include <vector>
 
+#include <narrowcast/muon.h>
 #include "ops/comm/groups/broken_groups.h"
 #include "ops/comm/link/link.h"
 #include "trainer/ddp/optimization/gradients.h"
@@ -13,6 +16,20 @@
 #include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::training {
+namespace {
+
+// Whether two ranks take the same step of the same element. Not if one rank steps it for all, nor if each rank takes
+// its own steps from the beginning on. `groups`: ReplicatedModel::hook_groups
+bool are_steps_repeated(const TrainingSetup& setup, const TrainingOptions& options,
+                        const std::vector<int64_t>& groups) {
+  if (setup.shards == OptimizerShards::kAll) {
+    return options.shard_copies > 1;
+  }
+  const bool are_alone = std::set<int64_t>(groups.begin(), groups.end()).size() == groups.size();
+  return !setup.outer || setup.outer->warmup_steps() > 0 || !are_alone;
+}
+
+}  // namespace
 
 PassClock::PassClock(const std::vector<at::Tensor>& parameters)
     : last_gradient_(Clock::now()),
@@ -45,15 +62,27 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       optimizer_(make_optimizer(*setup.model, options.optimizer)),
       shards_(setup.shards),
       recovers_(setup.checkpoints.surviving != nullptr) {
+  if (auto* const muon = dynamic_cast<optim::Muon*>(optimizer_.get())) {
+    if (are_steps_repeated(setup, options, ddp_.hook_groups())) {
+      muon->make_replicas_equal(setup.group);
+    } else {
+      muon->use_common_ns_dtype(setup.group);
+    }
+  }
+  const bool whole_parameters = options.optimizer.kind == OptimizerKind::kMuon;
   if (setup.shards == OptimizerShards::kNode) {
     sharded_.emplace(*optimizer_, setup.group,
                      ShardOptions()
                          .node_size(setup.ddp.wire().node_size)
+                         .whole_parameters(whole_parameters)
                          .share_parameters(options.share_parameters)
                          .copies(options.shard_copies));
   } else if (setup.shards == OptimizerShards::kAll) {
     sharded_.emplace(*optimizer_, ddp_.reducer(),
-                     ShardOptions().parameter_format(options.parameter_format).copies(options.shard_copies));
+                     ShardOptions()
+                         .whole_parameters(whole_parameters)
+                         .parameter_format(options.parameter_format)
+                         .copies(options.shard_copies));
   }
   if (setup.outer.has_value()) {
     outer_.emplace(*optimizer_, setup.group, *setup.outer);
@@ -298,7 +327,9 @@ bool OptimizerSteps::unscale() {
 
 // Counts the step, and sets what the optimizer needs for it.
 void OptimizerSteps::prepare_update(Counters& counters) {
-  set_learning_rate(*optimizer_, learning_rate_of(counters.step));
+  const double rate = learning_rate_of(counters.step);
+  const double peak = options_.learning_rate.peak;
+  set_learning_rates(*optimizer_, rate, rate * (options_.adamw_learning_rate.value_or(peak) / peak));
   if (options_.clip_grad_norm > 0) {
     counters.gradient_norm = norm_;  // before clipping
     scale_next_step(*optimizer_, clip_factor(norm_, options_.clip_grad_norm));

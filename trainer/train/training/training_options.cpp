@@ -108,6 +108,8 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
   TORCH_CHECK_VALUE(
       options.skip_nonfinite_steps || options.precision != Precision::kFp16,
       "skip_nonfinite_steps: must be true with precision fp16, which adapts its loss scale by skipped steps");
+  TORCH_CHECK_VALUE(!options.adamw_learning_rate || options.optimizer.kind == OptimizerKind::kMuon,
+                    "adamw_learning_rate: has no effect with optimizer ", to_string(options.optimizer.kind));
   LearningRateSchedule(options.learning_rate, options.steps);
   check_optimizer_options(options.optimizer);
 }

@@ -32,6 +32,8 @@ struct TrainingOptions {
   bool shares_with_batch_norm = false;  // allows unequal shares for a model with batch norm
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
+  // With Muon: the peak rate of the parameters that AdamW steps, on the same schedule, > 0. Default: the peak above.
+  std::optional<double> adamw_learning_rate = std::nullopt;
   OptimizerShards optimizer_shards = OptimizerShards::kOff;   // except with kAll the result has the same bits
   bool share_parameters = false;                              // with kNode; the result has the same bits
   std::optional<WireFormat> parameter_format = std::nullopt;  // how kAll sends parameters; empty: ShardOptions' default

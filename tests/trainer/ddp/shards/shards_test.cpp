@@ -85,6 +85,13 @@ TEST(Shards, WholeParametersLieInOneShardEachAndDifferByAtMostOneParameter) {
   }
 }
 
+// With costs, whole parameters are divided by them, not by their elements. One without elements stays in shard 0.
+TEST(Shards, WholeParametersHaveEqualCosts) {
+  const std::vector<Shard> shards = cut_whole({10, 10, 10, 40, 0}, 2, {60, 20, 20, 20, 5});
+  EXPECT_EQ(shards[0], (Shard{{0, 0, 10}, {4, 0, 0}}));
+  EXPECT_EQ(shards[1], (Shard{{1, 0, 10}, {2, 0, 10}, {3, 0, 40}}));
+}
+
 TEST(Shards, ThePieceOfAParameterIsInItsOrderOfMemory) {
   const at::Tensor transposed = at::arange(12, at::kFloat).view({3, 4}).t();
   EXPECT_TRUE(at::equal(memory_of(transposed, {0, 2, 5}), at::arange(2, 7, at::kFloat)));

@@ -277,6 +277,40 @@ TEST(OptimizerShardsOfAJob, WithinNodesEachNodeIsACopy) {
   });
 }
 
+// Rank 0 of two steps the [40, 40] matrix, which costs most, and rank 1 everything else.
+TEST(OptimizerShardsOfAJob, MuonsPlanHasItsMatricesAndWholeShards) {
+  testing::run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
+    TrainJob job = job_with(OptimizerShards::kOff, "int8");
+    job.training.optimizer = {.kind = training::OptimizerKind::kMuon, .momentum = 0.95};
+    JobInputs inputs;
+    inputs.model = small_model();
+    const nlohmann::json plan;
+    std::ostringstream output;
+    const JobContext context = {
+        .env = {}, .session = {}, .results = output, .progress = output, .progress_is_terminal = false};
+    const auto planned = [&](OptimizerShards over, std::optional<WireFormat> format = std::nullopt) {
+      job.training.optimizer_shards = over;
+      job.training.parameter_format = format;
+      nlohmann::json shown = {{"parameters", kParameters}};
+      add_muon_parameters(shown, job, inputs);
+      add_optimizer_shards(shown, {job, inputs, plan, group, context, nullptr});
+      return shown;
+    };
+    const nlohmann::json whole = planned(OptimizerShards::kOff);
+    EXPECT_EQ(whole["muon_parameters"], 30 * 40 + 40 * 40);
+    EXPECT_EQ(whole["optimizer_bytes"], 4 * 2800 + 8 * (kParameters - 2800)) << "a momentum, or two moments";
+    EXPECT_EQ(planned(OptimizerShards::kNode)["optimizer_bytes"], 4 * 1600);
+    const nlohmann::json exact = planned(OptimizerShards::kAll, WireFormat::kFp32);
+    EXPECT_EQ(exact["optimizer_bytes"], 4 * 1600);
+    EXPECT_EQ(exact["parameter_bytes_per_step_and_rank"], 4 * 1600);
+    EXPECT_EQ(planned(OptimizerShards::kAll)["optimizer_bytes"], 8 * 1600) << "with masters";
+    print_optimizer_shards(whole, context);
+    EXPECT_EQ(output.str(),
+              "muon: steps 2800 of 3290 parameters, in " + whole["newton_schulz"].get<std::string>() + "\n")
+        << "rank " << rank;
+  });
+}
+
 // There are kParameters parameters, and two nodes of two ranks. Rank 0 has two grains of 1024 elements within its node,
 // and sends one of them to the other node. For second copies it sends the other node one more.
 TEST(OptimizerShardsOfAJob, OverAllRanksThePlanHasTheBytesOfParameters) {

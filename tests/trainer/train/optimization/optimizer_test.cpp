@@ -13,8 +13,10 @@
 
 #include <cmath>
 
+#include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/learning_rate.h>
+#include <narrowcast/muon.h>
 #include "tests/support/error_message.h"
 
 namespace narrowcast::training {
@@ -70,6 +72,26 @@ TEST(Optimizer, SgdKeepsMomentum) {
   optimizer->step();
   // 1 - 0.25 * 1 - 0.25 * (0.5 * 1 + 1), each step exact in binary.
   EXPECT_TRUE(at::equal(module.vector, at::full({4}, 0.375)));
+}
+
+// Muon's momentum takes the scaled gradients.
+TEST(Optimizer, MuonScalesTheGradientsOfOneStep) {
+  TwoParameters scaled;
+  TwoParameters in_step;
+  const OptimizerOptions options{.kind = OptimizerKind::kMuon, .momentum = 0.9};
+  const auto before = make_optimizer(scaled, options);
+  const auto optimizer = make_optimizer(in_step, options);
+  for (const double scale : {0.5, 1.0}) {
+    scaled.set_gradients(2 * scale);
+    in_step.set_gradients(2);
+    for (torch::optim::Optimizer* const each : {before.get(), optimizer.get()}) set_learning_rates(*each, 0.25, 0.125);
+    scale_next_step(*optimizer, scale);
+    before->step();
+    optimizer->step();
+  }
+  EXPECT_TRUE(at::equal(scaled.matrix, in_step.matrix));
+  EXPECT_TRUE(at::equal(scaled.vector, in_step.vector));
+  EXPECT_FALSE(at::equal(scaled.matrix, at::ones({2, 3})));
 }
 
 TEST(Optimizer, ScalesTheGradientsOfOneStep) {
@@ -140,14 +162,15 @@ TEST(Optimizer, IsKnownByName) {
   EXPECT_EQ(parse_optimizer("sgd"), OptimizerKind::kSgd);
   EXPECT_EQ(to_string(OptimizerKind::kAdamW), "adamw");
   EXPECT_EQ(to_string(OptimizerKind::kSgd), "sgd");
+  EXPECT_EQ(to_string(parse_optimizer("muon")), "muon");
   EXPECT_EQ(error_message<c10::ValueError>([] { parse_optimizer("adam"); }),
-            "optimizer: unknown name 'adam'; known: adamw, sgd");
-  EXPECT_THROW(to_string(static_cast<OptimizerKind>(2)), c10::ValueError);
+            "optimizer: unknown name 'adam'; known: adamw, sgd, muon");
+  EXPECT_THROW(to_string(static_cast<OptimizerKind>(3)), c10::ValueError);
 }
 
 struct TrainedLayer {
   explicit TrainedLayer(OptimizerKind kind)
-      : optimizer(make_optimizer(*layer, {.kind = kind, .momentum = kind == OptimizerKind::kSgd ? 0.9 : 0})) {
+      : optimizer(make_optimizer(*layer, {.kind = kind, .momentum = usual_momentum(kind)})) {
     set_learning_rate(*optimizer, 0.1);
   }
   void step() {
@@ -172,7 +195,7 @@ TEST_P(OptimizerStateTest, ResumesWithTheSameBits) {
     resumed.layer->bias.copy_(whole.layer->bias);
   }
   const TensorMap state = optimizer_state(*whole.optimizer, *whole.layer);
-  EXPECT_EQ(state.size(), GetParam() == OptimizerKind::kAdamW ? 6U : 2U);
+  EXPECT_EQ(state.size(), GetParam() == OptimizerKind::kAdamW ? 6U : GetParam() == OptimizerKind::kSgd ? 2U : 4U);
   load_optimizer_state(*resumed.optimizer, *resumed.layer, state);
   whole.step();
   resumed.step();
@@ -180,7 +203,43 @@ TEST_P(OptimizerStateTest, ResumesWithTheSameBits) {
   EXPECT_TRUE(at::equal(whole.layer->bias, resumed.layer->bias));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerStateTest, ::testing::Values(OptimizerKind::kAdamW, OptimizerKind::kSgd));
+INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerStateTest,
+                         ::testing::Values(OptimizerKind::kAdamW, OptimizerKind::kSgd, OptimizerKind::kMuon));
+
+// Embeddings, biases and norms are AdamW's, also the embedding that is the output layer as well.
+TEST(Optimizer, MuonStepsTheMatricesOfHiddenLayers) {
+  const models::CharGpt gpt({.layers = 1, .heads = 2, .width = 8, .context = 4, .vocabulary_size = 10});
+  std::vector<at::Tensor> matrices = muon_matrices(gpt, {});
+  ASSERT_EQ(matrices.size(), 4U);
+  EXPECT_EQ(matrices[0].sizes(), at::IntArrayRef({24, 8}));
+  const auto optimizer = make_optimizer(gpt, {.kind = OptimizerKind::kMuon, .weight_decay = 0.5, .momentum = 0.75});
+  ASSERT_EQ(optimizer->param_groups().size(), 3U);
+  const auto& of_matrices = static_cast<const optim::MuonOptions&>(optimizer->param_groups()[0].options());
+  EXPECT_EQ(optimizer->param_groups()[0].params().size(), 4U);
+  EXPECT_EQ(of_matrices.weight_decay(), 0.5);
+  EXPECT_EQ(of_matrices.momentum(), 0.75);
+  EXPECT_EQ(of_matrices.adjust_lr_fn(), optim::AdjustLr::kMatchRmsAdamW);
+  EXPECT_EQ(optimizer->param_groups()[1].params().size(), 2U) << "embeddings decay";
+  using torch::optim::AdamWOptions;
+  EXPECT_EQ(static_cast<const AdamWOptions&>(optimizer->param_groups()[1].options()).weight_decay(), 0.5);
+  EXPECT_EQ(static_cast<const AdamWOptions&>(optimizer->param_groups()[2].options()).weight_decay(), 0);
+  set_learning_rates(*optimizer, 0.5, 0.25);
+  EXPECT_EQ(of_matrices.lr(), 0.5);
+  for (size_t i = 1; i < 3; ++i) EXPECT_EQ(optimizer->param_groups()[i].options().get_lr(), 0.25);
+}
+
+TEST(Optimizer, MuonLeavesNamedMatricesToAdamW) {
+  const models::CharGpt gpt({.layers = 2, .heads = 2, .width = 8, .context = 4, .vocabulary_size = 10});
+  EXPECT_EQ(muon_matrices(gpt, {"blocks.0.mlp_input", "blocks.0.mlp_output.weight"}).size(), 6U);
+  EXPECT_EQ(muon_matrices(gpt, {"blocks.1"}).size(), 4U);
+  for (const char* const name : {"block", "blocks.0.mlp_", "blocks.0.mlp_norm", "token_embedding"}) {
+    EXPECT_EQ(error_message<c10::ValueError>([&] { muon_matrices(gpt, {name}); }),
+              std::string("adamw_parameters: '") + name + "' names no matrix that muon would step");
+  }
+  EXPECT_EQ(error_message<c10::ValueError>([&] { muon_matrices(gpt, {"blocks"}); }),
+            "optimizer: the model has no matrix that muon would step; use adamw");
+  EXPECT_THROW(make_optimizer(gpt, {.adamw_parameters = {"blocks.1"}}), c10::ValueError) << "no effect with AdamW";
+}
 
 TEST(OptimizerState, NamesWhatDoesNotFit) {
   TrainedLayer setup(OptimizerKind::kAdamW);

@@ -36,7 +36,15 @@ std::vector<ResumeCase> cases() {
   ResumeCase differences = {"sharded_differences", small_buckets().hook("int8").wire(feedback(false))};
   differences.shards = OptimizerShards::kAll;
   differences.parameter_format = WireFormat::kInt4B32;
+  ResumeCase muon_over_all = {"muon_sharded_differences", small_buckets().hook("int8"), OptimizerKind::kMuon};
+  muon_over_all.shards = OptimizerShards::kAll;
+  ResumeCase muon_outer = streaming_in_groups(1, Precision::kFp32, "allreduce");
+  muon_outer.name = "muon_outer";
+  muon_outer.optimizer = OptimizerKind::kMuon;
   return {
+      muon_over_all,
+      muon_outer,
+      {"muon", small_buckets().hook("int8"), OptimizerKind::kMuon},
       sharded,
       shared,
       over_all,
@@ -123,13 +131,14 @@ struct ShardsCase {
   OptimizerShards shards = OptimizerShards::kNode;
   bool shares_parameters = false;
   std::optional<WireFormat> parameter_format = std::nullopt;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
 };
 
 class ShardedTraining : public ::testing::TestWithParam<ShardsCase> {};
 
 TEST_P(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
   constexpr int64_t kRanks = 3;
-  ResumeCase value = {"adamw", small_buckets().hook("int8")};
+  ResumeCase value = {"shards", small_buckets().hook("int8"), GetParam().optimizer};
   const TemporaryFolder folder;
   const TemporaryFolder sharded_folder;
   const Models whole = models_of(kRanks, value, 1);
@@ -154,10 +163,14 @@ TEST_P(ShardedTraining, HasTheBitsOfATrainingWithoutShards) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedTraining,
-                         ::testing::Values(ShardsCase{"node"}, ShardsCase{"shared", OptimizerShards::kNode, true},
-                                           ShardsCase{"all", OptimizerShards::kAll, false, WireFormat::kFp32}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, ShardedTraining,
+    ::testing::Values(ShardsCase{"node"}, ShardsCase{"shared", OptimizerShards::kNode, true},
+                      ShardsCase{"all", OptimizerShards::kAll, false, WireFormat::kFp32},
+                      ShardsCase{"muon_node", OptimizerShards::kNode, false, std::nullopt, OptimizerKind::kMuon},
+                      ShardsCase{"muon_shared", OptimizerShards::kNode, true, std::nullopt, OptimizerKind::kMuon},
+                      ShardsCase{"muon_all", OptimizerShards::kAll, false, WireFormat::kFp32, OptimizerKind::kMuon}),
+    [](const auto& info) { return info.param.name; });
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<ResumeCase, int64_t>>& info) {
   return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));

@@ -51,7 +51,7 @@ inline TrainingOptions options_of(const ResumeCase& value) {
   options.accumulation_steps = value.accumulation_steps;
   options.precision = value.precision;
   options.optimizer.kind = value.optimizer;
-  options.optimizer.momentum = value.optimizer == OptimizerKind::kSgd ? 0.9 : 0;
+  options.optimizer.momentum = usual_momentum(value.optimizer);
   options.optimizer_shards = value.shards;
   options.parameter_format = value.parameter_format;
   options.share_parameters = value.shares_parameters;

@@ -94,9 +94,10 @@ ResumeCase sharded_case(const ShardedLoss& loss, OptimizerKind kind) {
 
 TEST_P(ShardedRecoveryTest, TheShardsComeFromOtherNodes) {
   const ShardedLoss& loss = GetParam();
-  const bool tries_both = loss.world_size == 3;  // In the other layouts one kind is enough.
-  for (const OptimizerKind kind :
-       tries_both ? std::vector{OptimizerKind::kAdamW, OptimizerKind::kSgd} : std::vector{OptimizerKind::kAdamW}) {
+  const bool tries_all = loss.world_size == 3;  // In the other layouts one kind is enough.
+  for (const OptimizerKind kind : tries_all
+                                      ? std::vector{OptimizerKind::kAdamW, OptimizerKind::kSgd, OptimizerKind::kMuon}
+                                      : std::vector{OptimizerKind::kAdamW}) {
     const ResumeCase value = sharded_case(loss, kind);
     Models models = new_models(loss.world_size, value, {.pass = 4, .is_in_backward = true});
     ASSERT_TRUE(train_through_loss(loss, value, models));

@@ -11,6 +11,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/join.h>
 #include <narrowcast/learning_rate.h>
+#include <narrowcast/muon.h>
 #include <narrowcast/network_errors.h>
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/process_group.h>

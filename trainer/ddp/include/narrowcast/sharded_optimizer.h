@@ -101,9 +101,8 @@ class ShardedOptimizer {
   // changed. Throws c10::DistBackendError if a peer fails, c10::ValueError for a null group, and c10::ValueError on all
   // ranks
   //   - for a group of one rank, if no two ranks share a node, or if the ranks of a node cannot share memory;
-  //   - for LBFGS, and for another optimizer than Adam, AdamW, RMSprop and SGD without whole_parameters. A class that
-  //   is
-  //     derived from one of these counts as it, so its steps must be elementwise as well;
+  //   - for LBFGS, and without whole_parameters for another optimizer than Adam, AdamW, RMSprop and SGD, also for
+  //     optim::Muon. A class that is derived from one of these counts as it, so its steps must be elementwise as well;
   //   - for an optimizer that has taken a step, or that makes its state in its constructor, as Adagrad does;
   //   - for parameters that are not float32, not on the CPU, or have holes in memory;
   //   - if ShardOptions, the kind of optimizer, or the sizes, strides or groups of parameters differ between ranks.
@@ -171,13 +170,14 @@ class ShardedOptimizer {
 
   // A collective: the optimizer's state of whole parameters, on rank 0 of the group; empty on all others. The names are
   // those of LibTorch's state, after a parameter's first name in `parameters`:
-  //   NAME.step: int64, a scalar; not of SGD
+  //   NAME.step: int64, a scalar; not of SGD and of optim::Muon's matrices
   //   NAME.exp_avg, NAME.exp_avg_sq, NAME.max_exp_avg_sq (Adam, AdamW), NAME.square_avg, NAME.grad_avg (RMSprop),
   //   NAME.momentum_buffer (RMSprop, SGD): float32, of the parameter's shape; those that the options need
   //   NAME.master: float32, of the parameter's shape, if parameters are sent as differences
   // Parameters without elements have a state as well, of tensors without elements.
+  //   NAME.momentum_buffer (optim::Muon's matrices); its other parameters as AdamW
   // Throws c10::DistBackendError if a peer fails, and c10::ValueError for a parameter that `parameters` lacks, and for
-  // another optimizer than Adam, AdamW, RMSprop and SGD.
+  // another optimizer than Adam, AdamW, optim::Muon, RMSprop and SGD.
   hooks::HookState state(const std::vector<hooks::NamedParameter>& parameters);
 
   // Takes this rank's shard of such a state, which every rank has as a whole, before the first step, and after reducer

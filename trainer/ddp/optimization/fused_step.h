@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace narrowcast::training {
+namespace narrowcast::optim {
 
 // Takes the step of `optimizer.step()` with `gradient_scale` times the gradients. The result is equal up to rounding,
 // and options, state and names are the same, so that either function may take the next step. Float32 on the CPU is
@@ -20,8 +20,13 @@ namespace narrowcast::training {
 void fused_step(torch::optim::AdamW& optimizer, double gradient_scale = 1);
 void fused_step(torch::optim::SGD& optimizer, double gradient_scale = 1);
 
-// Whether the kernels support all parameters of `optimizer`: dense ones of floating types, whose gradients have their
-// dtype, device and strides.
+// The same for one group of an optimizer of any class. The group's options are AdamWOptions.
+void fused_adamw_step(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group,
+                      double gradient_scale = 1);
+
+// Whether the kernels support a parameter: a dense one of a floating type, whose gradient has its dtype, device and
+// strides. Also one without a gradient. For an optimizer: whether they support all of its parameters.
+bool can_step_fused(const at::Tensor& parameter);
 bool can_step_fused(torch::optim::Optimizer& optimizer);
 
 // Multiplies all gradients by `factor`.
@@ -63,4 +68,4 @@ class Fused final : public Plain, public ScalesGradients {
   }
 };
 
-}  // namespace narrowcast::training
+}  // namespace narrowcast::optim

@@ -1,4 +1,4 @@
-#include "trainer/train/optimization/fused_step.h"
+#include "trainer/ddp/optimization/fused_step.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -17,7 +17,7 @@
 
 #include "ops/cpu/optimizer/optimizer_step.h"
 
-namespace narrowcast::training {
+namespace narrowcast::optim {
 namespace {
 
 using torch::optim::AdamWOptions;
@@ -115,7 +115,9 @@ cpu::AdamWPiece piece_of(const at::Tensor& parameter, const AdamWParamState& sta
            writable(state.exp_avg_sq()), parameter.numel()}};
 }
 
-void step_group(torch::optim::AdamW& optimizer, OptimizerParamGroup& group, double gradient_scale) {
+}  // namespace
+
+void fused_adamw_step(Optimizer& optimizer, OptimizerParamGroup& group, double gradient_scale) {
   const auto& options = static_cast<const AdamWOptions&>(group.options());
   TORCH_CHECK_VALUE(!options.amsgrad(), "amsgrad: is not supported by the fused step");
   const auto [beta1, beta2] = options.betas();
@@ -138,6 +140,8 @@ void step_group(torch::optim::AdamW& optimizer, OptimizerParamGroup& group, doub
   cpu::step_pieces(pieces);
   step_batches(options, batches, gradient_scale);
 }
+
+namespace {
 
 constexpr int64_t kFirstStep = 0;
 constexpr int64_t kLaterStep = 1;
@@ -193,14 +197,6 @@ void step_group(torch::optim::SGD& optimizer, OptimizerParamGroup& group, double
   step_batches(options, batches, gradient_scale);
 }
 
-template <class Plain>
-void step_all_groups(Plain& optimizer, double gradient_scale) {
-  const at::NoGradGuard no_grad;
-  for (OptimizerParamGroup& group : optimizer.param_groups()) {
-    step_group(optimizer, group, gradient_scale);
-  }
-}
-
 // Whether both tensors, of equal sizes, have their elements in the same order of memory. The stride of a dimension of
 // one element has no effect, and autograd leaves it as it comes.
 bool have_equal_strides(const at::Tensor& a, const at::Tensor& b) {
@@ -212,7 +208,9 @@ bool have_equal_strides(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
-bool fits(const at::Tensor& parameter) {
+}  // namespace
+
+bool can_step_fused(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   return !gradient.defined() ||
          (parameter.is_floating_point() && parameter.layout() == at::kStrided && gradient.layout() == at::kStrided &&
@@ -220,11 +218,19 @@ bool fits(const at::Tensor& parameter) {
           gradient.device() == parameter.device() && have_equal_strides(gradient, parameter));
 }
 
-}  // namespace
+void fused_step(torch::optim::AdamW& optimizer, double gradient_scale) {
+  const at::NoGradGuard no_grad;
+  for (OptimizerParamGroup& group : optimizer.param_groups()) {
+    fused_adamw_step(optimizer, group, gradient_scale);
+  }
+}
 
-void fused_step(torch::optim::AdamW& optimizer, double gradient_scale) { step_all_groups(optimizer, gradient_scale); }
-
-void fused_step(torch::optim::SGD& optimizer, double gradient_scale) { step_all_groups(optimizer, gradient_scale); }
+void fused_step(torch::optim::SGD& optimizer, double gradient_scale) {
+  const at::NoGradGuard no_grad;
+  for (OptimizerParamGroup& group : optimizer.param_groups()) {
+    step_group(optimizer, group, gradient_scale);
+  }
+}
 
 void scale_gradients(Optimizer& optimizer, double factor) {
   if (factor == 1) {
@@ -243,7 +249,7 @@ void scale_gradients(Optimizer& optimizer, double factor) {
 bool can_step_fused(Optimizer& optimizer) {
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (!fits(parameter)) {
+      if (!can_step_fused(parameter)) {
         return false;
       }
     }
@@ -251,4 +257,4 @@ bool can_step_fused(Optimizer& optimizer) {
   return true;
 }
 
-}  // namespace narrowcast::training
+}  // namespace narrowcast::optim

@@ -1,4 +1,4 @@
-#include "trainer/train/optimization/fused_step.h"
+#include "trainer/ddp/optimization/fused_step.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -18,7 +18,7 @@
 #include "ops/cpu/optimizer/optimizer_step.h"
 #include "tests/support/devices.h"
 
-namespace narrowcast::training {
+namespace narrowcast::optim {
 namespace {
 
 using torch::optim::AdamW;
@@ -354,4 +354,4 @@ TEST(Fused, ComputesGradientsAnewWithAClosure) {
 }
 
 }  // namespace
-}  // namespace narrowcast::training
+}  // namespace narrowcast::optim
