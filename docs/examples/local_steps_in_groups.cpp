@@ -54,8 +54,9 @@ double evaluate(narrowcast::OuterOptimizer& outer, torch::nn::Linear& model) {
 // What the options mean, before anything is sent.
 void print_plan(const narrowcast::OuterOptions& options, int64_t elements) {
   std::cout << to_string(options.optimizer()) << " with learning rate " << options.effective_learning_rate()
-            << " and momentum " << options.effective_momentum() << "; at most " << options.largest_fragment(elements)
-            << " of " << elements << " parameters in an exchange\nexchanges of the first round:";
+            << " and momentum " << options.effective_momentum() << "; residuals decay by "
+            << options.effective_error_decay() << "; at most " << options.largest_fragment(elements) << " of "
+            << elements << " parameters in an exchange\nexchanges of the first round:";
   for (int64_t step = 1; step <= options.effective_first_exchange() + options.sync_every(); ++step) {
     if (const auto fragment = options.fragment_due(step)) {
       std::cout << " fragment " << *fragment << " after step " << options.warmup_steps() + step << ',';

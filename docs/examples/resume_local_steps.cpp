@@ -33,6 +33,7 @@ struct Training {
                   .sync_every(20)
                   .overlap_steps(4)
                   .optimizer(narrowcast::OuterKind::kNesterov)
+                  .error_decay(0.99)  // Residuals of the format; sparse formats need less.
                   .wire({.format = narrowcast::WireFormat::kInt8B32, .error_feedback = true, .node_size = 1})) {}
 };
 

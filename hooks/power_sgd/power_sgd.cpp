@@ -13,6 +13,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/basic/basic_hooks.h"
 #include "hooks/row/levels.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/common/enumerator_names.h"
@@ -313,6 +314,8 @@ void check_power_sgd(const PowerSgdOptions& options) {
   TORCH_CHECK_VALUE(
       !options.alternate || options.warm_start,
       "power_sgd_alternate: needs power_sgd_warm_start, because each step starts with the factor of the previous step");
+  TORCH_CHECK_VALUE(!codec::wire::is_sparse(options.wire), "power_sgd_wire: ", options.wire,
+                    " would drop most elements of the factors, which have no error feedback");
   const int64_t rank = options.rank.value();
   TORCH_CHECK_VALUE(options.epsilon == 0 || options.memory == PowerSgdMemory::kLocal || rank < collectives::kQrRank,
                     "power_sgd_epsilon: ", options.epsilon, " has no effect with power_sgd_memory averaged and rank ",

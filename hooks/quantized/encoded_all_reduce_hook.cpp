@@ -62,7 +62,7 @@ std::vector<int64_t> EncodedAllReduceHook::average_shards(std::optional<ShardRou
     return {};
   }
   const WireFormat format = options_.wire.format.value();
-  TORCH_CHECK_VALUE(!rounding || !options_.wire.error_feedback || !codec::wire::is_variable(format), "hook ", name(),
+  TORCH_CHECK_VALUE(!rounding || !options_.wire.error_feedback || codec::wire::can_be_split(format), "hook ", name(),
                     ": error_feedback in format ", format,
                     " is not possible with an optimizer that is sharded over all ranks");
   if (!rounding) {

@@ -86,6 +86,9 @@ at::Tensor in_float64(const SentBucket& bucket) { return bucket.gradients.detach
 }  // namespace
 
 FormatError format_error(WireFormat format) {
+  if (codec::wire::is_sparse(format)) {  // An element that is not sent is at most the largest one.
+    return {.block = codec::wire::kSparseBlock, .steps = 1};
+  }
   return codec::wire::visit_fixed(format, [](auto type) -> FormatError {
     using Format = decltype(type);
     if constexpr (Format::kHasBlocks) {
@@ -103,7 +106,7 @@ namespace {
 
 // The route of a segment; if it depends on measurements, the route that rounds twice.
 Route most_rounding_route(const SentFormat& sent_format, int64_t numel, const node::NodeLayout& layout) {
-  if (layout.nodes() > 2 && !gives_link(sent_format.options)) {
+  if (layout.nodes() > 2 && !gives_link(sent_format.options) && !codec::wire::is_sparse(sent_format.format)) {
     return Route::kTwoShot;
   }
   return collectives::choose_route(numel, layout.nodes(), sent_format.format,

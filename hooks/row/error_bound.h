@@ -70,7 +70,7 @@ struct FormatError {
   double absolute = 0;
 };
 
-// The error according to the format's type (ops/codec/wire_format.h), for formats with scaled blocks or without blocks.
+// The error according to the format's type (ops/codec/wire_format.h), for formats that are not variable.
 // std::invalid_argument for an invalid value.
 FormatError format_error(WireFormat format);
 
@@ -88,6 +88,9 @@ struct HopErrors {
 // floating-point codes r is their unit roundoff and t half their least step. Stochastic rounding doubles this error.
 // 2^-22 covers the product with the scale's inverse and the sum with a residual; 2^-100 covers scales that are treated
 // as zero. In one shot the mean is thus within the sum over ranks of e / W.
+//
+// In sparse formats most elements become 0. There g = t = 1 and r = 0: neither an element nor its level is above m, up
+// to the rounding of the level to bfloat16.
 //
 // Second hop. The mean's blocks are encoded again. The mean is at most the mean over ranks of |x| + e, and its largest
 // magnitude at most the mean of m + e(m, m). Because e is linear, this rank's term is e(|x| + e, m + e(m, m)) / W.

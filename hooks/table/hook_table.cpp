@@ -17,6 +17,7 @@
 #include "hooks/row/hook_options.h"
 #include "hooks/table/auto_hook.h"
 #include "hooks/table/post_local_sgd.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/all_reduce/algorithms/two_levels.h"
 #include "ops/collectives/all_reduce/codec/affine_codec.h"
 #include "ops/comm/groups/agree.h"
@@ -97,7 +98,9 @@ HookRow wire_row(std::string name, WireFormat default_format) {
                 const int64_t exempt = options.wire.exempt_one_dimensional ? gradients.one_dimensional : 0;
                 const int64_t bytes = bytes_of_segment(gradients.numel, layout, options.wire.format.value()) +
                                       bytes_of_segment(exempt, layout, WireFormat::kFp32);
-                return ring_all_reduce_bytes(bytes, layout.nodes());
+                return codec::wire::is_sparse(options.wire.format.value())
+                           ? (layout.nodes() - 1) * bytes
+                           : ring_all_reduce_bytes(bytes, layout.nodes());
               },
           .error_terms =
               [](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {

@@ -5,9 +5,11 @@
 #include <string>
 #include <utility>
 
+#include <narrowcast/wire_format.h>
 #include "hooks/power_sgd/power_sgd.h"
 #include "hooks/row/hook_options.h"
 #include "hooks/table/hook_table.h"
+#include "ops/codec/wire_format.h"
 #include "ops/comm/connections/connections.h"
 
 namespace narrowcast::hooks {
@@ -41,6 +43,18 @@ void check_levels(const WireOptions& wire) {
 void check_connections(const std::optional<int64_t>& count) {
   TORCH_CHECK_VALUE(!count || (*count >= 1 && *count <= connections::kMostConnections), "connections: must be in 1..",
                     connections::kMostConnections, ", but is ", *count);
+}
+
+// A sparse format drops most of each gradient. Without error feedback the dropped elements would never arrive.
+void check_format(const WireOptions& wire) {
+  if (!wire.format || !codec::wire::is_sparse(*wire.format)) {
+    return;
+  }
+  TORCH_CHECK_VALUE(wire.error_feedback, "hook_format: ", *wire.format, " sends only ",
+                    0.1 * codec::wire::kept_per_mille(*wire.format),
+                    "% of the elements of a step. It needs error_feedback, which adds the others to the next step");
+  TORCH_CHECK_VALUE(!wire.stochastic_rounding_seed, "stochastic_rounding: has no effect with the format ", *wire.format,
+                    ", whose numbers are the means of kept elements");
 }
 
 void check_auto_bits(const std::optional<int64_t>& bits) {
@@ -77,6 +91,7 @@ void check_hook_options(const std::string& name, const HookOptions& given) {
   const HookOptions options = filled_in(row, given);
   TORCH_CHECK_VALUE(options.channel_size.value_or(1) >= 1, "channel_size: must be at least 1, but is ",
                     *options.channel_size);
+  check_format(options.wire);
   check_local(options.local);
   if (row.takes(OptionKind::kPowerSgd)) {
     check_power_sgd(options.power_sgd);

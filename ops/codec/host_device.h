@@ -12,6 +12,14 @@
 #define NARROWCAST_HOST_DEVICE
 #endif
 
+// Precedes a template for CPU and GPU that calls its caller's function: nvcc then does not check on which side that
+// function can run.
+#if defined(__CUDACC__)
+#define NARROWCAST_CALLS_ANY_SIDE _Pragma("nv_exec_check_disable")
+#else
+#define NARROWCAST_CALLS_ANY_SIDE
+#endif
+
 namespace narrowcast::codec {
 
 inline constexpr uint32_t kSignBit = 0x80000000U;

@@ -9,6 +9,7 @@
 #include <narrowcast/wire_formats.h>
 #include "ops/codec/host_device.h"
 #include "ops/codec/quantize_tensor.h"
+#include "ops/codec/sparse_top.h"
 
 namespace narrowcast::codec::wire {
 
@@ -116,6 +117,14 @@ struct VariableInt {
   static constexpr int kBits = kBitsPerElement;
 };
 
+// The largest kKeptPerMille per mille of a block (ops/codec/sparse_top.h).
+template <int kKeptPerMille>
+struct TopElements {
+  static constexpr bool kIsVariable = false;
+  static constexpr int kPerMille = kKeptPerMille;
+  static constexpr int kBits = kSparseCodeBits;
+};
+
 // The elements of formats without blocks. Every NaN becomes the quiet, positive one; Inf stays. The expected value is
 // the number, except for subnormals of binary16, where it is off by at most 2^-13 of the least step. kHalfStep is half
 // the step of the subnormals.
@@ -204,6 +213,10 @@ constexpr auto element_of() {
     return VariableInt<4>();
   } else if constexpr (kElement == WireElement::kVariable3) {
     return VariableInt<3>();
+  } else if constexpr (kElement == WireElement::kTopOf15) {
+    return TopElements<15>();
+  } else if constexpr (kElement == WireElement::kTopOf31) {
+    return TopElements<31>();
   } else if constexpr (kElement == WireElement::kBfloat16) {
     return Bfloat16();
   } else if constexpr (kElement == WireElement::kBinary16) {

@@ -5,7 +5,7 @@
 //   The last byte is filled up with zeros. Nothing is aligned. A sub-range that starts at a block is a separate
 //   message.
 // - Float formats: the elements one after another, little-endian.
-// - Variable formats: see variable_width.h.
+// - Variable formats: see variable_width.h. Sparse formats: see sparse_top.h.
 //
 // A new format needs a number and a row in narrowcast/wire_formats.h, a type in wire_elements.h if its elements are
 // new, and a description of its bytes in the documentation.
@@ -20,6 +20,8 @@
 
 #include <narrowcast/wire_formats.h>
 #include "ops/codec/host_device.h"
+#include "ops/codec/size_arithmetic.h"
+#include "ops/codec/sparse_top.h"
 #include "ops/codec/variable_headers.h"
 #include "ops/codec/wire_elements.h"
 
@@ -38,6 +40,7 @@ template <class ElementType, int64_t kElements>
 struct BlockFormat {
   using Element = ElementType;
   static constexpr bool kIsVariable = false;
+  static constexpr bool kIsSparse = false;
   static constexpr bool kHasBlocks = true;
   static constexpr int64_t kBlock = kElements;
   static constexpr int kBits = Element::kBits;
@@ -52,6 +55,7 @@ template <class ElementType>
 struct FloatFormat {
   using Element = ElementType;
   static constexpr bool kIsVariable = false;
+  static constexpr bool kIsSparse = false;
   static constexpr bool kHasBlocks = false;
   static constexpr int64_t kBlock = 1;
   static constexpr int kBits = 8 * sizeof(typename Element::Code);
@@ -66,10 +70,26 @@ template <class ElementType>
 struct VariableFormat {
   using Element = ElementType;
   static constexpr bool kIsVariable = true;
+  static constexpr bool kIsSparse = false;
   static constexpr bool kHasBlocks = true;
   static constexpr int64_t kBlock = kVariableBlock;
   static constexpr int kBits = Element::kBits;
   static constexpr double kHalfStep = 0.5;
+  static constexpr double kRelativeHalfStep = 0;
+};
+
+// Only the largest elements of each block, kPerMille of 1000, with kBits bits each; the others become 0. The half step
+// refers to x over the largest magnitude of its block. Messages cannot be split: their blocks begin with the message.
+template <class ElementType>
+struct SparseFormat {
+  using Element = ElementType;
+  static constexpr bool kIsVariable = false;
+  static constexpr bool kIsSparse = true;
+  static constexpr bool kHasBlocks = true;
+  static constexpr int64_t kBlock = kSparseBlock;
+  static constexpr int kBits = Element::kBits;
+  static constexpr int kPerMille = Element::kPerMille;
+  static constexpr double kHalfStep = 1;
   static constexpr double kRelativeHalfStep = 0;
 };
 
@@ -79,6 +99,11 @@ constexpr auto format_of() {
   if constexpr (Element::kIsVariable) {
     static_assert(kElements == kVariableBlock, "blocks of variable width are planes of one word");
     return VariableFormat<Element>();
+  } else if constexpr (kElements == kSparseBlock) {
+    static_assert(kept_of_block<int64_t>(Element::kPerMille, kSparseBlock) <= kMostKept);
+    static_assert(sparse_block_bytes<int64_t>(Element::kPerMille, kSparseBlock) <= kMostSparseBytes);
+    static_assert(low_bits_of(Element::kPerMille) <= 8);
+    return SparseFormat<Element>();
   } else if constexpr (kElements == 1) {
     return FloatFormat<Element>();
   } else {
@@ -94,7 +119,7 @@ using FormatOfRow =
 // Calls `visitor` with a value of the format's type. Throws std::invalid_argument if `format` is not a valid
 // WireFormat.
 template <std::size_t kRow = 0, class Visitor>
-decltype(auto) visit(WireFormat format, Visitor&& visitor) {
+constexpr decltype(auto) visit(WireFormat format, Visitor&& visitor) {
   if (format == kWireFormatRows[kRow].format) {
     return visitor(FormatOfRow<kRow>());
   }
@@ -111,14 +136,32 @@ inline bool is_variable(WireFormat format) {
   return visit(format, [](auto type) { return decltype(type)::kIsVariable; });
 }
 
-// visit(), for callers that process parts of messages separately. Also throws std::invalid_argument for a variable
-// format.
+// The elements of 1000 that a message contains, if the format is sparse; else 1000. Throws std::invalid_argument if
+// `format` is not a valid WireFormat.
+constexpr int kept_per_mille(WireFormat format) {
+  return visit(format, [](auto type) {
+    if constexpr (decltype(type)::kIsSparse) {
+      return decltype(type)::kPerMille;
+    } else {
+      return 1000;
+    }
+  });
+}
+
+// Whether a message contains only the largest elements of each block.
+constexpr bool is_sparse(WireFormat format) { return kept_per_mille(format) < 1000; }
+
+// Whether the message of a part that begins at a block is a part of the message.
+inline bool can_be_split(WireFormat format) { return !is_variable(format) && !is_sparse(format); }
+
+// visit(), for callers that process parts of messages separately. Also throws std::invalid_argument for a format whose
+// messages cannot be split.
 template <class Visitor>
 decltype(auto) visit_fixed(WireFormat format, Visitor&& visitor) {
   using Result = decltype(visitor(FormatOfRow<0>()));
   return visit(format, [&](auto type) -> Result {
-    if constexpr (decltype(type)::kIsVariable) {
-      throw std::invalid_argument("a message in a variable format cannot be split into parts");
+    if constexpr (decltype(type)::kIsVariable || decltype(type)::kIsSparse) {
+      throw std::invalid_argument("a message in a variable or sparse format cannot be split into parts");
     } else {
       return visitor(type);
     }
@@ -135,8 +178,8 @@ inline std::string_view name_of(WireFormat format) {
   throw std::invalid_argument("no WireFormat");
 }
 
-// Bits of a code, without its share of a scale. In variable formats it is an average that includes everything. Throws
-// std::invalid_argument if `format` is not a valid WireFormat.
+// Bits of a code, without its share of a scale or its place. In variable formats it is an average that includes
+// everything. Throws std::invalid_argument if `format` is not a valid WireFormat.
 inline int64_t code_bits(WireFormat format) {
   return visit(format, [](auto type) { return int64_t{decltype(type)::kBits}; });
 }
@@ -149,31 +192,14 @@ inline bool rounds(WireFormat format) {
   });
 }
 
-// The greater and the smaller of two sizes. c10::SymInt has its own functions for them, which can be traced.
-template <class Integer>
-NARROWCAST_HOST_DEVICE Integer greater(const Integer& a, const Integer& b) {
-  if constexpr (std::is_integral_v<Integer>) {
-    return a < b ? b : a;
-  } else {
-    return a.max(b);
-  }
-}
-
-template <class Integer>
-NARROWCAST_HOST_DEVICE Integer smaller(const Integer& a, const Integer& b) {
-  if constexpr (std::is_integral_v<Integer>) {
-    return b < a ? b : a;
-  } else {
-    return a.min(b);
-  }
-}
-
 // Bytes of a message of `numel` elements: the scales of all blocks, and all codes in whole bytes. Only the last block
 // of a message may fill less than a whole block's bytes, and not in variable formats. Integer: int64_t, or c10::SymInt.
 template <class Format, class Integer>
 NARROWCAST_HOST_DEVICE Integer encoded_size(const Integer& numel) {
   const Integer blocks = (numel + (Format::kBlock - 1)) / Format::kBlock;
-  if constexpr (Format::kIsVariable) {
+  if constexpr (Format::kIsSparse) {
+    return sparse_bytes<Integer>(Format::kPerMille, numel);
+  } else if constexpr (Format::kIsVariable) {
     const Integer least = smaller<Integer>(numel, 1) * kLeastVariableBytes;
     return greater<Integer>(blocks * (Format::kBits * Format::kBlock / 8), least);
   } else {

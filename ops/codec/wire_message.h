@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ops/codec/host_device.h"
+#include "ops/codec/sparse_top.h"
 #include "ops/codec/variable_width.h"
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
@@ -119,7 +120,9 @@ void decode_blocks(const uint8_t* bytes, int64_t n, float* out) {
 // Encodes x[0..n) to encoded_size<Format>(n) bytes.
 template <class Format>
 void encode(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
-  if constexpr (Format::kIsVariable) {
+  if constexpr (Format::kIsSparse) {
+    encode_sparse(Format::kPerMille, x, n, bytes);
+  } else if constexpr (Format::kIsVariable) {
     encode_variable(Format::kBits, x, n, rounding, bytes);
   } else {
     encode_blocks<Format>(x, n, rounding, bytes);
@@ -129,7 +132,9 @@ void encode(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes)
 // Decodes encoded_size<Format>(n) bytes to out[0..n).
 template <class Format>
 void decode(const uint8_t* bytes, int64_t n, float* out) {
-  if constexpr (Format::kIsVariable) {
+  if constexpr (Format::kIsSparse) {
+    decode_sparse(Format::kPerMille, bytes, n, out);
+  } else if constexpr (Format::kIsVariable) {
     decode_variable(Format::kBits, bytes, n, out);
   } else {
     decode_blocks<Format>(bytes, n, out);

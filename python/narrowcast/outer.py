@@ -25,8 +25,8 @@ class DiLoCo:
     init_sync: these parameters begin as rank 0's. Otherwise they must be equal. Other parameters and buffers are never sent: if the
         optimizer gets one that requires gradients, or one of its frozen ones is unfrozen, the next step raises ValueError.
     options: as flags of narrowcast-train have them: outer_optimizer ("nesterov", "sgd" or "average": local SGD),
-        outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback, fragments,
-        overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels, node_size, link_gbit, link_us,
+        outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback,
+        outer_error_decay, fragments, overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels, node_size, link_gbit, link_us,
         connections; and silence_seconds as for CommHook.
 
     Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call

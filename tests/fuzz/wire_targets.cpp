@@ -16,8 +16,9 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
-#include "ops/codec/variable_width.h"
+#include "ops/codec/sparse_top.h"
 #include "ops/codec/wire_format.h"
+#include "ops/codec/wire_message.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/comm/groups/agree.h"
 #include "tests/fuzz/target.h"
@@ -25,7 +26,7 @@
 namespace narrowcast::fuzz {
 namespace {
 
-constexpr int64_t kMostElements = 4096;
+constexpr int64_t kMostElements = codec::wire::kSparseBlock;
 
 // The first two bytes are the number of elements. The rest is the message, padded with zeros or cut to its size, and it
 // ends where its memory ends.
@@ -67,8 +68,8 @@ std::vector<std::string> messages(WireFormat format) {
   return seeds;
 }
 
-// Encodes numbers with any bits in a variable format. The plain codec's bytes, to nearest and at random, must decode to
-// numbers, or be a message of NaN.
+// Encodes at most a sparse block of numbers with any bits in a variable or sparse format. The plain codec's bytes, to
+// nearest and at random, must decode to numbers, or be a message of NaN.
 void write_numbers(std::string_view input, WireFormat format) {
   const auto numel = std::min(kMostElements, static_cast<int64_t>(input.size() / sizeof(float)));
   const at::Tensor numbers = at::empty({numel}, at::kFloat);
@@ -78,8 +79,10 @@ void write_numbers(std::string_view input, WireFormat format) {
     constexpr int64_t kSeed = 7;
     const at::Tensor message = encode(numbers, format, {.seed = stochastic ? std::make_optional(kSeed) : std::nullopt});
     std::vector<uint8_t> plain(static_cast<size_t>(message.numel()));
-    codec::wire::encode_variable(static_cast<int>(codec::wire::code_bits(format)), numbers.const_data_ptr<float>(),
-                                 numel, {stochastic, static_cast<uint64_t>(kSeed), 0, 0}, plain.data());
+    codec::wire::visit(format, [&](auto type) {
+      codec::wire::encode<decltype(type)>(numbers.const_data_ptr<float>(), numel,
+                                          {stochastic, static_cast<uint64_t>(kSeed), 0, 0}, plain.data());
+    });
     TORCH_INTERNAL_ASSERT(std::equal(plain.begin(), plain.end(), message.const_data_ptr<uint8_t>()));
     const at::Tensor is_nan = decode(message, format, numel).isnan();
     TORCH_INTERNAL_ASSERT(is_nan.all().item<bool>() || !is_nan.any().item<bool>());
@@ -136,7 +139,7 @@ std::vector<Target> wire_targets() {
     list.push_back({"wire_" + std::string(to_string(format)),
                     [format](std::string_view input) { read_message(input, format); },
                     [format] { return messages(format); }});
-    if (codec::wire::is_variable(format)) {
+    if (!codec::wire::can_be_split(format)) {
       list.push_back({"numbers_" + std::string(to_string(format)),
                       [format](std::string_view input) { write_numbers(input, format); }, numbers});
     }

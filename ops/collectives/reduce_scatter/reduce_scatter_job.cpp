@@ -9,10 +9,10 @@
 namespace narrowcast::collectives {
 namespace {
 
-// While one chunk is encoded, another one is being sent. A message of a variable format has one step and cannot be
+// While one chunk is encoded, another one is being sent. Some formats' messages cannot be
 // split.
 std::vector<ElementRange> chunks_of(const ReduceScatter& call, int64_t ranks) {
-  const bool splits = !codec::wire::is_variable(call.format);
+  const bool splits = codec::wire::can_be_split(call.format);
   return cut(call.shard.numel(), splits ? two_shot_chunks(call.input.numel(), ranks, call.format) : 1);
 }
 

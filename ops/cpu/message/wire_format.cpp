@@ -9,6 +9,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
+#include "ops/cpu/sparse/sparse_kernels.h"
 #include "ops/cpu/variable/variable_message.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "ops/operators/meta.h"
@@ -36,6 +37,26 @@ void encode_variable(WireFormat format, const Rounding& rounding, WireInput<T> i
   for_wire_parts(input.n, [&](int64_t first, int64_t n) { writer.write(first, WireInput<T>{input.x + first, n}); });
 }
 
+template <class T>
+void encode_sparse(WireFormat format, WireInput<T> input, uint8_t* message) {
+  const int per_mille = codec::wire::kept_per_mille(format);
+  for_sparse_parts(per_mille, input.n, [&](int64_t first, int64_t n, int64_t byte) {
+    sparse_encode(per_mille, input.x + first, n, message + byte);
+  });
+}
+
+// The message of elements at `input`, in any format.
+template <class T>
+void encode_message(WireFormat format, const Rounding& rounding, WireInput<T> input, uint8_t* message) {
+  if (codec::wire::is_sparse(format)) {
+    encode_sparse(format, input, message);
+  } else if (codec::wire::is_variable(format)) {
+    encode_variable(format, rounding, input, message);
+  } else {
+    encode_fixed(format, rounding, input, message);
+  }
+}
+
 at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::optional<int64_t> seed, int64_t step,
                   int64_t offset) {
   at::Tensor bytes = meta::encode(x, format_name, seed, step, offset);
@@ -46,9 +67,7 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
                           static_cast<uint64_t>(offset)};
   meta::visit_float(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    const auto* const elements = source.const_data_ptr<T>();
-    codec::wire::is_variable(format) ? encode_variable<T>(format, rounding, {elements, x.numel()}, message)
-                                     : encode_fixed<T>(format, rounding, {elements, x.numel()}, message);
+    encode_message<T>(format, rounding, {source.const_data_ptr<T>(), x.numel()}, message);
   });
   return bytes;
 }
@@ -59,7 +78,12 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::Sy
   const at::Tensor source = bytes.contiguous();
   const auto* const message = source.const_data_ptr<uint8_t>();
   auto* const out = decoded.mutable_data_ptr<float>();
-  if (codec::wire::is_variable(format)) {
+  if (codec::wire::is_sparse(format)) {
+    const int per_mille = codec::wire::kept_per_mille(format);
+    for_sparse_parts(per_mille, decoded.numel(), [&](int64_t first, int64_t n, int64_t byte) {
+      codec::wire::decode_sparse_block(per_mille, message + byte, n, out + first);
+    });
+  } else if (codec::wire::is_variable(format)) {
     const VariableReader reader(bits_of(format), message, decoded.numel());
     for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) { reader.decode(first, {out + first, n}); });
   } else {

@@ -26,11 +26,13 @@ namespace narrowcast::cpu {
 using codec::wire::kWireGrain;
 using codec::wire::Rounding;
 
-// A block begins at every multiple of kWireGrain elements. Except in variable formats, the messages of parts that begin
-// there are parts of the array's message.
+// A block begins at every multiple of kWireGrain elements, except in sparse formats. If a format's messages can be
+// split (codec::wire::can_be_split), the messages of parts that begin there are parts of the array's message.
 static_assert(std::all_of(kWireFormatRows.begin(), kWireFormatRows.end(),
-                          [](const WireFormatRow& row) { return kWireGrain % row.block == 0; }),
-              "kWireGrain must begin a block in every format");
+                          [](const WireFormatRow& row) {
+                            return codec::wire::is_sparse(row.format) || kWireGrain % row.block == 0;
+                          }),
+              "kWireGrain must begin a block in every format whose blocks are not larger");
 
 // Elements of the smallest block that has a scale, in any format.
 inline constexpr int64_t kLeastBlock = [] {
@@ -139,7 +141,8 @@ struct WireKernels {
   int64_t first_byte(int64_t first) const { return first / block * block_bytes; }
 };
 
-// The kernels of that format for the current instruction set. Throws std::invalid_argument for a variable format.
+// The kernels of that format for the current instruction set. Throws std::invalid_argument for a format whose messages
+// cannot be split.
 const WireKernels& wire_kernels(WireFormat format);
 
 }  // namespace narrowcast::cpu

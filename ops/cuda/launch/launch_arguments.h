@@ -10,14 +10,6 @@
 
 #include "ops/codec/host_device.h"
 
-// Precedes a template for CPU and GPU that calls its caller's function: nvcc then does not check on which side that
-// function can run.
-#if defined(__CUDACC__)
-#define NARROWCAST_CALLS_ANY_SIDE _Pragma("nv_exec_check_disable")
-#else
-#define NARROWCAST_CALLS_ANY_SIDE
-#endif
-
 struct CUstream_st;
 
 namespace narrowcast::cuda {

@@ -59,16 +59,6 @@ struct VariableAverageArguments {
   void* scratch = nullptr;               // variable_average_scratch(n, ranks) bytes, aligned to 8.
 };
 
-// Parts that consist of a single message.
-inline RankParts only_message(const uint8_t* message, int64_t n) {
-  RankParts parts;
-  parts.first = message;
-  parts.ranks = 1;
-  parts.own_rank = 1;
-  parts.n = n;
-  return parts;
-}
-
 // Bytes of scratch memory for one call at a time.
 int64_t variable_encode_scratch(int64_t n);
 int64_t variable_average_scratch(int64_t n, int64_t ranks);

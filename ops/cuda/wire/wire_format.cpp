@@ -12,6 +12,7 @@
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
 #include "ops/cuda/launch/tensor_arguments.h"
+#include "ops/cuda/wire/sparse_kernels.h"
 #include "ops/cuda/wire/variable_kernels.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "ops/operators/wire_format_meta.h"
@@ -61,7 +62,14 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
                                   .n = x.numel(),
                                   .rounding = rounding,
                                   .message = bytes.mutable_data_ptr<uint8_t>()};
-  if (codec::wire::is_variable(format)) {
+  if (codec::wire::is_sparse(format)) {
+    sparse_encode({.per_mille = codec::wire::kept_per_mille(format),
+                   .type = arguments.type,
+                   .x = arguments.x,
+                   .n = arguments.n,
+                   .message = arguments.message},
+                  c10::cuda::getCurrentCUDAStream());
+  } else if (codec::wire::is_variable(format)) {
     encode_variable(format, arguments, x.device());
   } else {
     wire_encode(format, arguments, c10::cuda::getCurrentCUDAStream());
@@ -76,7 +84,13 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::Sy
   const at::Tensor source = bytes.contiguous();
   const DecodeArguments arguments{
       .message = source.const_data_ptr<uint8_t>(), .n = decoded.numel(), .out = decoded.mutable_data_ptr<float>()};
-  if (codec::wire::is_variable(format)) {
+  if (codec::wire::is_sparse(format)) {
+    sparse_average({.per_mille = codec::wire::kept_per_mille(format),
+                    .parts = only_message(arguments.message, arguments.n),
+                    .type = arguments.type,
+                    .mean = arguments.out},
+                   c10::cuda::getCurrentCUDAStream());
+  } else if (codec::wire::is_variable(format)) {
     decode_variable(format, arguments, bytes.device());
   } else {
     wire_decode(format, arguments, c10::cuda::getCurrentCUDAStream());

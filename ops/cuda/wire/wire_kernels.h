@@ -165,6 +165,16 @@ inline void place_messages(const std::vector<const uint8_t*>& by_rank, RankParts
   }
 }
 
+// Parts that consist of a single message.
+inline RankParts only_message(const uint8_t* message, int64_t n) {
+  RankParts parts;
+  parts.first = message;
+  parts.ranks = 1;
+  parts.own_rank = 1;
+  parts.n = n;
+  return parts;
+}
+
 // Throws std::invalid_argument for parts that no kernel accepts.
 inline void check_parts(const RankParts& parts) {
   check_float_type(parts.type);

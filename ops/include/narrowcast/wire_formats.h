@@ -22,7 +22,9 @@ enum class WireFormat {
   kVar6,
   kVar5,
   kVar4,
-  kVar3
+  kVar3,
+  kTop2P15,
+  kTop2P31
 };
 
 // The encoding of an element.
@@ -38,6 +40,8 @@ enum class WireElement {
   kVariable5,
   kVariable4,
   kVariable3,
+  kTopOf15,  // Of the largest 15 per mille of a block: 2 bits, a sign and one of two levels. All others are 0.
+  kTopOf31,
 };
 
 // A wire format.
@@ -45,7 +49,7 @@ struct WireFormatRow {
   WireFormat format;      // Its number.
   std::string_view name;  // The name on command lines and in operators.
   WireElement element;    // The encoding of its elements.
-  int64_t block;          // Elements that share a scale, or a header in variable formats; else 1.
+  int64_t block;          // Elements that share a scale, levels, or a header in variable formats; else 1.
 };
 
 // All formats, in the order of the documentation. A new format of existing elements needs a number above and a row
@@ -63,7 +67,9 @@ inline constexpr std::array kWireFormatRows{
     WireFormatRow{WireFormat::kVar6, "var6", WireElement::kVariable6, 32},
     WireFormatRow{WireFormat::kVar5, "var5", WireElement::kVariable5, 32},
     WireFormatRow{WireFormat::kVar4, "var4", WireElement::kVariable4, 32},
-    WireFormatRow{WireFormat::kVar3, "var3", WireElement::kVariable3, 32}};
+    WireFormatRow{WireFormat::kVar3, "var3", WireElement::kVariable3, 32},
+    WireFormatRow{WireFormat::kTop2P15, "top2_15", WireElement::kTopOf15, 4096},
+    WireFormatRow{WireFormat::kTop2P31, "top2_31", WireElement::kTopOf31, 4096}};
 
 // The rows' numbers, in the same order.
 inline constexpr auto kWireFormats = [] {

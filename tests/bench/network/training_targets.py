@@ -65,10 +65,12 @@ def _check(target, measure, reached, limit, holds):
 PYTHON = (Speed(OF_PYTHON + "narrowcast.int8", OF_PYTHON + "bf16_compress", 1.3),)
 COSTS = (Speed("power_sgd rank 4", "bf16_compress", 8),
          Speed("DiLoCo every 30, int4_b32", "bf16_compress", 10),
-         Bytes("DiLoCo every 100, int4_b32", "none", 400))
+         Bytes("DiLoCo every 100, int4_b32", "none", 400),
+         Bytes("SparseLoCo every 30, top2_15", "none", 3000))
 LOSSES = tuple(Loss(f"DiLoCo every 30, {wire}", "none", .02) for wire in ("fp32", "int8_b128", "int4_b32")) + tuple(
     Loss(f"power_sgd rank 4{way}", "power_sgd rank 4", 0, standard_errors=2)
-    for way in (" alternate", " averaged memory", ", int8_b128", ", int4_b32"))
+    for way in (" alternate", " averaged memory", ", int8_b128", ", int4_b32")) + (
+    Loss("SparseLoCo every 30, top2_15", "none", .005),)
 
 
 def _of_measured(targets, measured):

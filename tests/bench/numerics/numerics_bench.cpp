@@ -128,7 +128,7 @@ void print_synthetic() {
   std::printf("squared error on random numbers: one encoding, mean of %d ranks; bias of random rounding (1: none)\n",
               static_cast<int>(absl::GetFlag(FLAGS_ranks)));
   std::printf("%-14s %10s %10s %10s %10s %8s\n", "format", "Gaussian", "mean", "heavy", "mean", "bias");
-  for (const WireFormat format : kWireFormats) {
+  for (const WireFormat format : collectives::two_shot_formats()) {
     std::printf("%-14s", std::string(to_string(format)).c_str());
     for (const bool heavy : {false, true}) {
       std::vector<at::Tensor> ranks;
@@ -182,7 +182,7 @@ void measure(const StepGradients& gradients, std::map<WireFormat, Errors>& error
   const at::Tensor exact = exact_mean(gradients.by_rank);
   const collectives::LinkCost link =
       absl::GetFlag(FLAGS_two_shots) ? collectives::kTwoShotPays : collectives::LinkCost();
-  for (const WireFormat format : kWireFormats) {
+  for (const WireFormat format : collectives::two_shot_formats()) {
     const at::Tensor mean = wire_mean(gradients.by_rank, format, link);
     Errors& of_format = errors[format];
     const double error = normalized_error(mean, exact);

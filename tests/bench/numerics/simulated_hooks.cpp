@@ -135,7 +135,7 @@ std::vector<SimulatedHook> simulated_hooks() {
                                    {"bf16_compress", compressed(at::kBFloat16), INFINITY},
                                    {"quantize_per_tensor", gathered(per_tensor_round_trip), INFINITY},
                                    {"quantize_per_channel", gathered(per_channel_round_trip), INFINITY}};
-  for (const WireFormat format : kWireFormats) {
+  for (const WireFormat format : collectives::two_shot_formats()) {
     const double most_lost = format == WireFormat::kInt4B32 || format == WireFormat::kVar3 ? 4e-3
                              : format == WireFormat::kVar4                                 ? 2e-3
                                                                                            : 1e-3;

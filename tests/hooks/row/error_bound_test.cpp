@@ -146,6 +146,7 @@ class WireErrorBoundTest : public ::testing::TestWithParam<FormatAndSize> {};
 // both sides of 0. Their step is up to 5/3 of the actual one with codes of 2 bits, which hold 5/2 steps or 3/2.
 double least_share(WireFormat format) {
   if (format == WireFormat::kFp32) return 0.1;
+  if (codec::wire::is_sparse(format)) return 0.2;  // Most elements are far below the largest one of their block.
   return codec::wire::is_variable(format) ? 0.3 * 3 / 5 : 0.3;
 }
 
@@ -153,9 +154,10 @@ TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
   const auto& [format, size] = GetParam();
   const std::vector<at::Tensor> gradients = gradients_of(3, size);
   const bool two_shots = collectives::choose_route(size, 3, format) == collectives::Route::kTwoShot;
-  EXPECT_EQ(two_shots, size > 5000);
+  EXPECT_EQ(two_shots, size > 5000 && !codec::wire::is_sparse(format));
   const at::Tensor exact = at::stack(gradients).to(at::kDouble).mean(0);
   for (const bool at_random : {false, true}) {
+    if (at_random && codec::wire::is_sparse(format)) continue;
     WireOptions wire{.format = format, .link_gbit = 10, .link_us = 50};  // The default of choose_route.
     collectives::Reference reference{format, {at_random, 5, 0, 0}};
     if (at_random) wire.stochastic_rounding_seed = 5;

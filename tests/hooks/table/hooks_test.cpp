@@ -105,6 +105,23 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
   });
 }
 
+TEST(HookFactory, RefusesSparseFormatsWithoutErrorFeedback) {
+  testing::run_ranks(2, [](int64_t, const Group& group) {
+    EXPECT_EQ(value_error("quantized_allreduce", {group, {.format = WireFormat::kTop2P15}}),
+              "create_comm_hook on rank 0: hook_format: top2_15 sends only 1.5% of the elements of a step. It needs "
+              "error_feedback, which adds the others to the next step");
+    EXPECT_THAT(
+        value_error("quantized_allreduce",
+                    {group, {.format = WireFormat::kTop2P31, .stochastic_rounding_seed = 1, .error_feedback = true}}),
+        HasSubstr("stochastic_rounding: has no effect with the format top2_31"));
+    EXPECT_THAT(value_error("power_sgd", {.process_group = group, .power_sgd = {.wire = WireFormat::kTop2P15}}),
+                HasSubstr("power_sgd_wire: top2_15 would drop most elements"));
+    EXPECT_NE(
+        create_comm_hook("quantized_allreduce", {group, {.format = WireFormat::kTop2P15, .error_feedback = true}}),
+        nullptr);
+  });
+}
+
 TEST(HookFactory, RefusesLinksAndBitsThatThereCannotBe) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
     for (const double bad : {0.0, -1.0, 1e-300, 1e300, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {

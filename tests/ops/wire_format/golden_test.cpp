@@ -10,7 +10,7 @@ namespace narrowcast {
 namespace {
 
 // The message of 35 elements: a whole block of 32 and one of 3, or one partial block. In variable formats 99 elements,
-// because shorter messages have the same size for any number of bits.
+// because shorter messages have the same size for any number of bits; in sparse formats 300, of which some are kept.
 struct Golden {
   WireFormat format;
   const char* nearest;
@@ -64,14 +64,17 @@ const Golden kGolden[] = {
      "0500000000000000feffffff0000"},
     {WireFormat::kVar3,
      "37405c085c0e555505aa50f5afa8a55aa552aa005555ff55d5ff85aaaa022fa8fa57a552ad5205000000000000000000",
-     "8a405c085c10555545aa5555cdaaa0ff67e82a0015117e5515b181aa820aa9aac24b0380951e05000000040000000000"}};
+     "8a405c085c10555545aa5555cdaaa0ff67e82a0015117e5515b181aa820aa9aac24b0380951e05000000040000000000"},
+    // Rounding is never stochastic.
+    {WireFormat::kTop2P15, "8c408c401bc0757811", "8c408c401bc0757811"},
+    {WireFormat::kTop2P31, "8c408c403355817bbc2b95f1888800", "8c408c403355817bbc2b95f1888800"}};
 
 constexpr codec::wire::Rounding kRandom{true, 0x0123456789ABCDEF, 3, 5};
 
 // Eighths for block formats. Other formats use thirds of them, which need rounding.
 test::Floats input(WireFormat format) {
   test::Floats x;
-  for (int i = 0; i < (codec::wire::is_variable(format) ? 99 : 35); ++i) {
+  for (int i = 0; i < (codec::wire::is_sparse(format) ? 300 : codec::wire::is_variable(format) ? 99 : 35); ++i) {
     const float eighths = static_cast<float>(i * 37 % 71 - 35) / 8;
     x.push_back(test::block_of(format) > 1 ? eighths : eighths / 3);
   }
@@ -121,6 +124,19 @@ TEST(GoldenBytesOfWhatIsRare, AreAsDocumented) {
   one_of_many[40] = -3;
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, one_of_many, {})),
             "193d00c2000001000000000000fffeffff00000000000000000000000000000000000000");
+}
+
+// Computed by hand: the three kept of 200 elements, in Elias-Fano's code.
+TEST(GoldenBytesOfPlaces, AreAsDocumented) {
+  test::Floats x(200, 0.0F);
+  x[3] = 7;
+  x[130] = -2;
+  x[131] = 1.5;
+  // Levels 1.75, the mean of 2 and 1.5, and 7. Places 3 and 130 and 131 have the upper parts 0, 2 and 2 and the lower
+  // parts 3, 2 and 3. Bits from the first on: 1 0 0 1 1 0, then 110000 010000 110000, then codes 01 10 00.
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kTop2P15, x, {})), "e03fe040d9200c06");
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kTop2P15, {1, codec::float_of_bits(0xFFC01234U)}, {})), "c07fc07f0000");
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kTop2P15, {0x1p-120F, -0x1p-120F}, {})), "000000000000");
 }
 
 // Computed by hand. The first and the last of three blocks are faint; with random rounding they are far below the step.

@@ -103,7 +103,7 @@ TEST_P(StochasticRounding, OfAPartIsThePartOfTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StochasticRounding, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, StochasticRounding, ::testing::ValuesIn(test::dense_formats()),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/codec/wire_format.h"
+#include "ops/cpu/sparse/sparse_kernels.h"
 #include "ops/cpu/variable/variable_message.h"
 #include "ops/cpu/wire/wire_kernels.h"
 
@@ -20,6 +21,9 @@ inline std::vector<const uint8_t*> messages_by_rank(const cpu::RankParts& parts)
 
 template <class T>
 void wire_encode(WireFormat format, cpu::WireInput<T> input, const cpu::Rounding& rounding, uint8_t* bytes) {
+  if (codec::wire::is_sparse(format)) {
+    return cpu::sparse_encode<T>(codec::wire::kept_per_mille(format), input.x, input.n, bytes);
+  }
   if (!codec::wire::is_variable(format)) {
     return std::get<cpu::WireEncode<T>>(cpu::wire_kernels(format).encode)(input, rounding, bytes);
   }
@@ -30,6 +34,9 @@ void wire_encode(WireFormat format, cpu::WireInput<T> input, const cpu::Rounding
 }
 
 inline void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out) {
+  if (codec::wire::is_sparse(format)) {
+    return codec::wire::decode_sparse(codec::wire::kept_per_mille(format), bytes, n, out);
+  }
   if (!codec::wire::is_variable(format)) {
     return cpu::wire_kernels(format).decode(bytes, n, out);
   }
@@ -37,6 +44,9 @@ inline void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, floa
 }
 
 inline void wire_average(WireFormat format, const cpu::RankParts& parts, float* mean) {
+  if (codec::wire::is_sparse(format)) {
+    return cpu::sparse_average(codec::wire::kept_per_mille(format), parts, mean);
+  }
   if (!codec::wire::is_variable(format)) {
     return cpu::wire_kernels(format).average(parts, mean);
   }
@@ -46,6 +56,11 @@ inline void wire_average(WireFormat format, const cpu::RankParts& parts, float* 
 
 inline void wire_average_encode(WireFormat format, const cpu::RankParts& parts, const cpu::Rounding& rounding,
                                 uint8_t* bytes) {
+  if (codec::wire::is_sparse(format)) {
+    std::vector<float> mean(static_cast<size_t>(parts.n));
+    wire_average(format, parts, mean.data());
+    return wire_encode<float>(format, {mean.data(), parts.n}, rounding, bytes);
+  }
   if (!codec::wire::is_variable(format)) {
     return cpu::wire_kernels(format).average_encode(parts, rounding, bytes);
   }

@@ -60,7 +60,20 @@ decltype(auto) with_format(WireFormat format, Body&& body) {
 // The formats in which a part that begins at a block is a separate message.
 inline std::vector<WireFormat> fixed_formats() {
   std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
-  std::erase_if(formats, codec::wire::is_variable);
+  std::erase_if(formats, std::not_fn(codec::wire::can_be_split));
+  return formats;
+}
+
+inline std::vector<WireFormat> sparse_formats() {
+  std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
+  std::erase_if(formats, std::not_fn(codec::wire::is_sparse));
+  return formats;
+}
+
+// The formats that send every element, and so have an expected value with stochastic rounding.
+inline std::vector<WireFormat> dense_formats() {
+  std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
+  std::erase_if(formats, codec::wire::is_sparse);
   return formats;
 }
 
@@ -109,6 +122,9 @@ inline bool same(const Floats& a, const Floats& b) {
 // digits down to 2^-14 and rounds by half of 2^-24 below.
 //
 // Variable formats: the step depends on the whole message; see variable_bound.
+//
+// Sparse formats: an element that is not kept becomes 0, and a level is at most the largest magnitude, rounded to
+// bfloat16.
 inline double rounding_bound(WireFormat format, double x, double largest) {
   const auto block_bound = [&](double greatest, double relative, double absolute) {
     const double scale = largest / greatest * (1 + 0x1p-7);
@@ -132,6 +148,9 @@ inline double rounding_bound(WireFormat format, double x, double largest) {
       return std::max(0x1p-11 * std::abs(x), 0x1p-25);
     case WireFormat::kFp32:
       return 0;
+    case WireFormat::kTop2P15:
+    case WireFormat::kTop2P31:
+      return largest * (1 + 0x1p-8);
     case WireFormat::kVar6:
     case WireFormat::kVar5:
     case WireFormat::kVar4:

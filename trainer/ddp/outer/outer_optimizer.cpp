@@ -7,6 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <string>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -206,10 +207,20 @@ void OuterOptimizer::issue(int64_t index) {
   if (!options_.sends_parameters()) {
     sent.neg_().add_(parameter);
   }
+  decay_residuals();
   c10d::GradBucket bucket(static_cast<size_t>(index), fragments_.size(), sent, {0},
                           {static_cast<size_t>(fragment.numel)}, {parameter.sizes()}, {parameter}, std::nullopt);
   under_way_ = Exchange{.fragment = index, .future = exchange_->runHook(bucket)};
   ++exchanges_;
+}
+
+// All residuals decay at each exchange of a fragment, so that between two exchanges of the same fragment they decay by
+// the option's factor.
+void OuterOptimizer::decay_residuals() {
+  const double decay = options_.effective_error_decay();
+  if (decay != 1) {
+    exchange_->rescale_state(std::pow(decay, 1 / static_cast<double>(fragments_.size())));
+  }
 }
 
 at::Tensor OuterOptimizer::wait_for_mean() {

@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kNesterovRate = 0.7;
 constexpr double kNesterovMomentum = 0.9;
+constexpr double kSparseDecay = 0.95;
 
 constexpr EnumeratorNames<OuterKind, 3> kOuterKindNames{
     "outer_optimizer",
@@ -64,8 +65,11 @@ void check_schedule(const OuterOptions& options) {
 }
 
 void check_wire(const hooks::WireOptions& wire) {
-  hooks::check_hook_options(hooks::kAnyFormatHook, {nullptr, wire});
   TORCH_CHECK_VALUE(wire.format, "outer_format: must be given");
+  TORCH_CHECK_VALUE(!codec::wire::is_sparse(*wire.format) || wire.error_feedback, "outer_format: ", *wire.format,
+                    " sends only ", 0.1 * codec::wire::kept_per_mille(*wire.format),
+                    "% of the elements. It needs outer_error_feedback, which adds the others to the next exchange");
+  hooks::check_hook_options(hooks::kAnyFormatHook, {nullptr, wire});
   TORCH_CHECK_VALUE(!wire.exempt_one_dimensional,
                     "exempt_one_dimensional: has no effect on outer exchanges, because each fragment is one array");
   const bool rounds = codec::wire::rounds(*wire.format);
@@ -74,6 +78,13 @@ void check_wire(const hooks::WireOptions& wire) {
   TORCH_CHECK_VALUE(rounds || !wire.stochastic_rounding_seed,
                     "stochastic_rounding: has no effect with the outer format ", *wire.format,
                     ", which rounds nothing");
+}
+
+void check_error_decay(const OuterOptions& options) {
+  const double decay = options.effective_error_decay();
+  TORCH_CHECK_VALUE(decay > 0 && decay <= 1, "outer_error_decay: must be in 0..1, above 0, but is ", decay);
+  TORCH_CHECK_VALUE(!options.error_decay() || options.wire().error_feedback,
+                    "outer_error_decay: ", *options.error_decay(), " has no effect without outer_error_feedback");
 }
 
 constexpr std::string_view kFirstExchange = "first_exchange";
@@ -103,6 +114,8 @@ void visit_options(const Visit& visit) {
   visit(
       "outer_error_feedback", [](auto& options) -> auto& { return options.wire().error_feedback; });
   visit(
+      "outer_error_decay", [](auto& options) -> auto& { return options.error_decay(); });
+  visit(
       kFirstExchange, [](auto& options) -> auto& { return options.first_exchange(); });
 }
 
@@ -126,6 +139,7 @@ void OuterOptions::validate() const {
   check_schedule(*this);
   check_outer_step(*this);
   check_wire(wire());
+  check_error_decay(*this);
 }
 
 double OuterOptions::effective_learning_rate() const {
@@ -136,12 +150,18 @@ double OuterOptions::effective_momentum() const {
   return momentum().value_or(optimizer() == OuterKind::kNesterov ? kNesterovMomentum : 0);
 }
 
+double OuterOptions::effective_error_decay() const {
+  return error_decay().value_or(wire().format && codec::wire::is_sparse(*wire().format) ? kSparseDecay : 1);
+}
+
 int64_t OuterOptions::largest_fragment(int64_t numel) const { return (numel + fragments() - 1) / fragments(); }
 
 std::vector<hooks::NamedOption> OuterOptions::named() const {
   static const OuterOptions usual;
-  const OuterOptions filled_in =
-      OuterOptions(*this).learning_rate(effective_learning_rate()).momentum(effective_momentum());
+  const OuterOptions filled_in = OuterOptions(*this)
+                                     .learning_rate(effective_learning_rate())
+                                     .momentum(effective_momentum())
+                                     .error_decay(effective_error_decay());
   std::vector<hooks::NamedOption> named;
   visit_options([&](std::string_view name, const auto& member, auto... /*parse*/) {
     if (name == kFirstExchange) return;

@@ -16,15 +16,16 @@
 #include <vector>
 
 #include <narrowcast/wire_formats.h>
+#include "ops/codec/wire_format.h"
 #include "trainer/ddp/reducer/bucket_size.h"
 
 namespace narrowcast {
 
-// Number of elements of the largest block of all wire formats.
-inline constexpr int64_t kLargestBlock =
-    std::max_element(kWireFormatRows.begin(), kWireFormatRows.end(),
-                     [](const WireFormatRow& a, const WireFormatRow& b) { return a.block < b.block; })
-        ->block;
+// Number of elements of the largest block of all wire formats that send every element. A block of a sparse format has
+// levels of its largest elements only, and is larger than most parameters.
+inline constexpr int64_t kLargestBlock = std::ranges::max(kWireFormatRows, {}, [](const WireFormatRow& row) {
+                                           return codec::wire::is_sparse(row.format) ? 1 : row.block;
+                                         }).block;
 
 static_assert(std::ranges::all_of(kWireFormatRows,
                                   [](const WireFormatRow& row) {

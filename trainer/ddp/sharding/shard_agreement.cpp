@@ -8,6 +8,8 @@
 #include <utility>
 
 #include <narrowcast/network_errors.h>
+#include <narrowcast/wire_format.h>
+#include "ops/codec/wire_format.h"
 #include "ops/comm/groups/agree.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 #include "trainer/ddp/shards/copy_exchange.h"
@@ -31,6 +33,9 @@ void check_request(const ShardRequest& request) {
   TORCH_CHECK_VALUE(copies == 1 || copies == 2, "copies: must be 1 or 2, but is ", copies);
   TORCH_CHECK_VALUE(copies == 1 || request.options.parameter_format() != WireFormat::kFp16,
                     "copies: 2 copies need a parameter_format other than fp16, in which large averages are infinite");
+  const auto& format = request.options.parameter_format();
+  TORCH_CHECK_VALUE(!format || !codec::wire::is_sparse(*format), "parameter_format: ", *format,
+                    " would send most parameters only after many steps");
   TORCH_CHECK_VALUE(!request.parameters.empty(), "the optimizer has no parameter that requires a gradient");
   for (size_t i = 0; i < request.parameters.size(); ++i) {
     check_parameter(request.parameters[i], i);

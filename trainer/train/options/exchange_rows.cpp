@@ -155,6 +155,7 @@ std::vector<Option> outer_step_rows(OuterOptions& outer) {
 }
 
 std::vector<Option> outer_exchange_rows(OuterOptions& outer) {
+  static const auto sparse = OuterOptions().wire({.format = WireFormat::kTop2P15});
   return {
       hook_option({.flag = "fragments",
                    .variable = variable(outer.fragments()),
@@ -174,7 +175,13 @@ std::vector<Option> outer_exchange_rows(OuterOptions& outer) {
                    .help = "wire format of the parameters; see docs/reference/wire-format.md."}),
       hook_option({.flag = "outer_error_feedback",
                    .variable = variable(outer.wire().error_feedback),
-                   .help = "add the rounding error of --outer_format to the next average."})};
+                   .help = "add the rounding error of --outer_format to the next average."}),
+      hook_option({.flag = "outer_error_decay",
+                   .variable = variable(outer.error_decay()),
+                   .help = absl::StrCat("factor of that error before each average (default of top2 formats: ",
+                                        sparse.effective_error_decay(), ")."),
+                   .usual = absl::StrCat(OuterOptions().effective_error_decay()),
+                   .range = {.least = 0, .most = 1, .without_least = true}})};
 }
 
 std::vector<Option> power_sgd_rows(hooks::PowerSgdOptions& power_sgd) {

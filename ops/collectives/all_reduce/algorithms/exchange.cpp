@@ -50,7 +50,7 @@ std::vector<ElementRange> result_ranges(Route route, const AllReduceOptions& opt
     case Route::kNowhere:
       return {};
     case Route::kOneShot:
-      return one_shot_result_ranges(options.numel, cpu::kWireGrain);
+      return one_shot_result_ranges(options.numel, grain_of(options.format));
     case Route::kTwoShot:
       return two_shot_result_ranges(options);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <narrowcast/wire_format.h>
+#include "ops/codec/wire_format.h"
 #include "ops/comm/link/link.h"
 
 namespace narrowcast::collectives {
@@ -22,9 +23,15 @@ enum class Route {
 // With two ranks both send S bytes, and one shot saves a hop at any size. With three or more ranks one shot is cheaper
 // for small arrays: at the default cost below 93,750 bytes for W = 3, 41,666 for W = 4, 11,904 for W = 8. The result
 // depends only on values that are the same on all ranks.
+//
+// Sparse formats always use one shot. A mean of W messages has up to W times the kept elements of one, and a second hop
+// would drop all but the largest again. So all ranks add the messages of all ranks.
 inline Route choose_route(int64_t numel, int64_t world_size, WireFormat format, const LinkCost& cost = {}) {
   if (world_size == 1) {
     return Route::kNowhere;
+  }
+  if (codec::wire::is_sparse(format)) {
+    return Route::kOneShot;
   }
   const auto bytes = static_cast<double>(encoded_size(numel, format));
   const auto ranks = static_cast<double>(world_size);

@@ -30,7 +30,7 @@ class OneShotCodec final : public AllReduceCodec {
   OneShotCodec(std::unique_ptr<const WireCodec> codec, int64_t rank, const cpu::GrainOrder& order)
       : codec_(std::move(codec)), rank_(rank), order_(order) {}
 
-  int64_t grain() const override { return cpu::kWireGrain; }
+  int64_t grain() const override { return grain_of(codec_->format()); }
 
   int64_t message_bytes(const ElementRange& chunk) const override {
     return encoded_size(chunk.numel, codec_->format());
@@ -83,6 +83,10 @@ void encode_mean(const WireCodec& codec, const SentRange& sent, const AllReduceC
   const ElementRange shard = shard_of(sent.rank, static_cast<int64_t>(parts.size()), call.array.numel());
   float* const mean_residual = residual_at(call.residuals.mean, sent.range.begin - shard.begin);
   codec.average_and_encode(sent.rounding(call, 1), parts, sent.elements(call), mean_residual, message);
+}
+
+int64_t grain_of(WireFormat format) {
+  return codec::wire::is_sparse(format) ? codec::wire::kSparseBlock : cpu::kWireGrain;
 }
 
 Rounding rounding_of(Rounding rounding, int64_t rank, int64_t hop) {

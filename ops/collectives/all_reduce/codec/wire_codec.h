@@ -125,6 +125,9 @@ void encode_mean(const WireCodec& codec, const SentRange& sent, const AllReduceC
 // The random numbers of the messages that `rank` sends in `hop` (0 or 1). They differ between ranks and hops.
 codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop);
 
+// The elements at whose multiples a one-shot array is cut into chunks: a multiple of the format's blocks.
+int64_t grain_of(WireFormat format);
+
 // The one-shot codec in a wire format. `rank` sends arrays on devices of that type, in that order.
 std::unique_ptr<AllReduceCodec> one_shot_codec(WireFormat format, at::DeviceType device, int64_t rank,
                                                const cpu::GrainOrder& order = {});

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <iterator>
 #include <memory>
 #include <tuple>
@@ -11,6 +10,8 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
+#include "ops/collectives/all_reduce/codec/sent_residuals.h"
+#include "ops/collectives/all_reduce/codec/sparse_codec.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/cpu/variable/variable_message.h"
 #include "ops/cpu/wire/element_copy.h"
@@ -96,34 +97,6 @@ void store(const Tile& tile, int64_t n, T* x) {
   }
 }
 
-float* from(float* residual, int64_t first) { return residual == nullptr ? nullptr : residual + first; }
-
-// The residuals of the elements of a message. If the message is not finite they stay unchanged.
-struct SentResiduals {
-  float* kept = nullptr;   // Null, or replaced by the rounding error.
-  float* spent = nullptr;  // Null, or replaced by 0.
-
-  bool are_none() const { return kept == nullptr && spent == nullptr; }
-  SentResiduals at(int64_t first) const { return {from(kept, first), from(spent, first)}; }
-
-  // After n elements were sent. `lacking` has their decoded values, and is overwritten.
-  void update(const float* sent, int64_t n, Tile& lacking) const {
-    for (int64_t i = 0; i < n; ++i) {
-      lacking[i] = sent[i] - lacking[i];
-    }
-    if (kept != nullptr) {
-      for (int64_t i = 0; i < n; ++i) {
-        kept[i] = std::isfinite(lacking[i]) ? lacking[i] : kept[i];
-      }
-    }
-    if (spent != nullptr) {
-      for (int64_t i = 0; i < n; ++i) {
-        spent[i] = std::isfinite(lacking[i]) ? 0.0F : spent[i];
-      }
-    }
-  }
-};
-
 // Calls body(first element, elements, their values plus their residuals) for each grain.
 template <class T, class Body>
 void for_sums(const ArraySlice& slice, const Body& body) {
@@ -141,12 +114,6 @@ void store_grains(const ArraySlice& slice, const Read& read) {
     read(first, n, tile);
     store(tile, n, grain_of<T>(slice, first));
   });
-}
-
-void add(const float* residual, int64_t n, float* values) {
-  for (int64_t i = 0; residual != nullptr && i < n; ++i) {
-    values[i] += residual[i];
-  }
 }
 
 // Formats whose messages can be split: the message of a part of the slice is a part of the slice's message. So
@@ -235,7 +202,7 @@ class FixedCodec final : public WireCodec {
     if (!residuals.are_none()) {
       Tile decoded;
       kernels_.decode(bytes, n, decoded.data());
-      residuals.update(sent, n, decoded);
+      residuals.update(sent, n, decoded.data());
     }
   }
 
@@ -358,7 +325,7 @@ class VariableCodec final : public WireCodec {
     if (!residuals.are_none()) {
       Tile decoded;
       writer.read_back(first, n, decoded.data());
-      residuals.update(sent, n, decoded);
+      residuals.update(sent, n, decoded.data());
     }
   }
 
@@ -370,6 +337,9 @@ class VariableCodec final : public WireCodec {
 std::unique_ptr<const WireCodec> make_wire_codec(WireFormat format, at::DeviceType device) {
   if (device == at::kCUDA) {
     return gpu::make_wire_codec(format);
+  }
+  if (codec::wire::is_sparse(format)) {
+    return make_sparse_codec(format);
   }
   if (codec::wire::is_variable(format)) {
     return std::make_unique<VariableCodec>(format);

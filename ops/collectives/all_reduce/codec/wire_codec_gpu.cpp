@@ -8,6 +8,7 @@
 
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/cuda/launch/tensor_arguments.h"
+#include "ops/cuda/wire/sparse_kernels.h"
 #include "ops/cuda/wire/variable_kernels.h"
 #include "ops/cuda/wire/wire_kernels.h"
 
@@ -159,9 +160,62 @@ class VariableGpuCodec final : public WireCodec {
   }
 };
 
+// Formats whose blocks begin with the message: shards are encoded one after the other.
+class SparseGpuCodec final : public WireCodec {
+ public:
+  using WireCodec::WireCodec;
+
+  void encode(const Rounding& /*rounding*/, const ArraySlice& slice, uint8_t* message) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    encode_sparse(slice,
+                  {.type = type_of(slice), .x = elements_of(slice), .residual = slice.residual, .message = message});
+  }
+
+  void decode(const uint8_t* message, const ArraySlice& slice) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    average(cuda::only_message(message, slice.range.numel), type_of(slice), elements_of(slice));
+  }
+
+  void reduce(const RankMessages& messages, const ArraySlice& slice, Reduction reduction) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    cuda::RankParts parts = parts_of(messages, slice);
+    parts.reduction = reduction;
+    average(parts, type_of(slice), elements_of(slice));
+  }
+
+  void average_and_encode(const Rounding& /*rounding*/, const RankMessages& messages, const ArraySlice& slice,
+                          float* mean_residual, uint8_t* message) const override {
+    const c10::cuda::CUDAGuard guard(slice.array.device());
+    cuda::RankParts parts = parts_of(messages, slice);
+    parts.own_residual = slice.residual;
+    const at::Tensor means = scratch_of(slice, slice.range.numel, at::kFloat);
+    average(parts, cuda::FloatType::kFloat32, means.mutable_data_ptr());
+    encode_sparse(
+        slice, {.x = means.const_data_ptr(), .residual = mean_residual, .spent = slice.residual, .message = message});
+  }
+
+ private:
+  int per_mille() const { return codec::wire::kept_per_mille(format()); }
+
+  void encode_sparse(const ArraySlice& slice, cuda::SparseEncodeArguments arguments) const {
+    arguments.per_mille = per_mille();
+    arguments.n = slice.range.numel;
+    cuda::sparse_encode(arguments, c10::cuda::getCurrentCUDAStream());
+  }
+
+  // Writes the mean to `mean`, of that type.
+  void average(const cuda::RankParts& parts, cuda::FloatType type, void* mean) const {
+    cuda::sparse_average({.per_mille = per_mille(), .parts = parts, .type = type, .mean = mean},
+                         c10::cuda::getCurrentCUDAStream());
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<const WireCodec> gpu::make_wire_codec(WireFormat format) {
+  if (codec::wire::is_sparse(format)) {
+    return std::make_unique<SparseGpuCodec>(format);
+  }
   if (codec::wire::is_variable(format)) {
     return std::make_unique<VariableGpuCodec>(format);
   }

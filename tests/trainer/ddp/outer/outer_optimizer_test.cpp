@@ -244,7 +244,7 @@ TEST(OuterOptimizer, ErrorFeedbackKeepsNarrowFormatsOnTheWay) {
 }
 
 TEST(OuterOptimizer, ANanOnOneRankCostsItsRoundOnAllRanks) {
-  for (const WireFormat format : {WireFormat::kFp32, WireFormat::kInt8B128, WireFormat::kVar5}) {
+  for (const WireFormat format : {WireFormat::kFp32, WireFormat::kInt8B128, WireFormat::kVar5, WireFormat::kTop2P31}) {
     run_ranks(3, [&](int64_t rank, const auto& group) {
       SmallTraining training(rank);
       OuterOptimizer outer(*training.inner, group, OuterOptions().sync_every(2).wire(outer_wire(format)));

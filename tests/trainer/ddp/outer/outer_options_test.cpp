@@ -21,6 +21,7 @@ TEST(OuterOptions, EachWrongValueIsNamedInOneLine) {
     std::string message;
   };
   const auto diloco = [] { return OuterOptions().sync_every(12).optimizer(OuterKind::kNesterov); };
+  const auto sparse = [] { return OuterOptions().wire({.format = WireFormat::kTop2P15, .error_feedback = true}); };
   const std::vector<Case> cases = {
       {OuterOptions().sync_every(0), "sync_every: must be at least 1, but is 0"},
       {OuterOptions().fragments(0), "fragments: must be at least 1, but is 0"},
@@ -40,6 +41,13 @@ TEST(OuterOptions, EachWrongValueIsNamedInOneLine) {
       {diloco().wire({}), "outer_format: must be given"},
       {diloco().wire({.format = WireFormat::kFp32, .error_feedback = true}), "outer_error_feedback: has no effect"},
       {diloco().wire({.format = WireFormat::kFp32, .stochastic_rounding_seed = 1}), "stochastic_rounding: has no"},
+      {diloco().wire({.format = WireFormat::kTop2P15}),
+       "outer_format: top2_15 sends only 1.5% of the elements. It needs outer_error_feedback"},
+      {diloco().wire({.format = WireFormat::kTop2P31, .stochastic_rounding_seed = 1, .error_feedback = true}),
+       "stochastic_rounding: has no effect with the format top2_31"},
+      {diloco().error_decay(0.5), "outer_error_decay: 0.5 has no effect without outer_error_feedback"},
+      {sparse().error_decay(0), "outer_error_decay: must be in 0..1, above 0, but is 0"},
+      {sparse().error_decay(1.5), "outer_error_decay: must be in 0..1, above 0, but is 1.5"},
       {diloco().wire({.format = WireFormat::kInt8B128, .exempt_one_dimensional = true}), "exempt_one_dimensional: has"},
       {diloco().wire({.format = WireFormat::kInt8B128, .auto_bits = 8}), "auto_bits: 8 has no effect"},
       {diloco().wire({.format = WireFormat::kInt8B128, .node_size = 0}), "node_size: must be at least 1"},
@@ -58,6 +66,8 @@ TEST(OuterOptions, WhatIsLeftOpenIsAsThePapersHaveIt) {
   EXPECT_EQ(diloco.effective_learning_rate(), 0.7);
   EXPECT_EQ(diloco.effective_momentum(), 0.9);
   EXPECT_EQ(diloco.effective_first_exchange(), 10);
+  EXPECT_EQ(diloco.effective_error_decay(), 1);
+  EXPECT_EQ(OuterOptions().wire({.format = WireFormat::kTop2P15}).effective_error_decay(), 0.95);
 }
 
 TEST(OuterOptions, FragmentsTakeTurns) {
@@ -86,6 +96,7 @@ const std::vector<std::pair<std::string, hooks::OptionValue>> kOthers = {{"sync_
                                                                          {"outer_warmup", int64_t{7}},
                                                                          {"outer_format", std::string("int8_b128")},
                                                                          {"outer_error_feedback", true},
+                                                                         {"outer_error_decay", 0.5},
                                                                          {"stochastic_rounding", int64_t{9}},
                                                                          {"levels", std::string("two")},
                                                                          {"node_size", int64_t{2}},
@@ -119,10 +130,11 @@ TEST(OuterOptions, AreSetAndNamedByTheSameNames) {
 
 TEST(OuterOptions, AreRefusedByName) {
   OuterOptions options;
-  EXPECT_EQ(error_message<c10::ValueError>([&] { options.set("hook_format", std::string("fp32")); }),
-            "unknown option 'hook_format'; known: sync_every, outer_optimizer, outer_learning_rate, outer_momentum, "
-            "fragments, overlap_steps, outer_mix, outer_warmup, outer_format, outer_error_feedback, "
-            "stochastic_rounding, levels, node_size, link_gbit, link_us, connections, first_exchange");
+  EXPECT_EQ(
+      error_message<c10::ValueError>([&] { options.set("hook_format", std::string("fp32")); }),
+      "unknown option 'hook_format'; known: sync_every, outer_optimizer, outer_learning_rate, outer_momentum, "
+      "fragments, overlap_steps, outer_mix, outer_warmup, outer_format, outer_error_feedback, "
+      "outer_error_decay, stochastic_rounding, levels, node_size, link_gbit, link_us, connections, first_exchange");
   EXPECT_EQ(error_message<c10::TypeError>([&] { options.set("outer_format", int64_t{5}); }),
             "outer_format: must be str, but is int 5");
   EXPECT_THAT(error_message<c10::ValueError>([&] { options.set("outer_format", std::string("int9")); }),

@@ -56,8 +56,9 @@ TEST(OuterState, AResumedTrainingGoesOnWithTheSameBits) {
     int64_t world;
     WireFormat format;
   };
-  for (const auto& [world, format] : {Case{1, WireFormat::kInt4B32}, Case{2, WireFormat::kInt4B32},
-                                      Case{3, WireFormat::kVar5}, Case{5, WireFormat::kInt4B32}}) {
+  for (const auto& [world, format] :
+       {Case{1, WireFormat::kInt4B32}, Case{2, WireFormat::kInt4B32}, Case{3, WireFormat::kVar5},
+        Case{5, WireFormat::kInt4B32}, Case{4, WireFormat::kTop2P31}}) {
     run_ranks(world, [&](int64_t rank, const auto& group) {
       SmallTraining whole(rank);
       OuterOptimizer outer(*whole.inner, group, streaming_options(format));

@@ -1,5 +1,6 @@
 #include "tests/trainer/ddp/resume/drawn_training.h"
 
+#include <functional>
 #include <sstream>
 #include <vector>
 
@@ -14,8 +15,20 @@ namespace {
 using hooks::HookRow;
 using hooks::OptionKind;
 
-WireFormat draw_format(Draws& draws) {
-  return draws.one_of(std::vector<WireFormat>(kWireFormats.begin(), kWireFormats.end()));
+WireFormat draw_format(Draws& draws, bool (*is_possible)(WireFormat)) {
+  std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
+  std::erase_if(formats, std::not_fn(is_possible));
+  return draws.one_of(formats);
+}
+
+bool is_dense(WireFormat format) { return !codec::wire::is_sparse(format); }
+
+// In a third of the draws a sparse format, whose options must be those that it takes.
+void draw_sparse(Draws& draws, hooks::WireOptions& wire) {
+  if (!draws.once_in(3)) return;
+  wire.format = draw_format(draws, codec::wire::is_sparse);
+  wire.error_feedback = true;
+  wire.stochastic_rounding_seed.reset();
 }
 
 // In most draws each rank is a node, because nothing is rounded within a node. Two levels need two ranks on one of the
@@ -62,7 +75,7 @@ hooks::PowerSgdOptions draw_power_sgd(Draws& draws, const HookRow& row) {
   options.seed = draws.in(0, 2);
   options.alternate = options.warm_start && draws.once_in(3);
   options.memory = draws.once_in(3) ? hooks::PowerSgdMemory::kAveraged : hooks::PowerSgdMemory::kLocal;
-  options.wire = draws.once_in(2) ? draw_format(draws) : WireFormat::kFp32;
+  options.wire = draws.once_in(2) ? draw_format(draws, is_dense) : WireFormat::kFp32;
   if (row.takes(OptionKind::kPowerSgdOfMatrices)) {
     options.min_rate = draws.one_of<double>({0.5, 2});
     options.batch = draws.once_in(3);
@@ -74,9 +87,10 @@ hooks::PowerSgdOptions draw_power_sgd(Draws& draws, const HookRow& row) {
 hooks::HookOptions draw_hook_options(Draws& draws, const HookRow& row, int64_t world_size) {
   hooks::HookOptions options;
   hooks::WireOptions& wire = options.wire;
-  if (row.takes(OptionKind::kFormat) && !draws.once_in(4)) wire.format = draw_format(draws);
+  if (row.takes(OptionKind::kFormat) && !draws.once_in(4)) wire.format = draw_format(draws, is_dense);
   if (row.takes(OptionKind::kRounding) && draws.once_in(3)) wire.stochastic_rounding_seed = draws.in(0, 9);
   wire.error_feedback = row.takes(OptionKind::kErrorFeedback) && !draws.once_in(3);
+  if (row.takes(OptionKind::kFormat)) draw_sparse(draws, wire);
   wire.exempt_one_dimensional = row.takes(OptionKind::kExemption) && draws.once_in(4);
   if (row.takes(OptionKind::kLevels)) draw_levels(draws, world_size, wire);
   if (row.takes(OptionKind::kLink)) draw_link(draws, wire);
@@ -111,10 +125,11 @@ OuterOptions draw_outer(Draws& draws, int64_t warmup_steps) {
   outer.mix(draws.once_in(2) ? 0.5 : 0);
   outer.warmup_steps(warmup_steps);
   if (draws.once_in(3)) outer.first_exchange(draws.in(1, outer.sync_every()));
-  hooks::WireOptions wire{.format = draw_format(draws), .node_size = 1};
+  hooks::WireOptions wire{.format = draw_format(draws, is_dense), .node_size = 1};
   const bool rounds = codec::wire::rounds(*wire.format);
   wire.error_feedback = rounds && draws.once_in(2);
   if (rounds && draws.once_in(3)) wire.stochastic_rounding_seed = draws.in(0, 9);
+  draw_sparse(draws, wire);
   draw_link(draws, wire);
   outer.wire(wire);
   return outer;

@@ -18,6 +18,7 @@
 #include "hooks/row/levels.h"
 #include "hooks/table/hook_table.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
+#include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/verification/gradient_problems.h"
@@ -224,8 +225,8 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
 TEST(VerifyGradients, EveryCombinationOfOptionsPassesInOneHop) {
   const std::vector<DdpOptions> combinations = every_combination();
   // Twelve hooks have no such options and one has a channel size. Fourteen formats (one is the default), nine short
-  // names and auto have three switches each.
-  ASSERT_EQ(combinations.size(), 12 + 1 + (14 + 9 + 1) * 8);
+  // names and auto have three switches each. Two sparse formats must have error feedback and have no random rounding.
+  ASSERT_EQ(combinations.size(), 12 + 1 + (14 + 9 + 1) * 8 + 2 * 2);
   expect_pass(2, 128, combinations);
 }
 
@@ -233,7 +234,7 @@ TEST(VerifyGradients, EveryFormatPassesInTwoHopsWithFeedbackAndWithout) {
   constexpr int64_t kWorld = 5;
   constexpr int64_t kHidden = 256;
   std::vector<DdpOptions> combinations;
-  for (const WireFormat format : kWireFormats) {
+  for (const WireFormat format : collectives::two_shot_formats()) {
     for (const int64_t node_size : {1, 2}) {
       for (hooks::WireOptions wire : {hooks::WireOptions{format}, hooks::WireOptions{format, {}, true},
                                       hooks::WireOptions{format, 5, true, true}}) {

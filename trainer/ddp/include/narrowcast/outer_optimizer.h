@@ -172,6 +172,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
   void check_equal_parameters() const;
   void make_memory();
   void issue(int64_t fragment);
+  void decay_residuals();
   at::Tensor wait_for_mean();
   void join();
   void take_outer_step(const Fragment& fragment, const at::Tensor& mean);

@@ -57,8 +57,13 @@ struct OuterOptions {
 
   // Wire options of the differences, as with the hook quantized_allreduce: format, error feedback over exchanges,
   // levels if ranks share a node. exempt_one_dimensional and auto_bits have no effect and are refused. With fp32, which
-  // does not round, options about rounding are refused as well.
+  // does not round, options about rounding are refused as well; sparse formats need error feedback.
   TORCH_ARG(hooks::WireOptions, wire) = {.format = WireFormat::kFp32};
+
+  // 0 < error_decay <= 1, with wire().error_feedback: a residual is multiplied by it before each exchange of its
+  // fragment. The default is 0.95 in sparse formats, as in SparseLoCo (arXiv 2508.15706), else 1. There it takes the
+  // place of momentum: an element that is not sent is a decaying sum of its differences until it is.
+  TORCH_ARG(std::optional<double>, error_decay) = std::nullopt;
 
   // Number of first steps in which the ranks stay equal, >= 0; the caller averages their gradients.
   TORCH_ARG(int64_t, warmup_steps) = 0;
@@ -71,9 +76,10 @@ struct OuterOptions {
   // Throws c10::ValueError naming an option that is out of range, or that another option makes ineffective.
   void validate() const;
 
-  // learning_rate(), momentum() and first_exchange() with their defaults filled in.
+  // learning_rate(), momentum(), error_decay() and first_exchange() with their defaults filled in.
   double effective_learning_rate() const;
   double effective_momentum() const;
+  double effective_error_decay() const;
   int64_t effective_first_exchange() const;
 
   // Whether ranks send their parameters instead of differences from the reference. They do in fp32 without momentum,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/all_reduce/algorithms/exchange.h"
 #include "ops/collectives/all_reduce/algorithms/route.h"
 #include "ops/collectives/all_reduce/array/element_range.h"
@@ -19,6 +20,13 @@ inline constexpr int64_t kWorlds[] = {1, 2, 3, 4, 5, 8};
 // Costs that force a route if there are at least three ranks.
 inline constexpr LinkCost kOneShotPays{1, 0};
 inline constexpr LinkCost kTwoShotPays{0, 1};
+
+// The formats that may use two shots.
+inline std::vector<WireFormat> two_shot_formats() {
+  std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
+  std::erase_if(formats, codec::wire::is_sparse);
+  return formats;
+}
 
 struct Reference {
   WireFormat format = WireFormat::kInt8B128;
