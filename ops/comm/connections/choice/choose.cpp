@@ -42,6 +42,7 @@ constexpr const char* kSendsWindowsAtOnce = "reno";
 
 // A trial sees some trains.
 constexpr double kTrialRoundTrips = 5;
+constexpr double kLeastTrialSeconds = 0.02;
 constexpr int64_t kTrialConnections = 64;
 
 // Files that a program opens besides: data, checkpoints, logs.
@@ -78,10 +79,13 @@ Listener agree_to_listen(const Group& group, const Invited& invited) {
   return std::move(*listener);
 }
 
-double round_trip(const Group& group, const std::optional<collectives::LinkPeers>& peers) {
+// An upper bound, in seconds: the first message of Gloo also waits for the receiver's announcement.
+double most_round_trip(const Group& group, const std::optional<collectives::LinkPeers>& peers) {
   const double once = 2 * collectives::measure_hop(group, peers, 1);
   return once >= kSurelyLongSeconds ? once : std::min(once, 2 * collectives::measure_hop(group, peers, kMorePings));
 }
+
+std::string short_text(double seconds) { return c10::str("round trip ", std::llround(1e6 * seconds), " us"); }
 
 std::string text_of(const LongLink& link) {
   std::array<char, 100> text{};
@@ -93,12 +97,13 @@ std::string text_of(const LongLink& link) {
 Choice choose(const Group& group, const NodeLayout& layout, int64_t most) {
   if (layout.nodes() == 1) return {1, "one node"};
   const auto peers = collectives::peers_between_nodes(layout, group->getRank());
-  const double seconds = round_trip(group, peers);
-  if (seconds < kLeastRoundTripSeconds) return {1, c10::str("round trip ", std::llround(1e6 * seconds), " us")};
+  const double seconds = most_round_trip(group, peers);
+  if (seconds < kLeastRoundTripSeconds) return {1, short_text(seconds)};
   const int64_t others = layout.nodes() - 1;
   const int64_t possible = agreed_connections(group, peers ? others : 0, most);
   if (possible < 2) return {1, "RLIMIT_NOFILE allows no more"};
-  const LongLink link = measure_long_link(group, layout, seconds);
+  const LongLink link = measure_long_link(group, layout);
+  if (link.round_trip_seconds < kLeastRoundTripSeconds) return {1, short_text(link.round_trip_seconds)};
   return {connections_for(link, others, possible), text_of(link)};
 }
 
@@ -106,26 +111,32 @@ Choice choose(const Group& group, const NodeLayout& layout, int64_t most) {
 
 int64_t connections_for(const LongLink& link, int64_t peers, int64_t most) {
   if (link.round_trip_seconds < kLeastRoundTripSeconds) return 1;
-  const double under_way = kMargin * link.bytes_per_second * link.round_trip_seconds;
+  const double rate = std::max(link.bytes_per_second, kLeastBytesPerSecond);
+  const double under_way = kMargin * rate * link.round_trip_seconds;
   const double count = std::ceil(under_way / (static_cast<double>(peers) * link.bytes_under_way));
   const auto limit = static_cast<double>(most);
   return std::min(most, static_cast<int64_t>(std::clamp(count, 2.0, std::max(2.0, limit))));
 }
 
-LongLink measure_long_link(const Group& group, const NodeLayout& layout, double round_trip_seconds) {
+LongLink measure_long_link(const Group& group, const NodeLayout& layout) {
   const auto peers = collectives::peers_between_nodes(layout, group->getRank());
   const std::set<int64_t> both = peers ? std::set<int64_t>{peers->from, peers->to} : std::set<int64_t>{};
   const Invited invited{
       {both.begin(), both.end()}, agreed_connections(group, std::ssize(both), kTrialConnections), kSendsWindowsAtOnce};
   const Listener listener = agree_to_listen(group, invited);
   double rate = std::numeric_limits<double>::infinity();
+  double round_trip = 0;
   meet_together(group, kChoosing, listener, invited, [&](const SocketsByPeer& sockets) {
     if (!peers) return;
-    const std::chrono::duration<double> time(std::min(kTrialRoundTrips * round_trip_seconds, kMostTrialSeconds));
-    rate = rate_of_trains(send_and_receive(sockets.at(peers->to), sockets.at(peers->from), time), round_trip_seconds);
+    const auto& from = sockets.at(peers->from);
+    round_trip = least_round_trip(from);
+    const std::chrono::duration<double> time(
+        std::clamp(kTrialRoundTrips * round_trip, kLeastTrialSeconds, kMostTrialSeconds));
+    rate = rate_of_trains(send_and_receive(sockets.at(peers->to), from, time), round_trip);
   });
-  const std::vector<double> least = collectives::greatest_of_ranks(group, kChoosing, {-rate, -most_bytes_under_way()});
-  return {.round_trip_seconds = round_trip_seconds, .bytes_per_second = -least[0], .bytes_under_way = -least[1]};
+  const std::vector<double> agreed =
+      collectives::greatest_of_ranks(group, kChoosing, {round_trip, -rate, -most_bytes_under_way()});
+  return {.round_trip_seconds = agreed[0], .bytes_per_second = -agreed[1], .bytes_under_way = -agreed[2]};
 }
 
 Choice choose_connections(const Group& group, const NodeLayout& layout, int64_t most) {

@@ -21,6 +21,10 @@ struct LongLink {
 // Links with a shorter round trip are full with the group's own connection.
 inline constexpr double kLeastRoundTripSeconds = 2e-3;
 
+// The rate for which connections are chosen at least: 1 Gbit/s. A busy machine measures less than the link has, and too
+// few connections cost more time than too many.
+inline constexpr double kLeastBytesPerSecond = 1.25e8;
+
 // The least number of connections with each of `peers` ranks, 2 to `most`, which fills the link.
 //
 // A byte is answered after a round trip, until when it is under way. So the link is full if bytes_per_second *
@@ -32,10 +36,9 @@ int64_t connections_for(const LongLink& link, int64_t peers, int64_t most);
 // Each rank receives from a peer for five round trips, at most this time.
 inline constexpr double kMostTrialSeconds = 0.3;
 
-// A collective: measures a link with that round trip, over new connections that end with it. Equal on all ranks. Throws
-// as open_connections.
-LongLink measure_long_link(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const node::NodeLayout& layout,
-                           double round_trip_seconds);
+// A collective: measures a link over new connections, which end with it. Equal on all ranks. Throws as
+// open_connections.
+LongLink measure_long_link(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const node::NodeLayout& layout);
 
 struct Choice {
   int64_t connections = 1;

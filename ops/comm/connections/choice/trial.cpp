@@ -1,5 +1,7 @@
 #include "ops/comm/connections/choice/trial.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -132,6 +134,18 @@ std::vector<Arrival> send_and_receive(const std::vector<FileDescriptor>& to, con
       if (!is_open) event.fd = -1;
     }
   }
+}
+
+double least_round_trip(const std::vector<FileDescriptor>& sockets) {
+  double least = 0;
+  for (const FileDescriptor& socket : sockets) {
+    tcp_info info{};
+    socklen_t size = sizeof(info);
+    if (::getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_rtt == 0) continue;
+    const double seconds = 1e-6 * info.tcpi_rtt;
+    least = least == 0 ? seconds : std::min(least, seconds);
+  }
+  return least;
 }
 
 double most_bytes_under_way() {

@@ -28,6 +28,9 @@ double rate_of_trains(std::vector<Arrival> arrivals, double round_trip_seconds);
 std::vector<Arrival> send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<FileDescriptor>& from,
                                       std::chrono::duration<double> time);
 
+// The least round trip that the kernel has measured on TCP sockets, in seconds; 0 if it has measured none.
+double least_round_trip(const std::vector<FileDescriptor>& sockets);
+
 // The most bytes that a TCP connection of this machine can have under way: what its sender may keep (tcp_wmem), and
 // what its receiver announces (half of tcp_rmem).
 double most_bytes_under_way();

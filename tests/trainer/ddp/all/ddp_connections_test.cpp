@@ -18,7 +18,7 @@
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/all/ddp_fixtures.h"
 
-namespace narrowcast {
+namespace narrowcast::over_connections {
 namespace {
 
 using namespace testing;
@@ -127,4 +127,4 @@ INSTANTIATE_TEST_SUITE_P(Cases, TrainingsOverConnections,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace narrowcast
+}  // namespace narrowcast::over_connections
