@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "ops/comm/connections/choice/choose.h"
-#include "ops/comm/connections/group/gloo_address.h"
 #include "ops/comm/connections/group/pair_watch.h"
 #include "ops/comm/connections/group/socket_backend.h"
+#include "ops/comm/connections/meeting/gloo_address.h"
 #include "ops/comm/connections/meeting/meet_together.h"
 #include "ops/comm/engine/engine.h"
 #include "ops/comm/groups/agree.h"

@@ -75,11 +75,6 @@ c10::intrusive_ptr<c10d::Work> SocketBackend::recv(std::vector<at::Tensor>& tens
   return reaches(peer) ? messages_.receive(peer, tag, tensors.at(0)) : backend()->recv(tensors, peer, tag);
 }
 
-void SocketBackend::abort() {
-  is_closed_ = true;
-  messages_.close("the connections were closed on this rank");
-}
-
 bool SocketBackend::reaches(int64_t peer) const { return std::ranges::binary_search(peers_, peer); }
 
 // An engine that sends holds the backend as well.

@@ -39,7 +39,10 @@ class SocketBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override;
 
   // Closes the sockets.
-  void abort() override;
+  void abort() override {
+    is_closed_ = true;
+    messages_.close("the connections were closed on this rank");
+  }
 
  private:
   bool reaches(int64_t peer) const;

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <type_traits>
 
-#include "ops/comm/connections/group/gloo_address.h"
+#include "ops/comm/connections/meeting/gloo_address.h"
 #include "ops/comm/connections/meeting/reports.h"
 #include "ops/comm/groups/group.h"
 #include "ops/common/backend_timeout.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/comm/connections/meeting/addresses.h"
 #include "ops/comm/connections/meeting/reception.h"
+#include "ops/comm/connections/messages/addresses.h"
 #include "ops/comm/connections/messages/striped_messages.h"
 #include "ops/common/file_descriptor.h"
 

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "ops/comm/connections/meeting/addresses.h"
+#include "ops/comm/connections/messages/addresses.h"
 
 namespace narrowcast::connections {
 namespace {

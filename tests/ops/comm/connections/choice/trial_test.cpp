@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/comm/connections/meeting/addresses.h"
+#include "ops/comm/connections/messages/addresses.h"
 
 namespace narrowcast::connections {
 namespace {

@@ -1,5 +1,5 @@
 // Includes ProcessGroupGloo.hpp, which is slow to parse and needs Gloo's headers.
-#include "ops/comm/connections/group/gloo_address.h"
+#include "ops/comm/connections/meeting/gloo_address.h"
 
 #include <c10/util/Exception.h>
 #include <gloo/transport/device.h>
