@@ -93,6 +93,26 @@ struct AsGroup {
   }
 };
 
+// The text of kAutoConnections.
+constexpr std::string_view kChosenByRanks = "auto";
+
+// WireOptions::connections: a number or this text.
+struct AsConnections {
+  static OptionValue value(const std::optional<int64_t>& count) {
+    return count == kAutoConnections ? OptionValue(std::string(kChosenByRanks)) : value_of(count);
+  }
+  static void set(const std::string& name, const OptionValue& value, std::optional<int64_t>& count) {
+    if (const auto* const text = std::get_if<std::string>(&value)) {
+      TORCH_CHECK_VALUE(*text == kChosenByRanks, name, ": must be a number or \"", kChosenByRanks, "\", but is \"",
+                        *text, "\"");
+      count = kAutoConnections;
+      return;
+    }
+    if (!std::holds_alternative<int64_t>(value)) refuse_type(name, "int or str", value);
+    read_option(name, value, count);
+  }
+};
+
 // A member of a member of options.
 template <auto... Members>
 constexpr auto kMember = [](auto& options) -> auto& {
@@ -117,7 +137,7 @@ void visit_options(const Visit& visit) {
   visit(kLevels, "node_size", kOfWire<&WireOptions::node_size>, AsItIs{});
   visit(kLink, "link_gbit", kOfWire<&WireOptions::link_gbit>, AsItIs{});
   visit(kLink, "link_us", kOfWire<&WireOptions::link_us>, AsItIs{});
-  visit(kConnections, "connections", kOfWire<&WireOptions::connections>, AsItIs{});
+  visit(kConnections, "connections", kOfWire<&WireOptions::connections>, AsConnections{});
   visit(kChoice, "auto_bits", kOfWire<&WireOptions::auto_bits>, AsItIs{});
   visit(kChannels, "channel_size", kMember<&HookOptions::channel_size>, AsItIs{});
   visit(kLocal, "outer_warmup", kOfLocal<&LocalOptions::start>, AsItIs{});
@@ -188,6 +208,15 @@ bool parse_local_group(std::string_view text, std::optional<int64_t>& size) {
   size = 1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *size);
   return text == kGroupOfOne || (error == std::errc() && end == text.data() + text.size());
+}
+
+std::string connections_text(const std::optional<int64_t>& count) { return text_of(AsConnections::value(count)); }
+
+bool parse_connections(std::string_view text, std::optional<int64_t>& count) {
+  count = kAutoConnections;
+  if (text == kChosenByRanks) return true;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *count);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 WireOptions with_only(WireOptions wire, const std::function<bool(OptionKind)>& keeps) {

@@ -22,6 +22,13 @@ std::string local_group_text(const std::optional<int64_t>& size);
 // text; `size` is then unspecified.
 bool parse_local_group(std::string_view text, std::optional<int64_t>& size);
 
+// WireOptions::connections as named_options prints it and users write it: "auto", or the number.
+std::string connections_text(const std::optional<int64_t>& count);
+
+// The inverse. The range is checked when the hook is made. Returns false for any other text; `count` is then
+// unspecified.
+bool parse_connections(std::string_view text, std::optional<int64_t>& count);
+
 // WireOptions::auto_bits with its default.
 inline int64_t auto_bits_of(const WireOptions& wire) { return wire.auto_bits.value_or(kDefaultAutoBits); }
 

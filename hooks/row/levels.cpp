@@ -6,7 +6,7 @@
 #include <string>
 
 #include "hooks/row/execution.h"
-#include "ops/comm/connections/connections.h"
+#include "ops/comm/connections/group/connections.h"
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/group.h"
 
@@ -76,7 +76,9 @@ std::shared_ptr<const FoundNodes> find_agreed_nodes(const HookOptions& options) 
 std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   auto found = find_agreed_nodes(options);
   if (options.wire.connections && !averages_on_gpus(options)) {
-    connections::open_connections(options.process_group, *options.wire.connections, found->layout);
+    const bool is_chosen = options.wire.connections == kAutoConnections;
+    connections::open_connections(options.process_group, is_chosen ? std::nullopt : options.wire.connections,
+                                  found->layout);
   }
   return found;
 }

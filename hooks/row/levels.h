@@ -20,7 +20,8 @@ namespace narrowcast::hooks {
 //  - if the gradients are on GPUs and the group moves those without NCCL, or has no backend for CPU tensors, which
 //    finding nodes needs.
 //
-// If the options give WireOptions::connections, the group then has that number (connections::open_connections).
+// If the options give WireOptions::connections, the group then has that number (connections::open_connections), or the
+// number that its ranks choose.
 //
 // Throws c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and two are not possible.
 // If the group could have two levels, it also throws if an option of the kinds kLevels, kLink, kConnections or kChoice

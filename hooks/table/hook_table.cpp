@@ -222,7 +222,7 @@ void check_device(const HookOptions& options) {
                     "device: the process group does not move tensors on ",
                     c10::DeviceTypeName(options.device.value_or(at::kCPU), /*lower_case=*/true));
   TORCH_CHECK_VALUE(!options.wire.connections || !averages_on_gpus(options),
-                    "connections: ", options.wire.connections.value_or(0),
+                    "connections: ", connections_text(options.wire.connections),
                     " has no effect on GPUs, where NCCL opens its own");
 }
 

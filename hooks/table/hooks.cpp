@@ -10,7 +10,7 @@
 #include "hooks/row/hook_options.h"
 #include "hooks/table/hook_table.h"
 #include "ops/codec/wire_format.h"
-#include "ops/comm/connections/connections.h"
+#include "ops/comm/connections/group/connections.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -41,8 +41,9 @@ void check_levels(const WireOptions& wire) {
 }
 
 void check_connections(const std::optional<int64_t>& count) {
-  TORCH_CHECK_VALUE(!count || (*count >= 1 && *count <= connections::kMostConnections), "connections: must be in 1..",
-                    connections::kMostConnections, ", but is ", *count);
+  const bool is_number = count && *count != kAutoConnections;
+  TORCH_CHECK_VALUE(!is_number || (*count >= 1 && *count <= connections::kMostConnections),
+                    "connections: must be auto or in 1..", connections::kMostConnections, ", but is ", *count);
 }
 
 // A sparse format drops most of each gradient. Without error feedback the dropped elements would never arrive.

@@ -94,6 +94,12 @@ class KeptByKey {
     return nullptr;
   }
 
+  // The value that was kept last; null if there is none.
+  std::shared_ptr<const Value> last() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return values_.empty() ? nullptr : values_.back().second;
+  }
+
   void keep(Key key, std::shared_ptr<const Value> value) {
     const std::lock_guard<std::mutex> lock(mutex_);
     values_.emplace_back(std::move(key), std::move(value));

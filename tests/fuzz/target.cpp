@@ -38,11 +38,9 @@ const testing::TemporaryFolder& folder() {
 }  // namespace
 
 const std::vector<Group>& groups() {
-  static const std::vector<Group> all = {{"file", file_targets()},
-                                         {"data", data_targets()},
-                                         {"launcher", launcher_targets()},
-                                         {"host", host_targets()},
-                                         {"wire", wire_targets()}};
+  static const std::vector<Group> all = {{"file", file_targets()},         {"data", data_targets()},
+                                         {"launcher", launcher_targets()}, {"host", host_targets()},
+                                         {"wire", wire_targets()},         {"connection", connection_targets()}};
   return all;
 }
 

@@ -23,8 +23,9 @@ std::vector<Target> data_targets();
 std::vector<Target> launcher_targets();
 std::vector<Target> host_targets();
 std::vector<Target> wire_targets();
+std::vector<Target> connection_targets();
 
-// The targets of one file above: "file", "data", "launcher", "host" or "wire".
+// The targets of one file above: "file", "data", "launcher", "host", "wire" or "connection".
 struct Group {
   std::string name;
   std::vector<Target> targets;

@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,9 @@ inline constexpr double kLeastLinkGbit = 1e-6;
 inline constexpr double kMostLinkGbit = 1e6;
 inline constexpr double kLeastLinkUs = 1e-3;
 inline constexpr double kMostLinkUs = 1e9;
+
+// WireOptions::connections: the ranks measure the link, and choose a number together. Its name is "auto".
+inline constexpr int64_t kAutoConnections = std::numeric_limits<int64_t>::min();
 
 // Options of quantized_allreduce and its short names, and of auto for the hooks that it chooses from. The power_sgd
 // hooks take only levels, node_size, connections and the link. docs/reference/hooks.md describes when to use each.
@@ -63,9 +67,10 @@ struct WireOptions {
   std::optional<double> link_gbit = std::nullopt;
   std::optional<double> link_us = std::nullopt;
 
-  // Number of TCP connections over which a rank exchanges messages with each of its peers on other nodes, 1 to 64. More
-  // than one fill a long link. Results have the same bits for every number. The group keeps the connections: without a
-  // value, those of an earlier hook or, at first, the one connection of the process group. Only for the CPU.
+  // Number of TCP connections over which a rank exchanges messages with each of its peers on other nodes, 1 to 64, or
+  // kAutoConnections. More than one fill a long link. Results have the same bits for every number. The group keeps the
+  // connections: without a value, those of an earlier hook or, at first, the one connection of the process group. Only
+  // for the CPU.
   std::optional<int64_t> connections = std::nullopt;
 
   // Only for the hook auto: least bits of the formats that it may choose, kFewestAutoBits to kDefaultAutoBits.

@@ -157,18 +157,6 @@ class EngineProbe final : public LinkProbe {
   int64_t payload_bytes_sent_ = 0;
 };
 
-std::optional<LinkPeers> peers_between_nodes(const NodeLayout& layout, int64_t rank) {
-  const int64_t local_rank = layout.local_rank_of(rank);
-  if (local_rank >= layout.segments()) {
-    return std::nullopt;
-  }
-  const int64_t nodes = layout.nodes();
-  const int64_t node = layout.node_of(rank);
-  const int64_t distance = nodes / 2;
-  return LinkPeers{layout.ranks_of((node + distance) % nodes)[local_rank],
-                   layout.ranks_of((node + nodes - distance) % nodes)[local_rank]};
-}
-
 std::optional<LinkPeers> peers_within_node(const NodeLayout& layout, int64_t rank) {
   const std::vector<int64_t>& local = layout.ranks_of(layout.node_of(rank));
   const auto size = static_cast<int64_t>(local.size());
@@ -190,6 +178,22 @@ std::shared_ptr<std::atomic<int64_t>> counter_of(const Group& group) {
 int64_t measuring_bytes_sent(const Group& group) { return *counter_of(group); }
 
 void count_measuring_bytes(const Group& group, int64_t bytes) { *counter_of(group) += bytes; }
+
+std::optional<LinkPeers> peers_between_nodes(const NodeLayout& layout, int64_t rank) {
+  const int64_t local_rank = layout.local_rank_of(rank);
+  if (local_rank >= layout.segments()) {
+    return std::nullopt;
+  }
+  const int64_t nodes = layout.nodes();
+  const int64_t node = layout.node_of(rank);
+  const int64_t distance = nodes / 2;
+  return LinkPeers{layout.ranks_of((node + distance) % nodes)[local_rank],
+                   layout.ranks_of((node + nodes - distance) % nodes)[local_rank]};
+}
+
+double measure_hop(const Group& group, const std::optional<LinkPeers>& peers, int64_t pings) {
+  return EngineProbe(group, peers).seconds_per_hop(pings);
+}
 
 LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers, const LinkEffort& effort) {
   EngineProbe probe(group, peers);

@@ -70,6 +70,14 @@ struct LinkRates {
 LinkRates measure_link(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::optional<LinkPeers>& peers,
                        const LinkEffort& effort = {});
 
+// Half the median of `pings` round trips of 16 bytes, of the slowest rank, as in measure_link. A collective.
+double measure_hop(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::optional<LinkPeers>& peers,
+                   int64_t pings);
+
+// The peers on other nodes with which a rank measures the link between nodes; empty for a rank that owns no segment.
+// Each node sends to the node that is half of all nodes further.
+std::optional<LinkPeers> peers_between_nodes(const node::NodeLayout& layout, int64_t rank);
+
 // Costs between nodes while all ranks that own a segment (NodeLayout) send at once, and within a node while all its
 // ranks send. Empty if there is only one node, or if no two ranks share a node.
 struct Link {

@@ -54,6 +54,11 @@ def count(text):
     return counts(text)[0]
 
 
+def count_or_auto(text):
+    """A positive whole number, or auto."""
+    return text if text == "auto" else count(text)
+
+
 def output_file(text):
     """The path of a file to write after all measurements; a path that cannot be written is an error at once."""
     path = pathlib.Path(text)

@@ -53,6 +53,12 @@ class Flags(unittest.TestCase):
     def test_one_node_of_several_ranks_is_a_network_too(self):
         self.assertEqual(chosen("--nodes=1", "--ranks_per_node=8")[0], [Layout(1, 8)])
 
+    def test_connections_are_a_number_or_auto(self):
+        self.assertEqual([networks.count_or_auto("auto"), networks.count_or_auto("4")], ["auto", 4])
+        for wrong in ("", "0", "4,8", "many"):
+            with self.assertRaises(argparse.ArgumentTypeError):
+                networks.count_or_auto(wrong)
+
     def test_a_delay_is_a_time(self):
         self.assertEqual(link_text("0.1"), "100 Mbit/s")
         self.assertEqual(link_text("1", "--delay_ms=2.5"), "1 Gbit/s, 2.5 ms of delay")

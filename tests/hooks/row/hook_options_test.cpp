@@ -60,6 +60,18 @@ TEST(NamedOptions, HaveATextWithoutAValue) {
   EXPECT_EQ(text("power_sgd_rank"), "none");
 }
 
+TEST(SetOption, ReadsConnectionsAsANumberOrAuto) {
+  HookOptions options;
+  set_option(options, "connections", std::string("auto"));
+  EXPECT_EQ(options.wire.connections, kAutoConnections);
+  EXPECT_THAT(given(options), ElementsAre("connections: auto"));
+  set_option(options, "connections", int64_t{4});
+  EXPECT_EQ(options.wire.connections, 4);
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { set_option(options, "connections", std::string("all")); }),
+            "connections: must be a number or \"auto\", but is \"all\"");
+  EXPECT_THROW(set_option(options, "connections", 4.5), c10::TypeError);
+}
+
 TEST(SetOption, ReadsWhatNamedOptionsGive) {
   HookOptions wanted{.process_group = {},
                      .wire = {.format = WireFormat::kInt4B32,

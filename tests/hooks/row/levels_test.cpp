@@ -8,6 +8,7 @@
 #include <string>
 
 #include <narrowcast/hooks.h>
+#include "ops/comm/connections/group/connections.h"
 #include "ops/comm/engine/engine.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
@@ -40,6 +41,8 @@ TEST(FindHookNodes, OpensTheConnectionsThatTheOptionsGive) {
     EXPECT_TRUE(has_own()) << "kept without a value";
     find_hook_nodes({group, {.levels = Levels::kOne, .connections = 1}});
     EXPECT_FALSE(has_own());
+    find_hook_nodes({group, {.node_size = 1, .connections = kAutoConnections}});
+    EXPECT_THAT(connections::connections_text(group), ::testing::HasSubstr(" (auto: "));
   });
 }
 

@@ -135,7 +135,7 @@ TEST(HookFactory, RefusesLinksAndBitsThatThereCannotBe) {
     }
     for (const int64_t bad : {0, 65, -1}) {
       EXPECT_THAT(value_error("int8", {group, {.connections = bad}}),
-                  HasSubstr("connections: must be in 1..64, but is " + std::to_string(bad)));
+                  HasSubstr("connections: must be auto or in 1..64, but is " + std::to_string(bad)));
     }
     for (const int64_t bad : {3, 9, -8}) {
       EXPECT_THAT(value_error("auto", {group, {.auto_bits = bad}}), HasSubstr("auto_bits: must be in 4..8, but is"));

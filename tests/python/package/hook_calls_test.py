@@ -30,6 +30,11 @@ class OnEachRank(RankTestCase):
             narrowcast.register(ddp, "int8", error_feedback=1)
         with self.assertRaisesRegex(ValueError, "channel_size: 5 has no effect with the hook 'int8'"):
             narrowcast.register(ddp, "int8", channel_size=5)
+        with self.assertRaisesRegex(ValueError, 'connections: must be a number or "auto", but is "all"'):
+            narrowcast.register(ddp, "int8", connections="all")
+        with self.assertRaisesRegex(ValueError, "connections: must be auto or in 1..64, but is 65"):
+            narrowcast.register(ddp, "int8", connections=65)
+        narrowcast.CommHook("int8", node_size=1, connections="auto").open("cpu")
         with self.assertRaisesRegex(ValueError, "'none' is not a hook"):
             narrowcast.register(ddp, "none")
         with self.assertRaisesRegex(ValueError, "hook differs between ranks: rank 0 has int8, rank 1 has int4"):

@@ -1,12 +1,9 @@
 // One of two files that include ProcessGroupGloo.hpp, which is slow to parse and needs Gloo's headers.
 #include "trainer/ddp/backends/gloo_backend.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <chrono>
 #include <csignal>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -14,15 +11,12 @@
 #include <vector>
 
 #include <narrowcast/network_errors.h>
-#include "ops/comm/connections/connections.h"
+#include "ops/comm/connections/group/connections.h"
 #include "ops/common/batch_scheduling.h"
 #include "trainer/base/network/addresses.h"
 
 namespace narrowcast {
 namespace {
-
-constexpr int kUnsentTag = 0x4DFFFFFE;  // below the tags of LossWatch and of engines
-constexpr int kMostNetworks = 8;        // of one group: GLOO_SOCKET_IFNAME may list several
 
 // Other nodes can reach this node at the address from which it reaches the master. Its host name, the usual guess,
 // often resolves to a loopback address.
@@ -51,21 +45,6 @@ std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, con
   }
   const std::string address = env.on_one_node() ? network::kLoopback : address_towards_master(env);
   return c10d::ProcessGroupGloo::createDeviceForHostname(address);
-}
-
-// Gloo closes all connections of a network when a wait for one of its messages times out.
-void close_alone(c10d::Backend& backend) {
-  for (int tag = kUnsentTag; tag > kUnsentTag - kMostNetworks; --tag) {  // Gloo chooses the network by the tag.
-    for (int distance = 1; distance < backend.getSize(); ++distance) {
-      try {
-        std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
-        backend.recv(nothing, (backend.getRank() + distance) % backend.getSize(), tag)
-            ->wait(std::chrono::milliseconds(1));
-      } catch (const std::exception&) {
-        // The connection is closed now, or was before.
-      }
-    }
-  }
 }
 
 using WeakBackend = c10::weak_intrusive_ptr<c10d::Backend>;
@@ -127,11 +106,7 @@ GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, c
 
 void close_gloo_connections(c10d::Backend& backend) {
   connections::close_connections(backend);
-  close_alone(backend);
-  for (const auto& other : closed_with(backend)) {
-    connections::close_connections(*other);
-    close_alone(*other);
-  }
+  for (const auto& other : closed_with(backend)) connections::close_connections(*other);
 }
 
 void close_together(const c10::intrusive_ptr<c10d::Backend>& backend, const c10::intrusive_ptr<c10d::Backend>& other) {

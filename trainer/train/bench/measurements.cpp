@@ -19,6 +19,7 @@
 #include "ops/comm/link/stream_link.h"
 #include "ops/common/device_laps.h"
 #include "ops/common/median.h"
+#include "trainer/train/bench/start_line.h"
 #include "trainer/train/optimization/device.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/replicas.h"
@@ -43,20 +44,20 @@ std::vector<Entry> make_entries(const ProcessGroupPtr& group, const HookWorkload
 }
 
 // Ranks whose hosts begin together still enqueue at different times. So on a GPU each stream waits for all ranks.
-void start_together(const ProcessGroupPtr& group, at::Device device) {
+void start_together(const ProcessGroupPtr& group, const StartLine& line, at::Device device) {
   constexpr const char* kStarting = "starting to measure a hook";
   training::wait_for_device(device);
-  barrier(group, kStarting);
+  line.wait(kStarting);
   if (!device.is_cpu()) {
     training::sum_over_ranks(group, at::zeros({1}, device), kStarting);
   }
 }
 
-double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook,
+double milliseconds_of_step(const ProcessGroupPtr& group, const StartLine& line, hooks::CommHook& hook,
                             const hooks::GradientBuckets& buckets) {
   const at::Device device = buckets.gradients().device();
   buckets.fill();
-  start_together(group, device);
+  start_together(group, line, device);
   DeviceLaps laps(device);
   laps.mark();
   buckets.average(hook);
@@ -67,10 +68,11 @@ double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook,
 void take_turns(const ProcessGroupPtr& group, const HookWorkload& workload, std::vector<Entry>& entries) {
   const hooks::GradientBuckets buckets(workload.numel, workload.buckets, static_cast<uint64_t>(group->getRank()),
                                        workload.device);
+  const StartLine line(group);
   for (int64_t iteration = 0; iteration < workload.warmup_iterations + workload.iterations; ++iteration) {
     for (size_t turn = 0; turn < entries.size(); ++turn) {
       Entry& entry = entries[(turn + static_cast<size_t>(iteration)) % entries.size()];
-      const double milliseconds = milliseconds_of_step(group, *entry.hook, buckets);
+      const double milliseconds = milliseconds_of_step(group, line, *entry.hook, buckets);
       if (iteration >= workload.warmup_iterations) {
         entry.milliseconds.push_back(milliseconds);
       } else {

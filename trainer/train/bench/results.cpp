@@ -231,6 +231,9 @@ json to_json(const BenchOptions& options, const BenchResults& results) {
                  {"measuring_bytes_sent", results.measuring_bytes_sent},
                  {"recommendation", recommendation_json(recommendation)},
                  {"recommended_hook", recommendation.hook}};
+  if (!results.connections.empty()) {
+    object["connections"] = results.connections;
+  }
   if (!results.why_one_level.empty()) {
     object["why_one_level"] = results.why_one_level;
   }

@@ -75,6 +75,7 @@ struct BenchResults {
   c10::DeviceType device = c10::DeviceType::CPU;  // of the buckets
   std::vector<int64_t> ranks_per_node = {};       // by node, for any number of levels
   int64_t levels = 1;                             // 1, or 2 if hooks of wire formats average in two levels
+  std::string connections = {};                   // with each peer on other nodes, and why; empty if not given
   std::string why_one_level = {};                 // if ranks of a node cannot share memory
   std::optional<LinkRate> link = {};
   std::optional<double> given_gbit = {};  // the link's rate as the user gave it

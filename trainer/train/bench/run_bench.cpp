@@ -16,6 +16,7 @@
 #include "hooks/row/hook_options.h"
 #include "hooks/row/levels.h"
 #include "hooks/table/hook_table.h"
+#include "ops/comm/connections/group/connections.h"
 #include "ops/comm/link/link.h"
 #include "ops/comm/node/node_layout.h"
 #include "trainer/base/network/job_network.h"
@@ -139,6 +140,7 @@ class Run {
     const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = options_.wire});
     results_.levels = found->layout.has_levels() ? 2 : 1;
     results_.why_one_level = found->why_flat;
+    if (options_.wire.connections && device_.is_cpu()) results_.connections = connections::connections_text(group_);
     const bool asked = options_.wire.levels != hooks::Levels::kOne;
     const node::NodeLayout layout = asked ? found->neighbours : hooks::find_hook_nodes({group_})->neighbours;
     nodes_ = layout.node_of_rank();

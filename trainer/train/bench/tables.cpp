@@ -104,7 +104,9 @@ std::string ranks_text(const BenchResults& results) {
   const char* const levels = !share ? "" : results.levels == 2 ? "; two levels" : "; one level";
   const char* const device = results.device == c10::DeviceType::CPU ? "" : "; buckets on GPUs";
   const std::string network = results.network.starts_with("simulated") ? "; network: " + results.network : "";
-  return absl::StrCat("Ranks: ", results.ranks, " on ", on_nodes, levels, device, network, ".\n");
+  const std::string connections =
+      results.connections.empty() ? "" : "; connections between nodes: " + results.connections;
+  return absl::StrCat("Ranks: ", results.ranks, " on ", on_nodes, levels, device, network, connections, ".\n");
 }
 
 std::string one_node_text(const BenchResults& results) {

@@ -19,6 +19,7 @@
 #include "hooks/table/auto_choice.h"
 #include "hooks/table/hook_table.h"
 #include "hooks/table/post_local_sgd.h"
+#include "ops/comm/connections/group/connections.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/job_network.h"
 #include "trainer/ddp/reducer/bucket_chooser.h"
@@ -119,15 +120,9 @@ nlohmann::json link_json(const collectives::LinkCost& link, int64_t sharers) {
 }
 
 void add_link(nlohmann::json& plan, const collectives::Link& link, const node::NodeLayout& layout) {
-  if (link.between_nodes) {
-    plan["link"]["between_nodes"] = link_json(*link.between_nodes, layout.segments());
-  }
-  if (link.within_node) {
-    plan["link"]["within_node"] = link_json(*link.within_node, 1);
-  }
-  if (plan.contains("link")) {
-    plan["link"]["text"] = hooks::link_text(link, layout);
-  }
+  if (link.between_nodes) plan["link"]["between_nodes"] = link_json(*link.between_nodes, layout.segments());
+  if (link.within_node) plan["link"]["within_node"] = link_json(*link.within_node, 1);
+  if (plan.contains("link")) plan["link"]["text"] = hooks::link_text(link, layout);
 }
 
 void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
@@ -363,6 +358,7 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   if (!found->why_flat.empty()) {
     plan["why_one_level"] = found->why_flat;
   }
+  if (wire->connections && inputs.device.is_cpu()) plan["connections_in_use"] = connections::connections_text(group);
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
   if (found->memory != nullptr && inputs.device.is_cpu()) {
     plan["node_memory_bytes"] = found->memory->local_size() * staged_bytes(job, inputs, gradients);

@@ -216,6 +216,9 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
     context.progress << "nodes: " << nodes_text(plan) << std::endl;
   }
   print_optimizer_shards(plan, context);
+  if (plan.contains("connections_in_use")) {
+    context.progress << "connections: " << plan["connections_in_use"].get<std::string>() << std::endl;
+  }
   if (plan.contains("link")) {
     context.progress << "link: " << plan["link"]["text"].get<std::string>() << std::endl;
   }

@@ -73,6 +73,7 @@ constexpr ComputedEntry kComputedEntries[] = {
      .role = Role::kCircumstance},  // It determines from whose parameters a rank resumes.
     {.name = "rounding", .group = Group::kPlace, .role = Role::kFree},
     {.name = "link", .group = Group::kPlace, .role = Role::kFree},
+    {.name = "connections_in_use", .group = Group::kPlace, .role = Role::kFree},
     {.name = "why_one_level", .group = Group::kPlace, .role = Role::kFree},
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include <narrowcast/outer_options.h>
+#include "hooks/row/hook_options.h"
 #include "hooks/table/hook_table.h"
 
 namespace narrowcast::options {
@@ -31,6 +32,20 @@ std::string hooks_that_take(hooks::OptionKind kind) {
   return absl::StrReplaceAll(hooks::hook_names_that_take(kind),
                              {{wire_format_hooks(), "wire-format hooks"},
                               {hooks::hook_names_that_take(hooks::OptionKind::kPowerSgd), "PowerSGD hooks"}});
+}
+
+// "auto", a number, or 0 for no value.
+program::Variable connections_variable(std::optional<int64_t>& count) {
+  return {.type = "text",
+          .text = count ? hooks::connections_text(count) : "0",
+          .set =
+              [&count](const std::string& text, std::string& /*reason*/) {
+                TORCH_CHECK_VALUE(hooks::parse_connections(text, count),
+                                  "--connections: must be auto or a number, but is '", text, "'");
+                if (count == 0) count.reset();
+                return true;
+              },
+          .value = [&count] { return count ? nlohmann::json(hooks::connections_text(count)) : nlohmann::json(); }};
 }
 
 // Null for an unknown name.
@@ -150,9 +165,10 @@ std::vector<Option> route_options(hooks::WireOptions& wire) {
                    .help = "latency of a small message to another node, in microseconds; 0: measure it.",
                    .unit = "us"}),
       hook_option({.flag = "connections",
-                   .variable = variable_or_zero(wire.connections),
-                   .help = "TCP connections with each rank on other nodes, 1 to 64. More fill a long link. 0: that of "
-                           "the group."})};
+                   .variable = connections_variable(wire.connections),
+                   .help =
+                       "TCP connections with each rank on other nodes, 1 to 64. More fill a long link. auto: as many "
+                       "as the measured link needs. 0: that of the group."})};
 }
 
 }  // namespace narrowcast::options

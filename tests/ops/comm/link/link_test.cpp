@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "ops/comm/connections/group/connections.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::collectives {
@@ -58,6 +59,21 @@ TEST(FindLink, CountsWhatItSends) {
     EXPECT_EQ(measuring_bytes_sent(group), sent) << "measured once";
     count_measuring_bytes(group, 5);
     EXPECT_EQ(measuring_bytes_sent(group), sent + 5);
+  });
+}
+
+TEST(FindLink, MeasuresAgainWhenTheNumberOfConnectionsChanges) {
+  run_ranks(2, [&](int64_t, const Group& group) {
+    const NodeLayout layout = NodeLayout::flat(2);
+    const auto of_one = find_link(group, layout);
+    connections::open_connections(group, 4, layout);
+    const int64_t before = measuring_bytes_sent(group);
+    const auto of_four = find_link(group, layout);
+    EXPECT_NE(of_four, of_one);
+    EXPECT_GT(measuring_bytes_sent(group), before);
+    EXPECT_EQ(find_link(group, layout), of_four);
+    connections::open_connections(group, 1, layout);
+    EXPECT_EQ(find_link(group, layout), of_one);
   });
 }
 

@@ -52,6 +52,7 @@ struct Case {
   std::string hook = "none";
   bool copies_state = true;
   bool has_buffers = false;
+  std::optional<int64_t> connections = std::nullopt;
 };
 
 // The program of one rank: what it owns outlives each group.
@@ -75,7 +76,9 @@ class Program {
 
   ElasticSteps make(const ProcessGroupPtr& group) {
     DdpOptions ddp_options = DdpOptions().bucket_cap_mb(0.0001).hook(value_.hook);
-    if (value_.hook == "int8") ddp_options.wire({.node_size = 1, .link_gbit = 1, .link_us = 100});
+    if (value_.hook == "int8") {
+      ddp_options.wire({.node_size = 1, .link_gbit = 1, .link_us = 100, .connections = value_.connections});
+    }
     auto ddp = std::make_shared<DistributedDataParallel<torch::nn::Sequential>>(net_, group, ddp_options);
     ElasticSteps steps;
     steps.take = [this, ddp](int64_t step) { return take(*ddp, step); };

@@ -63,7 +63,9 @@ TEST_P(ElasticRunOfHooks, EndsWithTheBitsOfAnUndisturbedRun) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, ElasticRunOfHooks,
                          ::testing::Values(Case{"none"}, Case{"int8", "int8"}, Case{"int8_no_copies", "int8", false},
-                                           Case{"buffers", "bf16_compress", true, true}),
+                                           Case{"buffers", "bf16_compress", true, true},
+                                           Case{"connections", "int8", true, false, 3},
+                                           Case{"connections_auto", "int8", true, false, hooks::kAutoConnections}),
                          [](const auto& info) { return info.param.name; });
 
 // No other test of the CPU enqueues steps without waiting for them, as GPUs do.

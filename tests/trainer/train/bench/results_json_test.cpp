@@ -13,6 +13,7 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
                                 .network = "shared",
                                 .ranks_per_node = {1, 1},
                                 .levels = 1,
+                                .connections = "4",
                                 .why_one_level = "rank 0: no",
                                 .link = LinkRate{.gbit_per_second = 0.9, .message_bytes = 64, .round_trip_us = 80},
                                 .given_gbit = 1,
@@ -24,7 +25,7 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
   const nlohmann::json json = to_json({.version = "1.2", .iterations = 6, .warmup_iterations = 2}, results);
   EXPECT_EQ(json, nlohmann::json::parse(R"({
     "version": "1.2", "ranks": 2, "network": "shared", "device": "cpu", "nodes": {"count": 2, "ranks_per_node": [1, 1]},
-    "levels": 1, "why_one_level": "rank 0: no",
+    "levels": 1, "connections": "4", "why_one_level": "rank 0: no",
     "iterations": 6, "warmup_iterations": 2, "reference": "allreduce", "recommended_hook": "int8",
     "recommendation": {"verdict": "hook_pays", "least_iterations": 6, "fastest_hook": "int8", "speed_up": 4.0,
                        "speed_up_interval": [4.0, 4.0]},
@@ -59,7 +60,8 @@ TEST(BenchJson, TellsAGpuFromAProcessor) {
 
 TEST(BenchJson, LeavesOutWhatWasNotMeasured) {
   const nlohmann::json json = to_json({}, {.ranks = 2, .hooks = {time_of("allreduce", 4, 100)}});
-  for (const char* const key : {"link", "given_gbit_per_second", "kernels", "exactness", "why_one_level"}) {
+  for (const char* const key :
+       {"connections", "link", "given_gbit_per_second", "kernels", "exactness", "why_one_level"}) {
     EXPECT_FALSE(json.contains(key)) << key;
   }
   EXPECT_EQ(json.at("recommended_hook"), "");

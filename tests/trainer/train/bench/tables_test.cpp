@@ -41,6 +41,8 @@ TEST(RanksText, SaysWhereTheyAre) {
             "Ranks: 2 on one node; one level; buckets on GPUs.\n");
   EXPECT_EQ(ranks_text({.ranks = 2, .network = "simulated, 1 Gbit/s", .ranks_per_node = {1, 1}}),
             "Ranks: 2 on 2 nodes, 1 on each; network: simulated, 1 Gbit/s.\n");
+  EXPECT_EQ(ranks_text({.ranks = 2, .ranks_per_node = {1, 1}, .connections = "4 (auto: why)"}),
+            "Ranks: 2 on 2 nodes, 1 on each; connections between nodes: 4 (auto: why).\n");
 }
 
 TEST(OneNodeText, SaysWhatIsMeasuredInstead) {

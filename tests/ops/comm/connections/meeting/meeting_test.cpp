@@ -1,4 +1,4 @@
-#include "ops/comm/connections/meeting.h"
+#include "ops/comm/connections/meeting/meeting.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/ops/comm/connections/standard_error.h"
+#include "tests/ops/comm/connections/messages/standard_error.h"
 #include "tests/support/error_message.h"
 #include "tests/support/patience.h"
 
@@ -71,6 +71,33 @@ TEST(Meeting, ConnectsEachPairByNumberAndTurnsStrangersAway) {
       }
     }
   }
+}
+
+// As many as a flood of them: the peers' connections are accepted beside them, in a moment.
+TEST(Meeting, IsNotDelayedByStrangersThatSendNothing) {
+  constexpr int kStrangers = 600;
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int64_t rank = 0; rank < 2; ++rank) ranks.push_back(std::make_unique<Rank>());
+  const std::vector<Card> cards = cards_of(ranks);
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < kStrangers; ++i) strangers.push_back(connect_to(cards[1]));
+  std::thread peer([&] { ranks[0]->sockets = meet(ranks[0]->listener, cards, {0, {1}, 2, kPatience}); });
+  const auto begin = std::chrono::steady_clock::now();
+  ranks[1]->sockets = meet(ranks[1]->listener, cards, {1, {0}, 2, kPatience});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, Reception::kHelloPatience / 2);
+  peer.join();
+  for (const auto& socket : ranks[1]->sockets.at(0)) EXPECT_TRUE(socket.is_open());
+}
+
+TEST(Meeting, CanBeStopped) {
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int64_t rank = 0; rank < 2; ++rank) ranks.push_back(std::make_unique<Rank>());
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ranks[1]->listener.stop_meeting();
+  });
+  EXPECT_THROW(meet(ranks[1]->listener, cards_of(ranks), {1, {0}, 2, kPatience}), MeetingStopped);
+  stopper.join();
 }
 
 TEST(Meeting, NamesAPeerThatCannotBeReachedOrDoesNotCome) {

@@ -1,4 +1,4 @@
-#include "ops/comm/connections/addresses.h"
+#include "ops/comm/connections/messages/addresses.h"
 
 #include <arpa/inet.h>
 #include <c10/util/Exception.h>

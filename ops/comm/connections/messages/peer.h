@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/comm/connections/message.h"
+#include "ops/comm/connections/messages/message.h"
 #include "ops/common/file_descriptor.h"
 
 namespace narrowcast::connections {
@@ -31,6 +31,7 @@ struct FrameHeader {
 
 inline constexpr uint64_t kFrameMark = 0x6E6366726D000001;
 inline constexpr int64_t kMostFrameBytes = int64_t{1} << 16;
+inline constexpr int64_t kMostMessageBytes = int64_t{1} << 40;
 
 class Peer;
 
@@ -48,20 +49,28 @@ struct Connection {
   FrameHeader header;
   int64_t header_read = 0;
   int64_t frame_read = 0;
+  bool is_parked = false;  // It has a header, and is not read until the frame's message may have memory.
 
   bool is_within_frame() const { return sent != nullptr || received != nullptr || header_read > 0; }
 };
 
 // The caller holds the mutex of Waiting.
+//
+// Messages without a receive have at most `most_early` bytes of memory. A socket whose next frame is of a message that
+// would need more is parked: it is not read, so that TCP stops the sender. A receive for that message, or for an early
+// one, lets it go on. This is no deadlock. A parked socket holds back only later messages than its own, because a
+// sender gives frames to sockets in the order of messages. And no receive waits for a later message: an exchange posts
+// its receives when it starts. A message that was sent before one of exchange x belongs to x, to an earlier exchange,
+// or to one of the next that are in flight beside x. The engine starts these as well while it waits for x.
 class Peer {
  public:
   // It calls write and read.
   struct Poller {
-    std::function<void(Connection&)> update;  // After a change of wants_room.
+    std::function<void(Connection&)> update;  // After a change of wants_room or is_parked.
     std::function<void(Connection&)> forget;  // Before the socket is closed.
   };
 
-  Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Poller poller);
+  Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Poller poller, int64_t most_early);
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
@@ -78,9 +87,14 @@ class Peer {
   // Closes the sockets. All messages that are not complete fail, also later ones. The first reason counts.
   void lose(const std::string& why);
   bool is_lost() const { return !failure_.empty(); }
+  // Whether a socket has failed or brought wrong bytes. It is false for a peer that has ended.
+  bool has_failed() const { return has_failed_; }
+
+  // The peer sends nothing more. What is on the way is read whatever memory it needs, and then the end of the sockets.
+  void has_left();
 
   // Frees messages that came early.
-  void drop_early() { early_.clear(); }
+  void drop_early();
 
  private:
   // A message of which frames are still to be given to sockets.
@@ -93,18 +107,25 @@ class Peer {
   void check_usable() const;
   void close(Connection& connection) const;
   bool take_frame(Connection& connection);
+  void park(Connection& connection) const;
+  void resume_parked();
   void begin_frame(Connection& connection);
   void end_frame(Connection& connection);
   MessagePtr message_of(const FrameHeader& header);
   void end_connection(Connection& connection);
   void lose_unless_interrupted(const char* action);
+  void fail(const std::string& why);
 
   const std::shared_ptr<Waiting> waiting_;
   const Poller poller_;
   std::vector<Connection> connections_;
   const std::string address_;
+  const int64_t most_early_;
+  int64_t early_bytes_ = 0;  // Of messages without a receive.
+  bool has_left_ = false;
   std::string failure_;  // Why it is lost; empty if it is not.
-  uint64_t sent_ = 0;    // Number of messages.
+  bool has_failed_ = false;
+  uint64_t sent_ = 0;  // Number of messages.
   std::deque<Outgoing> outgoing_;
   std::map<int64_t, std::deque<MessagePtr>> posted_;  // By tag: receives of which nothing has come.
   std::map<int64_t, std::deque<MessagePtr>> early_;   // By tag: messages without a receive.

@@ -27,19 +27,28 @@ using SocketsByPeer = std::map<int64_t, std::vector<FileDescriptor>>;
 
 // Owns the sockets, and a thread that reads and writes them. Thread-safe.
 //
-// A message that arrives before its receive is posted is kept in memory, so that no socket waits for a late rank. Ranks
-// are ahead of each other by at most the exchanges that an engine has in flight.
+// A message that arrives before its receive is posted is kept in memory, so that no socket waits for a late rank. This
+// memory is bounded (Options::most_early_bytes). Once it is full, senders wait for receives.
 //
 // Works throw std::runtime_error, as Gloo's do. If a socket of a peer fails, all messages with that peer fail: the peer
 // is lost. A peer that has closed all its sockets is lost as well, but complete messages from it can still be received.
 class StripedMessages {
  public:
+  // News of the group from elsewhere.
+  struct News {
+    std::string over = {};           // If not empty: why nobody can use the messages any more. All sockets close.
+    std::vector<int64_t> left = {};  // Peers that have ended: they send nothing more.
+  };
   struct Options {
     // Time limit of a wait that gives none.
     std::function<std::chrono::milliseconds()> timeout;
-    // Called about ten times a second. If it returns true, nobody can use the messages any more, and the sockets close.
-    // Peers then find out that this rank has left its group.
-    std::function<bool()> is_over = [] { return false; };
+    // Called about ten times a second on the sockets' thread, until News::over.
+    std::function<News()> look = [] { return News{}; };
+    // Called at least once after a wait has timed out, a socket has failed, or wrong bytes have come; on any thread. It
+    // is not called for a peer that has ended.
+    std::function<void()> on_failure = [] {};
+    // The most memory of messages without a receive, in equal parts for the peers.
+    int64_t most_early_bytes = int64_t{1} << 28;
   };
 
   // The sockets are connected, at least one for each peer.

@@ -1,4 +1,4 @@
-#include "ops/comm/connections/striped_messages.h"
+#include "ops/comm/connections/messages/striped_messages.h"
 
 #include <c10/util/thread_name.h>
 #include <netinet/in.h>
@@ -16,17 +16,20 @@
 #include <system_error>
 #include <utility>
 
-#include "ops/comm/connections/peer.h"
+#include "ops/comm/connections/messages/peer.h"
+#include "ops/common/batch_scheduling.h"
 #include "ops/common/error_message.h"
 
 namespace narrowcast::connections {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Bytes that a socket accepts beyond those that it may send now. More would bind frames to a socket that is slow.
 constexpr int kMostUnsent = 1 << 16;
 
 constexpr int kMostEvents = 64;
-constexpr int kBetweenLooks = 100;  // ms
+constexpr std::chrono::milliseconds kBetweenLooks{100};
 
 int checked(int result, const char* call) {
   if (result < 0) throw std::system_error(errno, std::generic_category(), call);
@@ -66,29 +69,34 @@ class StripedMessages::Io {
   void update(Connection& connection) const;
   void forget(const Connection& connection) const;
   void close_locked(const std::string& why);
+  // Reads News and reports failures. Returns whether the messages are over.
+  bool look();
 
-  const std::function<bool()> is_over_;
+  const std::function<News()> look_;
   const std::shared_ptr<Waiting> waiting_ = std::make_shared<Waiting>();
   const FileDescriptor epoll_;
   const FileDescriptor stopping_;
   std::map<int64_t, std::unique_ptr<Peer>> peers_;
   const pid_t process_ = ::getpid();
+  int64_t reported_ = 0;  // Number of peers whose failure has been reported. Used by the thread only.
   bool is_stopped_ = false;
 };
 
 StripedMessages::Io::Io(SocketsByPeer sockets, const Options& options)
-    : is_over_(options.is_over),
+    : look_(options.look),
       epoll_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       stopping_(checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
   waiting_->timeout = options.timeout;
   waiting_->close = [this](const std::string& why) { close_locked(why); };
+  waiting_->on_failure = options.on_failure;
   epoll_event stop{.events = EPOLLIN, .data = {.ptr = nullptr}};
   checked(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stopping_.get(), &stop), "epoll_ctl");
   for (auto& [rank, of_peer] : sockets) {
     auto& peer = peers_[rank];
     peer = std::make_unique<Peer>(std::move(of_peer), waiting_,
                                   Peer::Poller{.update = [this](Connection& connection) { update(connection); },
-                                               .forget = [this](Connection& connection) { forget(connection); }});
+                                               .forget = [this](Connection& connection) { forget(connection); }},
+                                  options.most_early_bytes / std::ssize(sockets));
     for (Connection& connection : peer->connections()) {
       set_up(connection.socket.get());
       epoll_event event{.events = EPOLLIN, .data = {.ptr = &connection}};
@@ -105,8 +113,12 @@ StripedMessages::Io::~Io() {
 
 void StripedMessages::Io::run() {
   std::array<epoll_event, kMostEvents> events{};
-  while (!is_over_()) {
-    const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, kBetweenLooks);
+  for (auto next_look = Clock::now();;) {
+    if (Clock::now() >= next_look) {
+      if (look()) return;
+      next_look = Clock::now() + kBetweenLooks;
+    }
+    const int count = ::epoll_wait(epoll_.get(), events.data(), kMostEvents, static_cast<int>(kBetweenLooks.count()));
     for (int i = 0; i < count; ++i) {
       const std::lock_guard<std::mutex> lock(waiting_->mutex);
       if (is_stopped_) return;
@@ -118,7 +130,21 @@ void StripedMessages::Io::run() {
       }
     }
   }
-  close("the process group was destroyed on this rank");
+}
+
+bool StripedMessages::Io::look() {
+  const News news = look_();
+  int64_t failed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(waiting_->mutex);
+    for (const int64_t rank : news.left) {
+      if (const auto peer = peers_.find(rank); peer != peers_.end()) peer->second->has_left();
+    }
+    failed = std::ranges::count_if(peers_, [](const auto& of_rank) { return of_rank.second->has_failed(); });
+    if (!news.over.empty()) close_locked(news.over);
+  }
+  if (std::exchange(reported_, failed) != failed) waiting_->on_failure();
+  return !news.over.empty();
 }
 
 void StripedMessages::Io::stop() {
@@ -130,7 +156,7 @@ void StripedMessages::Io::stop() {
 
 void StripedMessages::Io::handle(Connection& connection, uint32_t events) {
   try {
-    if (connection.socket.is_open() && (events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) {
+    if (connection.socket.is_open() && (events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0) {
       connection.peer->read(connection);
     }
     if (connection.socket.is_open() && (events & EPOLLOUT) != 0) connection.peer->write(connection);
@@ -141,7 +167,8 @@ void StripedMessages::Io::handle(Connection& connection, uint32_t events) {
 
 void StripedMessages::Io::update(Connection& connection) const {
   if (!connection.socket.is_open()) return;
-  epoll_event event{.events = EPOLLIN | (connection.wants_room ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = &connection}};
+  const uint32_t in = connection.is_parked ? EPOLLRDHUP : EPOLLIN;
+  epoll_event event{.events = in | (connection.wants_room ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = &connection}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
 }
 
@@ -166,10 +193,13 @@ void StripedMessages::Io::close_locked(const std::string& why) {
 }
 
 StripedMessages::StripedMessages(SocketsByPeer sockets, const Options& options)
-    : io_(std::make_shared<Io>(std::move(sockets), options)), thread_([io = io_] {
-        c10::setThreadName("nc_sockets");
-        io->run();
-      }) {}
+    : io_(std::make_shared<Io>(std::move(sockets), options)), thread_([this] {
+        const BatchScheduling batch_scheduling;  // As Gloo's threads.
+        return std::thread([io = io_] {
+          c10::setThreadName("nc_sockets");
+          io->run();
+        });
+      }()) {}
 
 StripedMessages::~StripedMessages() {
   io_->stop();

@@ -1,4 +1,4 @@
-#include "ops/comm/connections/peer.h"
+#include "ops/comm/connections/messages/peer.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "ops/comm/connections/addresses.h"
+#include "ops/comm/connections/messages/addresses.h"
 
 namespace narrowcast::connections {
 namespace {
@@ -57,14 +57,15 @@ std::string text_of_sizes(int64_t sent, int64_t expected) {
 
 bool FrameHeader::is_valid() const {
   return mark == kFrameMark && bytes > 0 && bytes <= kMostFrameBytes && begin >= 0 && total >= bytes &&
-         begin <= total - bytes;
+         total <= kMostMessageBytes && begin <= total - bytes;
 }
 
-Peer::Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Poller poller)
+Peer::Peer(std::vector<FileDescriptor> sockets, std::shared_ptr<Waiting> waiting, Poller poller, int64_t most_early)
     : waiting_(std::move(waiting)),
       poller_(std::move(poller)),
       connections_(connections_of(std::move(sockets), this)),
-      address_(peer_address(connections_.at(0).socket.get())) {}
+      address_(peer_address(connections_.at(0).socket.get())),
+      most_early_(most_early) {}
 
 void Peer::check_usable() const {
   if (!failure_.empty()) throw std::runtime_error(failure_);
@@ -98,15 +99,38 @@ MessagePtr Peer::receive(int64_t tag, const at::Tensor& bytes) {
   if (early == nullptr) {
     check_usable();
     posted_[tag].push_back(message);
+    resume_parked();
     return message;
   }
+  early_bytes_ -= early->memory.numel();
   if (early->memory.numel() != bytes.numel()) {
-    lose(text_of_sizes(early->memory.numel(), bytes.numel()));
+    fail(text_of_sizes(early->memory.numel(), bytes.numel()));
     check_usable();
   }
   early->receive = message;
   if (early->left == 0) early->hand_over();
+  resume_parked();
   return message;
+}
+
+void Peer::park(Connection& connection) const {
+  if (!std::exchange(connection.is_parked, true)) poller_.update(connection);
+}
+
+void Peer::resume_parked() {
+  for (Connection& connection : connections_) {
+    if (connection.is_parked) begin_frame(connection);
+  }
+}
+
+void Peer::has_left() {
+  has_left_ = true;
+  resume_parked();
+}
+
+void Peer::drop_early() {
+  early_.clear();
+  early_bytes_ = 0;
 }
 
 // Gives the socket a frame of the oldest message that has one left.
@@ -148,8 +172,9 @@ void Peer::write(Connection& connection) {
 }
 
 void Peer::read(Connection& connection) {
+  if (connection.is_parked) has_left();  // A parked socket has no other event than its end.
   FrameHeader& header = connection.header;
-  for (int i = 0; i < kReadsInTurn && connection.socket.is_open(); ++i) {
+  for (int i = 0; i < kReadsInTurn && connection.socket.is_open() && !connection.is_parked; ++i) {
     const bool is_header = connection.received == nullptr;
     const iovec rest = is_header ? rest_of(&header, kHeaderBytes, connection.header_read)
                                  : rest_of(connection.received->memory.mutable_data_ptr<uint8_t>() + header.begin,
@@ -173,29 +198,38 @@ void Peer::read(Connection& connection) {
 void Peer::begin_frame(Connection& connection) {
   const FrameHeader& header = connection.header;
   if (!header.is_valid()) {
-    lose("it sent bytes that are not a message");
+    fail("it sent bytes that are not a message");
     return;
   }
   const MessagePtr message = message_of(header);
-  if (header.total != message->memory.numel() || header.bytes > message->unclaimed) {
-    lose(text_of_sizes(header.total, message->memory.numel()));
+  if (message == nullptr) {
+    park(connection);
     return;
   }
+  if (header.total != message->memory.numel() || header.bytes > message->unclaimed) {
+    fail(text_of_sizes(header.total, message->memory.numel()));
+    return;
+  }
+  if (std::exchange(connection.is_parked, false)) poller_.update(connection);
   message->unclaimed -= header.bytes;
   connection.header_read = 0;
   connection.frame_read = 0;
   connection.received = message;
 }
 
+// Null if the message has no receive yet, and no memory is left for it.
 // Two messages with one tag keep their order, because ranks use a tag again long after they have got its last message.
 MessagePtr Peer::message_of(const FrameHeader& header) {
-  MessagePtr& message = arriving_[header.number];
-  if (message == nullptr) message = take(posted_, header.tag);
+  if (const auto found = arriving_.find(header.number); found != arriving_.end()) return found->second;
+  MessagePtr message = take(posted_, header.tag);
   if (message == nullptr) {
+    if (!has_left_ && header.total > most_early_ - early_bytes_) return nullptr;
     message = c10::make_intrusive<Message>(waiting_, "recv", at::empty({header.total}, at::kByte));
     message->is_early = true;
     early_[header.tag].push_back(message);
+    early_bytes_ += header.total;
   }
+  arriving_[header.number] = message;
   return message;
 }
 
@@ -227,8 +261,14 @@ void Peer::end_connection(Connection& connection) {
 // After a system call that has failed.
 void Peer::lose_unless_interrupted(const char* action) {
   if (errno == EAGAIN || errno == EINTR) return;
-  const std::string reason = std::generic_category().message(errno);
-  lose(c10::str(action, " ", address_, ": ", reason));
+  const bool has_peer_ended = errno == ECONNRESET || errno == EPIPE;
+  const std::string why = c10::str(action, " ", address_, ": ", std::generic_category().message(errno));
+  has_peer_ended ? lose(why) : fail(why);
+}
+
+void Peer::fail(const std::string& why) {
+  has_failed_ = has_failed_ || !is_lost();
+  lose(why);
 }
 
 void Peer::lose(const std::string& why) {
@@ -238,14 +278,13 @@ void Peer::lose(const std::string& why) {
     close(connection);
     if (connection.sent != nullptr) std::exchange(connection.sent, {})->fail(why);
     connection.received.reset();
+    connection.is_parked = false;
   }
   for (const Outgoing& outgoing : std::exchange(outgoing_, {})) outgoing.message->fail(why);
   for (const auto& [tag, receives] : std::exchange(posted_, {})) {
     for (const MessagePtr& receive : receives) receive->fail(why);
   }
-  for (const auto& [number, message] : std::exchange(arriving_, {})) {
-    if (message != nullptr) message->fail(why);
-  }
+  for (const auto& [number, message] : std::exchange(arriving_, {})) message->fail(why);
   for (auto& [tag, messages] : early_) {
     std::erase_if(messages, [](const MessagePtr& message) { return message->left > 0; });
   }

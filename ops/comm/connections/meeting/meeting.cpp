@@ -1,7 +1,10 @@
-#include "ops/comm/connections/meeting.h"
+#include "ops/comm/connections/meeting/meeting.h"
 
 #include <c10/util/StringUtil.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,22 +19,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Strangers' connections that are kept while they send nothing.
+// Connections of others than peers that are kept while they have not sent their first bytes.
 constexpr size_t kMostStrangers = 256;
 
-// The first bytes of a connection.
-struct Hello {
-  Token token = {};
-  int64_t rank = 0;
-  int64_t index = 0;
-};
+// Late guests are looked for at least this often.
+constexpr std::chrono::milliseconds kAtLeastEvery{500};
 
 [[noreturn]] void throw_system_error(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-FileDescriptor open_socket(int family) {
-  return FileDescriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+// A kernel without that congestion control keeps its own.
+FileDescriptor open_socket(int family, const std::string& congestion_control) {
+  FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!congestion_control.empty()) {
+    static_cast<void>(::setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(),
+                                   static_cast<socklen_t>(congestion_control.size())));
+  }
+  return socket;
 }
 
 Token random_token() {
@@ -44,7 +49,13 @@ Token random_token() {
 class Meeting {
  public:
   Meeting(const Listener& listener, const std::vector<Card>& cards, const MeetingOptions& options)
-      : listener_(listener), cards_(cards), options_(options), deadline_(Clock::now() + options.patience) {
+      : listener_(listener),
+        cards_(cards),
+        options_(options),
+        deadline_(Clock::now() + options.patience),
+        reception_(listener.card().token,
+                   kMostStrangers + options.peers.size() * static_cast<size_t>(options.connections),
+                   [this](const Hello& hello, FileDescriptor& socket) { take(hello, socket); }) {
     for (const int64_t peer : options_.peers) {
       for (int64_t index = 0; index < options_.connections; ++index) {
         connected_[peer].emplace_back();
@@ -61,7 +72,7 @@ class Meeting {
     while (!connecting_.empty() || missing_ > 0) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
       if (left.count() <= 0) throw std::runtime_error(text_of_missing());
-      step(static_cast<int>(left.count()));
+      step(static_cast<int>(std::min(left, kAtLeastEvery).count()));
     }
     return std::move(connected_);
   }
@@ -72,38 +83,36 @@ class Meeting {
     int64_t peer = 0;
     int64_t index = 0;
   };
-  struct Guest {
-    FileDescriptor socket;
-    Hello hello;
-    size_t read = 0;
-    bool is_over = false;
-  };
 
   void connect_to(int64_t peer, int64_t index) {
     const SocketAddress& address = cards_.at(static_cast<size_t>(peer)).address;
-    FileDescriptor socket = open_socket(address.bytes.ss_family);
+    FileDescriptor socket = open_socket(address.bytes.ss_family, options_.congestion_control);
     if (!socket.is_open() || (::connect(socket.get(), address.get(), address.length) != 0 && errno != EINPROGRESS)) {
       throw_cannot_connect(peer, errno);
     }
     connecting_.push_back({std::move(socket), peer, index});
   }
 
-  // Waits for an event of some socket, and handles all events.
+  // Waits for events of sockets, and handles them.
   void step(int timeout) {
-    std::vector<pollfd> events = {{listener_.socket(), POLLIN, 0}};
+    std::vector<pollfd> events = {{listener_.socket(), POLLIN, 0}, {listener_.stop_event(), POLLIN, 0}};
     for (const Connecting& each : connecting_) events.push_back({each.socket.get(), POLLOUT, 0});
-    for (const Guest& guest : guests_) events.push_back({guest.socket.get(), POLLIN, 0});
-    if (::poll(events.data(), events.size(), timeout) < 0 && errno != EINTR) throw_system_error("poll");
-    auto event = events.begin() + 1;
+    const std::vector<int> guests = reception_.sockets();
+    for (const int guest : guests) events.push_back({guest, POLLIN, 0});
+    if (::poll(events.data(), events.size(), timeout) < 0) {
+      if (errno != EINTR) throw_system_error("poll");
+      return;
+    }
+    if (events[1].revents != 0) throw MeetingStopped();
+    auto event = events.begin() + 2;
     for (Connecting& each : connecting_) {
       if ((event++)->revents != 0) greet(each);
     }
-    for (Guest& guest : guests_) {
-      if ((event++)->revents != 0) hear(guest);
-    }
     std::erase_if(connecting_, [](const Connecting& each) { return !each.socket.is_open(); });
-    std::erase_if(guests_, [](const Guest& guest) { return guest.is_over; });
-    if (events.front().revents != 0) accept_guests();
+    std::vector<bool> has_news;
+    for (; event != events.end(); ++event) has_news.push_back(event->revents != 0);
+    reception_.hear(has_news);
+    if (events.front().revents != 0) reception_.accept_all(listener_.socket());
   }
 
   void greet(Connecting& each) {
@@ -116,33 +125,15 @@ class Meeting {
     connected_.at(each.peer).at(static_cast<size_t>(each.index)) = std::move(each.socket);
   }
 
-  void accept_guests() {
-    for (;;) {
-      FileDescriptor socket(::accept4(listener_.socket(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!socket.is_open()) {
-        if (errno == EMFILE || errno == ENFILE) throw_system_error("accept");
-        return;
-      }
-      if (guests_.size() < kMostStrangers + static_cast<size_t>(missing_)) guests_.push_back({std::move(socket), {}});
-    }
-  }
-
-  void hear(Guest& guest) {
-    auto* const bytes = reinterpret_cast<char*>(&guest.hello);
-    const ssize_t count = ::recv(guest.socket.get(), bytes + guest.read, sizeof(Hello) - guest.read, 0);
-    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    guest.read += static_cast<size_t>(std::max<ssize_t>(count, 0));
-    if (count > 0 && guest.read < sizeof(Hello)) return;
-    guest.is_over = true;
-    const Hello& hello = guest.hello;
+  void take(const Hello& hello, FileDescriptor& socket) {
     const auto found = connected_.find(hello.rank);
-    if (guest.read < sizeof(Hello) || hello.token != listener_.card().token || found == connected_.end() ||
-        hello.rank > options_.rank || hello.index < 0 || hello.index >= options_.connections) {
+    if (found == connected_.end() || hello.rank > options_.rank || hello.index < 0 ||
+        hello.index >= options_.connections) {
       return;
     }
     FileDescriptor& place = found->second.at(static_cast<size_t>(hello.index));
     if (place.is_open()) return;
-    place = std::move(guest.socket);
+    place = std::move(socket);
     --missing_;
   }
 
@@ -167,22 +158,26 @@ class Meeting {
   const MeetingOptions& options_;
   const Clock::time_point deadline_;
   std::vector<Connecting> connecting_;
-  std::vector<Guest> guests_;
+  Reception reception_;
   int64_t missing_ = 0;  // Connections to accept.
   SocketsByPeer connected_;
 };
 
 }  // namespace
 
-Listener::Listener(const std::string& ip) {
+Listener::Listener(const std::string& ip, const std::string& congestion_control) {
   const SocketAddress wanted = SocketAddress::of_ip(ip);
-  socket_ = open_socket(wanted.bytes.ss_family);
+  socket_ = open_socket(wanted.bytes.ss_family, congestion_control);
   if (!socket_.is_open() || ::bind(socket_.get(), wanted.get(), wanted.length) != 0 ||
       ::listen(socket_.get(), SOMAXCONN) != 0) {
     throw_system_error("listening at " + ip);
   }
+  stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_.is_open()) throw_system_error("eventfd");
   card_ = {SocketAddress::of_socket(socket_.get()), random_token()};
 }
+
+void Listener::stop_meeting() const { ::eventfd_write(stop_.get(), 1); }
 
 SocketsByPeer meet(const Listener& listener, const std::vector<Card>& cards, const MeetingOptions& options) {
   return Meeting(listener, cards, options).run();

@@ -1,4 +1,4 @@
-#include "ops/comm/connections/connections.h"
+#include "ops/comm/connections/group/connections.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
@@ -165,13 +165,32 @@ TEST(ProcessesWithConnections, NameTheLimitOfOpenFilesOnAllRanks) {
   const auto codes = testing::fork_ranks(2, [](int64_t rank, const Group& group) {
     const auto limit = rank == 1 ? std::make_unique<testing::OpenFileLimit>(testing::next_descriptor() + 20) : nullptr;
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { open_connections(group, 64, flat(group)); }),
-                AllOf(HasSubstr("opening connections on rank 1: connections: 64 with each of 1 ranks need 67 files, "
+                AllOf(HasSubstr("opening connections on rank 1: connections: 64 with each of 1 ranks need 68 files, "
                                 "but RLIMIT_NOFILE of "),
                       HasSubstr("; raise the limit (ulimit -n)")));
     open_connections(group, 4, flat(group));
     expect_exchanges(group, 1000);
   });
   EXPECT_THAT(codes, ::testing::Each(testing::kRankPassed));
+}
+
+TEST(OpenConnections, RefusesAChangeWhileAnExchangeIsInFlight) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    open_connections(group, 2, flat(group));
+    const auto engine = Engine::for_group(group);
+    std::promise<void> go;
+    const engine::Observer waits{.on_start = [&] { go.get_future().wait(); }};
+    const auto future =
+        engine->submit(std::make_shared<engine::TwoHops>(0, 1000, rank == 1 ? waits : engine::Observer{}));
+    for (const int64_t count : {1, 4}) {
+      EXPECT_EQ(testing::error_message<c10::ValueError>([&] { open_connections(group, count, flat(group)); }),
+                "opening connections on rank 0: connections: an exchange of the group is in flight");
+    }
+    if (rank == 1) go.set_value();
+    future->waitAndThrow();
+    open_connections(group, 4, flat(group));
+    expect_exchanges(group, 1000);
+  });
 }
 
 // As with the group's own connection.

@@ -21,6 +21,8 @@ struct Waiting {
   std::mutex mutex;                                    // Guards all messages and sockets.
   std::function<std::chrono::milliseconds()> timeout;  // Time limit of a wait that gives none.
   std::function<void(const std::string& why)> close;   // Closes all sockets. The caller holds the mutex.
+  std::function<void()> on_failure = [] {
+  };  // StripedMessages::Options::on_failure. The caller does not hold the mutex.
 };
 
 // The mutex guards all members. wait and abort take it; callers of the other functions hold it.
@@ -44,20 +46,24 @@ class Message final : public c10d::Work {
   void fail(const std::string& why);
   bool is_complete() const { return is_complete_; }
 
-  // For a message that came before its receive: copies its bytes to the receive's memory, and completes both.
+  // For a message that came before its receive: gives its bytes to the receive, and completes both.
   void hand_over();
 
-  at::Tensor memory;                         // Undefined once the message is complete or has failed.
+  at::Tensor memory;                         // Undefined once the message has ended and its bytes are in place.
   int64_t left;                              // Bytes that are not written or read yet.
   int64_t unclaimed;                         // Bytes to read of which no frame has begun yet.
   bool is_early = false;                     // It came before its receive was posted.
   c10::intrusive_ptr<Message> receive = {};  // The receive of an early message, once it is posted.
 
  private:
+  void copy_early(std::unique_lock<std::mutex>& lock);
+
   const std::shared_ptr<Waiting> waiting_;
   const char* const name_;
   std::condition_variable changed_;
   bool is_complete_ = false;
+  at::Tensor early_bytes_;  // Of a complete receive: bytes that wait() copies to `memory`.
+  bool is_copying_ = false;
   bool is_aborted_ = false;
   std::string failure_;
 };

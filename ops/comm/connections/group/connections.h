@@ -4,6 +4,8 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -21,9 +23,10 @@ namespace narrowcast {
 namespace NARROWCAST_EXPORT connections {
 
 // A collective: from now on the engine of `group` sends messages between nodes over that number of TCP connections with
-// each peer. With 1 it uses the connection of the group's backend, as before the first call. A rank has connections
-// with the owners of its segment on other nodes (NodeLayout), with every rank if each rank is a node. Other messages
-// use the backend's connection. The bits of results do not depend on the number.
+// each peer. Without a number, the ranks measure the link and choose one (choice/choose.h). With 1 it uses the
+// connection of the group's backend, as before the first call. A rank has connections with the owners of its segment on
+// other nodes (NodeLayout), with every rank if each rank is a node. Other messages use the backend's connection. The
+// bits of results do not depend on the number.
 //
 // No exchange of the group may be in flight. If the group has these connections already, all ranks keep them. They live
 // as long as the group; its other collectives do not use them. They are opened at the address of the group's Gloo
@@ -32,12 +35,15 @@ namespace NARROWCAST_EXPORT connections {
 // Throws c10::ValueError on all ranks if `count` is not in 1..kMostConnections or differs between ranks. It does so as
 // well if a rank may not open the files (RLIMIT_NOFILE), if an exchange of the group is in flight, or if the group's
 // backend for CPU tensors is not Gloo. Throws c10::DistBackendError on all ranks if some cannot connect.
-void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t count,
+void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::optional<int64_t> count,
                       const node::NodeLayout& layout);
 
-// Ends the connections of engines whose groups have this backend: messages in progress and later ones fail. Does
-// nothing if there are none. Thread-safe.
-void close_connections(const c10d::Backend& backend);
+// The number of connections in use, and the reason if the ranks have chosen it: "4 (auto: ...)". Thread-safe.
+std::string connections_text(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+// Ends the connections of Gloo's `backend`, and those of engines whose groups have it: messages in progress and later
+// ones fail on this rank and on its peers. Takes some milliseconds. Thread-safe.
+void close_connections(c10d::Backend& backend);
 
 }  // namespace connections
 }  // namespace narrowcast

@@ -1,23 +1,27 @@
-#include "ops/comm/connections/striped_messages.h"
+#include "ops/comm/connections/messages/striped_messages.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "ops/comm/connections/peer.h"
-#include "tests/ops/comm/connections/standard_error.h"
+#include "ops/comm/connections/messages/peer.h"
+#include "tests/ops/comm/connections/messages/standard_error.h"
+#include "tests/ops/comm/connections/messages/two_ends.h"
 #include "tests/support/patience.h"
 
 namespace narrowcast::connections {
@@ -26,40 +30,6 @@ namespace {
 using ::testing::HasSubstr;
 using testing::kPatience;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-constexpr int64_t kPeer = 7;  // The number that each side gives to the other.
-
-std::pair<FileDescriptor, FileDescriptor> connected_pair() {
-  std::array<int, 2> ends{};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-std::unique_ptr<StripedMessages> messages_over(std::vector<FileDescriptor> sockets,
-                                               std::chrono::milliseconds timeout = kPatience) {
-  SocketsByPeer by_peer;
-  by_peer[kPeer] = std::move(sockets);
-  return std::make_unique<StripedMessages>(std::move(by_peer), StripedMessages::Options{[=] { return timeout; }});
-}
-
-struct TwoEnds {
-  explicit TwoEnds(int64_t count, std::chrono::milliseconds timeout = kPatience) {
-    std::vector<FileDescriptor> firsts;
-    std::vector<FileDescriptor> seconds;
-    for (int64_t i = 0; i < count; ++i) {
-      auto [one, other] = connected_pair();
-      firsts.push_back(std::move(one));
-      seconds.push_back(std::move(other));
-    }
-    first = messages_over(std::move(firsts), timeout);
-    second = messages_over(std::move(seconds), timeout);
-  }
-  std::unique_ptr<StripedMessages> first;
-  std::unique_ptr<StripedMessages> second;
-};
-
-at::Tensor random_bytes(int64_t count) { return at::randint(256, {count}, at::kByte); }
-at::Tensor empty_bytes(int64_t count) { return at::zeros({count}, at::kByte); }
 
 class Sizes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
 
@@ -124,11 +94,13 @@ TEST(StripedMessages, AnAbortEndsOneWait) {
 }
 
 TEST(StripedMessages, ATimeoutClosesAllSocketsOnBothSides) {
-  TwoEnds ends(2, std::chrono::milliseconds(50));
+  std::atomic<int> failures = 0;
+  TwoEnds ends(2, {.timeout = [] { return std::chrono::milliseconds(50); }, .on_failure = [&] { ++failures; }});
   const WorkPtr receive = ends.first->receive(kPeer, 0, empty_bytes(10));
   EXPECT_EQ(standard_error<std::runtime_error>([&] { receive->wait(); }),
             "Timed out waiting 50ms for recv operation to complete");
   EXPECT_THROW(receive->wait(), std::runtime_error);
+  EXPECT_EQ(failures, 1);
   const auto receive_at_peer = [&] { ends.second->receive(kPeer, 0, empty_bytes(10))->wait(kPatience); };
   EXPECT_THAT(standard_error<std::runtime_error>(receive_at_peer), HasSubstr("Connection closed by peer"));
 }
@@ -194,23 +166,61 @@ TEST(StripedMessages, BytesThatAreNotAFrameEndTheConnection) {
   bad[3].begin = 1;
   bad[4].begin = -1;
   bad[5].total = -1;
-  bad[6] = {kFrameMark, 0, 0, INT64_MAX, INT64_MAX - 1, kMostFrameBytes};
+  bad[6] = {kFrameMark, 0, 0, kMostMessageBytes, kMostMessageBytes - 1, kMostFrameBytes};
+  bad.push_back({kFrameMark, 0, 5, kMostMessageBytes + 1, 0, 8});
   for (const FrameHeader& header : bad) {
     EXPECT_FALSE(header.is_valid());
     auto [stranger, own] = connected_pair();
     std::vector<FileDescriptor> sockets;
     sockets.push_back(std::move(own));
-    const auto messages = messages_over(std::move(sockets));
+    std::promise<void> failed;
+    StripedMessages::Options options = patient();
+    options.on_failure = [&] { failed.set_value(); };
+    const auto messages = messages_over(std::move(sockets), options);
     const WorkPtr receive = messages->receive(kPeer, 0, empty_bytes(10));
     ASSERT_EQ(::send(stranger.get(), &header, sizeof(header), 0), static_cast<ssize_t>(sizeof(header)));
     EXPECT_EQ(standard_error<std::runtime_error>([&] { receive->wait(); }), "it sent bytes that are not a message");
+    EXPECT_EQ(failed.get_future().wait_for(kPatience), std::future_status::ready);
   }
 }
 
-// More bytes than the message has, and a message that no memory holds.
+TEST(StripedMessages, TheEndOfAPeerIsNotAFailure) {
+  std::atomic<int> failures = 0;
+  StripedMessages::Options options = patient();
+  options.on_failure = [&] { ++failures; };
+  for (const bool is_unread : {false, true}) {
+    auto [peer, own] = connected_pair();
+    std::vector<FileDescriptor> sockets;
+    sockets.push_back(std::move(own));
+    const auto messages = messages_over(std::move(sockets), options);
+    const WorkPtr receive = messages->receive(kPeer, 0, empty_bytes(10));
+    if (is_unread) messages->send(kPeer, 0, empty_bytes(10))->wait();  // Then the socket ends with a reset.
+    peer.close();
+    EXPECT_THROW(receive->wait(), std::runtime_error);
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));  // More than two looks.
+  }
+  EXPECT_EQ(failures, 0);
+}
+
+// As Gloo's threads: when they are woken, they do not take the core of a thread that runs.
+TEST(StripedMessages, MoveBytesOnAThreadOfBatchScheduling) {
+  std::promise<int> policy;
+  StripedMessages::Options options = patient();
+  options.look = [&, is_first = true]() mutable {
+    if (std::exchange(is_first, false)) policy.set_value(::sched_getscheduler(0));
+    return StripedMessages::News{};
+  };
+  auto [one, other] = connected_pair();
+  std::vector<FileDescriptor> sockets;
+  sockets.push_back(std::move(one));
+  const auto messages = messages_over(std::move(sockets), options);
+  EXPECT_EQ(policy.get_future().get(), SCHED_BATCH);
+}
+
+// More bytes than the message has, and two sizes of one message.
 TEST(StripedMessages, FramesThatDoNotFitAreErrors) {
   for (const auto& headers : {std::vector<FrameHeader>{{kFrameMark, 0, 0, 10, 0, 8}, {kFrameMark, 0, 0, 10, 2, 8}},
-                              std::vector<FrameHeader>{{kFrameMark, 0, 5, INT64_MAX, 0, 8}}}) {
+                              std::vector<FrameHeader>{{kFrameMark, 0, 0, 10, 0, 8}, {kFrameMark, 0, 0, 20, 2, 8}}}) {
     auto [stranger, own] = connected_pair();
     std::vector<FileDescriptor> sockets;
     sockets.push_back(std::move(own));
@@ -230,7 +240,9 @@ TEST(StripedMessages, ClosesItsSocketsWhenNobodyCanUseThem) {
   auto [one, other] = connected_pair();
   SocketsByPeer by_peer;
   by_peer[kPeer].push_back(std::move(one));
-  const StripedMessages over(std::move(by_peer), {[] { return kPatience; }, [] { return true; }});
+  StripedMessages::Options options = patient();
+  options.look = [] { return StripedMessages::News{.over = "nobody is left"}; };
+  const StripedMessages over(std::move(by_peer), options);
   std::vector<FileDescriptor> sockets;
   sockets.push_back(std::move(other));
   const auto messages = messages_over(std::move(sockets));

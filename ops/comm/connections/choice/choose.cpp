@@ -1,0 +1,156 @@
+#include "ops/comm/connections/choice/choose.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "ops/comm/connections/choice/trial.h"
+#include "ops/comm/connections/meeting/meet_together.h"
+#include "ops/comm/groups/agree.h"
+#include "ops/comm/groups/group.h"
+#include "ops/comm/link/link.h"
+#include "ops/common/open_files.h"
+#include "ops/common/per_group.h"
+
+namespace narrowcast::connections {
+namespace {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using node::NodeLayout;
+
+constexpr const char* kChoosing = "choosing connections";
+constexpr double kMargin = 1.25;
+
+// A round trip of 16 bytes is measured once, and more often if it is so short that a late thread counts.
+constexpr double kSurelyLongSeconds = 20e-3;
+constexpr int64_t kMorePings = 3;
+
+// The congestion control of a trial, which every Linux has. Others, such as BBR, pace the first packets, which then
+// come at a rate of their own.
+constexpr const char* kSendsWindowsAtOnce = "reno";
+
+// A trial sees some trains.
+constexpr double kTrialRoundTrips = 5;
+constexpr double kLeastTrialSeconds = 0.02;
+constexpr int64_t kTrialConnections = 64;
+
+// Files that a program opens besides: data, checkpoints, logs.
+constexpr int64_t kFilesOfProgram = 64;
+
+using Choices = KeptByKey<NodeLayout, Choice>;
+
+std::shared_ptr<Choices> choices_of(const Group& group) {
+  static PerGroup<Choices> choices;
+  return choices.of(group);
+}
+
+// The connections with each of `peers` ranks that this rank may open, at most `most`.
+int64_t possible_connections(int64_t peers, int64_t most) {
+  if (peers == 0) return most;
+  const int64_t wanted = most * peers + kOtherFiles + kFilesOfProgram;
+  const int64_t left = network::open_files_left(wanted) - kOtherFiles - kFilesOfProgram;
+  return std::clamp<int64_t>(left / peers, 1, most);
+}
+
+// A collective: possible_connections on all ranks.
+int64_t agreed_connections(const Group& group, int64_t peers, int64_t most) {
+  const auto possible = static_cast<double>(possible_connections(peers, most));
+  return std::llround(-collectives::greatest_of_ranks(group, kChoosing, {-possible})[0]);
+}
+
+// Throws on all ranks if one refuses.
+Listener agree_to_listen(const Group& group, const Invited& invited) {
+  std::optional<Listener> listener;
+  collectives::Announcement own{.call = kChoosing};
+  own.refusal = collectives::refusal_of(
+      [&] { listener.emplace(listen_for_peers(*group->getBackend(c10::DeviceType::CPU), invited)); });
+  collectives::agree(group, own);
+  return std::move(*listener);
+}
+
+// An upper bound, in seconds: the first message of Gloo also waits for the receiver's announcement.
+double most_round_trip(const Group& group, const std::optional<collectives::LinkPeers>& peers) {
+  const double once = 2 * collectives::measure_hop(group, peers, 1);
+  return once >= kSurelyLongSeconds ? once : std::min(once, 2 * collectives::measure_hop(group, peers, kMorePings));
+}
+
+std::string short_text(double seconds) { return c10::str("round trip ", std::llround(1e6 * seconds), " us"); }
+
+std::string text_of(const LongLink& link) {
+  std::array<char, 100> text{};
+  std::snprintf(text.data(), text.size(), "round trip %.1f ms, %.2f Gbit/s, %.1f MB in one",
+                1e3 * link.round_trip_seconds, 8e-9 * link.bytes_per_second, 1e-6 * link.bytes_under_way);
+  return text.data();
+}
+
+Choice choose(const Group& group, const NodeLayout& layout, int64_t most) {
+  if (layout.nodes() == 1) return {1, "one node"};
+  const auto peers = collectives::peers_between_nodes(layout, group->getRank());
+  const double seconds = most_round_trip(group, peers);
+  if (seconds < kLeastRoundTripSeconds) return {1, short_text(seconds)};
+  const int64_t others = layout.nodes() - 1;
+  const int64_t possible = agreed_connections(group, peers ? others : 0, most);
+  if (possible < 2) return {1, "RLIMIT_NOFILE allows no more"};
+  const LongLink link = measure_long_link(group, layout);
+  if (link.round_trip_seconds < kLeastRoundTripSeconds) return {1, short_text(link.round_trip_seconds)};
+  return {connections_for(link, others, possible), text_of(link)};
+}
+
+}  // namespace
+
+int64_t connections_for(const LongLink& link, int64_t peers, int64_t most) {
+  if (link.round_trip_seconds < kLeastRoundTripSeconds) return 1;
+  const double rate = std::max(link.bytes_per_second, kLeastBytesPerSecond);
+  const double under_way = kMargin * rate * link.round_trip_seconds;
+  const double count = std::ceil(under_way / (static_cast<double>(peers) * link.bytes_under_way));
+  const auto limit = static_cast<double>(most);
+  return std::min(most, static_cast<int64_t>(std::clamp(count, 2.0, std::max(2.0, limit))));
+}
+
+LongLink measure_long_link(const Group& group, const NodeLayout& layout) {
+  const auto peers = collectives::peers_between_nodes(layout, group->getRank());
+  const std::set<int64_t> both = peers ? std::set<int64_t>{peers->from, peers->to} : std::set<int64_t>{};
+  const Invited invited{
+      {both.begin(), both.end()}, agreed_connections(group, std::ssize(both), kTrialConnections), kSendsWindowsAtOnce};
+  const Listener listener = agree_to_listen(group, invited);
+  double rate = std::numeric_limits<double>::infinity();
+  double round_trip = 0;
+  meet_together(group, kChoosing, listener, invited, [&](const SocketsByPeer& sockets) {
+    if (!peers) return;
+    const auto& from = sockets.at(peers->from);
+    round_trip = least_round_trip(from);
+    const std::chrono::duration<double> time(
+        std::clamp(kTrialRoundTrips * round_trip, kLeastTrialSeconds, kMostTrialSeconds));
+    rate = rate_of_trains(send_and_receive(sockets.at(peers->to), from, time), round_trip);
+  });
+  const std::vector<double> agreed =
+      collectives::greatest_of_ranks(group, kChoosing, {round_trip, -rate, -most_bytes_under_way()});
+  return {.round_trip_seconds = agreed[0], .bytes_per_second = -agreed[1], .bytes_under_way = -agreed[2]};
+}
+
+Choice choose_connections(const Group& group, const NodeLayout& layout, int64_t most) {
+  if (group->getSize() == 1) return {1, "one rank"};
+  const auto choices = choices_of(group);
+  if (const auto known = choices->find(layout)) return *known;
+  const auto chosen = std::make_shared<const Choice>(choose(group, layout, most));
+  choices->keep(layout, chosen);
+  return *chosen;
+}
+
+std::string reason_for(const Group& group, int64_t connections) {
+  const auto last = choices_of(group)->last();
+  return last != nullptr && last->connections == connections ? last->reason : "";
+}
+
+}  // namespace narrowcast::connections

@@ -1,0 +1,38 @@
+// A measurement of the bandwidth between two ranks in less time than one connection needs to reach it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "ops/common/file_descriptor.h"
+
+namespace narrowcast::connections {
+
+// Bytes that have come until a point of time, in seconds since any point.
+struct Arrival {
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+
+// The rate of the second half of the longest train, in bytes per second. A train is a series of arrivals without a gap
+// of a quarter of the round trip. Its first half may be a burst that a token bucket lets pass. Empty trains give 0, and
+// a train that has come at once gives infinity.
+double rate_of_trains(std::vector<Arrival> arrivals, double round_trip_seconds);
+
+// Sends as much as TCP lets the sockets of one peer, and returns what has come from the sockets of another one, which
+// does the same, until `time` after the first bytes. The sockets are new, and their congestion control does not pace
+// packets. So each sends its initial window at once (RFC 6928: 10 packets): 64 sockets send about 0.9 MB in the first
+// round trip, and twice as much in each later one. Arrivals have the kernel's time, so that a late thread changes
+// nothing. `to` and `from` may be the same sockets.
+std::vector<Arrival> send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<FileDescriptor>& from,
+                                      std::chrono::duration<double> time);
+
+// The least round trip that the kernel has measured on TCP sockets, in seconds; 0 if it has measured none.
+double least_round_trip(const std::vector<FileDescriptor>& sockets);
+
+// The most bytes that a TCP connection of this machine can have under way: what its sender may keep (tcp_wmem), and
+// what its receiver announces (half of tcp_rmem).
+double most_bytes_under_way();
+
+}  // namespace narrowcast::connections

@@ -1,0 +1,102 @@
+#include "ops/comm/connections/choice/trial.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cmath>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/comm/connections/messages/addresses.h"
+
+namespace narrowcast::connections {
+namespace {
+
+constexpr double kRoundTrip = 0.1;
+
+// Packets of 1000 bytes at that rate, from `begin` on; those within a burst come at once.
+void add_train(std::vector<Arrival>& arrivals, double begin, int64_t packets, double rate, int64_t burst = 0) {
+  for (int64_t i = 0; i < packets; ++i) {
+    arrivals.push_back({begin + 1000.0 * static_cast<double>(std::max<int64_t>(0, i - burst)) / rate, 1000});
+  }
+}
+
+TEST(RateOfTrains, IsThatOfTheLongestTrain) {
+  std::vector<Arrival> arrivals;
+  add_train(arrivals, 1.2, 1000, 1e8);
+  add_train(arrivals, 1.0, 100, 1e9);
+  add_train(arrivals, 1.1, 200, 1e7);
+  EXPECT_NEAR(rate_of_trains(arrivals, kRoundTrip), 1e8, 1e6);
+}
+
+TEST(RateOfTrains, LeavesOutABurst) {
+  std::vector<Arrival> arrivals;
+  add_train(arrivals, 1, 1000, 1e8, /*burst=*/400);
+  EXPECT_NEAR(rate_of_trains(arrivals, kRoundTrip), 1e8, 1e6);
+}
+
+TEST(RateOfTrains, OfNothingIsZeroAndOfAllAtOnceInfinite) {
+  EXPECT_EQ(rate_of_trains({}, kRoundTrip), 0);
+  EXPECT_TRUE(std::isinf(rate_of_trains({{1, 1000}, {1, 1000}, {1, 1000}}, kRoundTrip)));
+}
+
+std::vector<std::pair<FileDescriptor, FileDescriptor>> tcp_pairs(int count) {
+  const FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const SocketAddress any = SocketAddress::of_ip("127.0.0.1");
+  EXPECT_EQ(::bind(listener.get(), any.get(), any.length), 0);
+  EXPECT_EQ(::listen(listener.get(), count), 0);
+  const SocketAddress address = SocketAddress::of_socket(listener.get());
+  std::vector<std::pair<FileDescriptor, FileDescriptor>> pairs;
+  for (int i = 0; i < count; ++i) {
+    FileDescriptor one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(one.get(), address.get(), address.length), 0);
+    pairs.emplace_back(std::move(one), FileDescriptor(::accept(listener.get(), nullptr, nullptr)));
+  }
+  return pairs;
+}
+
+TEST(SendAndReceive, EndsInTimeAndHasTheKernelsTimes) {
+  auto pairs = tcp_pairs(4);
+  std::vector<FileDescriptor> ends[2];
+  for (auto& [one, other] : pairs) {
+    ends[0].push_back(std::move(one));
+    ends[1].push_back(std::move(other));
+  }
+  std::vector<Arrival> arrivals[2];
+  std::vector<std::thread> threads;
+  for (int side = 0; side < 2; ++side) {
+    threads.emplace_back(
+        [&, side] { arrivals[side] = send_and_receive(ends[side], ends[side], std::chrono::milliseconds(50)); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& side : arrivals) {
+    ASSERT_FALSE(side.empty());
+    double first = side[0].seconds;
+    double last = first;
+    for (const Arrival& arrival : side) {
+      first = std::min(first, arrival.seconds);
+      last = std::max(last, arrival.seconds);
+      EXPECT_GT(arrival.bytes, 0);
+    }
+    EXPECT_LT(last - first, 1) << "seconds of one clock";
+    EXPECT_GT(rate_of_trains(side, 1e-3), 1e6);
+  }
+}
+
+TEST(SendAndReceive, ReturnsWhatHasComeWhenThePeerEnds) {
+  auto pairs = tcp_pairs(1);
+  std::vector<FileDescriptor> own;
+  own.push_back(std::move(pairs[0].first));
+  pairs[0].second.close();
+  EXPECT_TRUE(send_and_receive(own, own, std::chrono::milliseconds(50)).empty());
+}
+
+TEST(MostBytesUnderWay, IsAFewMegabytesOrMore) {
+  EXPECT_GE(most_bytes_under_way(), 1e5);
+  EXPECT_LE(most_bytes_under_way(), 1e9);
+}
+
+}  // namespace
+}  // namespace narrowcast::connections
