@@ -79,6 +79,8 @@ at::Tensor zeros_for(const at::Tensor& parameter) { return at::zeros_like(parame
 
 // A state tensor whose elements are in the order of the parameter's. LibTorch's steps can have made another order.
 at::Tensor in_order_of(const at::Tensor& parameter, const at::Tensor& state) {
+  TORCH_CHECK_VALUE(state.sizes() == parameter.sizes(), "the optimizer's state of a parameter of ", parameter.sizes(),
+                    " has the sizes ", state.sizes());
   return state.strides() == parameter.strides() ? state
                                                 : at::empty_like(parameter, at::MemoryFormat::Preserve).copy_(state);
 }

@@ -170,12 +170,16 @@ void Muon::step_scaled(double gradient_scale) {
   }
 }
 
+// One collective, whatever this rank's groups are: sharded optimizers have other parameters on each rank.
 void Muon::use_common_ns_dtype(const ProcessGroupPtr& group) {
+  at::Device device = at::kCPU;
+  for (const OptimizerParamGroup& any : param_groups()) {
+    if (!any.params().empty()) device = any.params()[0].device();
+  }
+  const at::ScalarType common = common_ns_dtype(group, device);
   for (OptimizerParamGroup& of_matrices : param_groups()) {
     auto* const options = dynamic_cast<MuonOptions*>(&of_matrices.options());
-    if (options != nullptr && !options->ns_dtype().has_value() && !of_matrices.params().empty()) {
-      options->ns_dtype(common_ns_dtype(group, of_matrices.params()[0].device()));
-    }
+    if (options != nullptr && !options->ns_dtype().has_value()) options->ns_dtype(common);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <narrowcast/muon.h>
 #include "ops/common/enumerator_names.h"
@@ -38,6 +39,33 @@ std::string state_name(size_t index) { return c10::str("state", index); }
 
 const char* kind_of(const OptimizerParamGroup& group) {
   return dynamic_cast<const MuonOptions*>(&group.options()) != nullptr ? "Muon" : "AdamW";
+}
+
+// A tensor of a saved state, on the parameter's device. Kernels take all of them to be as large as the parameter.
+at::Tensor fitted(const at::Tensor& saved, const at::Tensor& parameter, const std::string& name) {
+  TORCH_CHECK_VALUE(
+      saved.defined() && saved.sizes() == parameter.sizes() && saved.scalar_type() == parameter.scalar_type(),
+      "Muon: the saved state of ", name, " is ",
+      saved.defined() ? c10::str(saved.scalar_type(), saved.sizes()) : "empty", ", but the parameter is ",
+      parameter.scalar_type(), parameter.sizes());
+  return saved.to(parameter.device());
+}
+
+using ParamState = std::unique_ptr<torch::optim::OptimizerParamState>;
+
+ParamState read_muon_state(InputArchive& archive, const at::Tensor& parameter, const std::string& name) {
+  auto state = std::make_unique<MuonParamState>();
+  state->serialize(archive);
+  state->momentum_buffer(fitted(state->momentum_buffer(), parameter, name));
+  return state;
+}
+
+ParamState read_adamw_state(InputArchive& archive, const at::Tensor& parameter, const std::string& name) {
+  auto state = std::make_unique<torch::optim::AdamWParamState>();
+  state->serialize(archive);
+  state->exp_avg(fitted(state->exp_avg(), parameter, name));
+  state->exp_avg_sq(fitted(state->exp_avg_sq(), parameter, name));
+  return state;
 }
 
 }  // namespace
@@ -79,8 +107,8 @@ void MuonOptions::serialize(InputArchive& archive) {
   ns_steps(read(archive, "ns_steps").toInt());
   eps(read(archive, "eps").toDouble());
   adjust_lr_fn(parse_adjust_lr(read(archive, "adjust_lr_fn").toStringRef()));
-  c10::IValue dtype;
-  ns_dtype(archive.try_read("ns_dtype", dtype) ? std::optional(dtype.toScalarType()) : std::nullopt);
+  // Ranks may have agreed on a dtype that the saved optimizer did not know.
+  if (c10::IValue dtype; archive.try_read("ns_dtype", dtype)) ns_dtype(dtype.toScalarType());
 }
 
 void MuonParamState::serialize(OutputArchive& archive) const { archive.write("momentum_buffer", momentum_buffer()); }
@@ -113,8 +141,10 @@ void Muon::load(InputArchive& archive) {
   const int64_t groups = read(archive, kGroups).toInt();
   TORCH_CHECK_VALUE(groups == static_cast<int64_t>(param_groups().size()), "Muon: ", groups,
                     " groups were saved, but it has ", param_groups().size());
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> all_options;
+  std::vector<std::pair<void*, ParamState>> all_states;
   for (size_t i = 0; i < param_groups().size(); ++i) {
-    OptimizerParamGroup& group = param_groups()[i];
+    const OptimizerParamGroup& group = param_groups()[i];
     InputArchive saved;
     archive.read(group_name(i), saved);
     const std::string kind = read(saved, kKind).toStringRef();
@@ -124,22 +154,24 @@ void Muon::load(InputArchive& archive) {
                       group.params().size(), " of ", kind_of(group));
     InputArchive options;
     saved.read(kOptions, options);
-    group.options().serialize(options);
+    all_options.push_back(group.options().clone());
+    all_options.back()->serialize(options);
     for (size_t j = 0; j < group.params().size(); ++j) {
       InputArchive of_parameter;
       if (!saved.try_read(state_name(j), of_parameter)) {
         continue;
       }
-      std::unique_ptr<torch::optim::OptimizerParamState> state;
-      if (kind == "Muon") {
-        state = std::make_unique<MuonParamState>();
-      } else {
-        state = std::make_unique<torch::optim::AdamWParamState>();
-      }
-      state->serialize(of_parameter);
-      this->state()[group.params()[j].unsafeGetTensorImpl()] = std::move(state);
+      const at::Tensor& parameter = group.params()[j];
+      const std::string name = c10::str("parameter ", j, " of group ", i);
+      all_states.emplace_back(parameter.unsafeGetTensorImpl(), kind == "Muon"
+                                                                   ? read_muon_state(of_parameter, parameter, name)
+                                                                   : read_adamw_state(of_parameter, parameter, name));
     }
   }
+  // Nothing has changed so far.
+  for (size_t i = 0; i < all_options.size(); ++i) param_groups()[i].set_options(std::move(all_options[i]));
+  state().clear();
+  for (auto& [parameter, of_parameter] : all_states) state()[parameter] = std::move(of_parameter);
 }
 
 }  // namespace narrowcast::optim

@@ -249,6 +249,38 @@ TEST(Muon, RefusesAnArchiveOfOtherGroups) {
               HasSubstr("group 0 was saved with 2 parameters of Muon, but it has 1 of Muon"));
 }
 
+// Kernels take a state to be as large as its parameter.
+TEST(Muon, RefusesAnArchiveOfOtherSizesAndChangesNothing) {
+  const auto optimizer_of = [](int64_t rows, at::ScalarType dtype) {
+    std::vector<OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>{made(1, {3, 3})});
+    groups.emplace_back(std::vector<at::Tensor>{made(2, {rows, 4}).to(dtype)},
+                        std::make_unique<torch::optim::AdamWOptions>(0.01));
+    auto optimizer = std::make_unique<Muon>(groups);
+    for (OptimizerParamGroup& group : optimizer->param_groups()) {
+      for (at::Tensor& parameter : group.params()) parameter.mutable_grad() = at::ones_like(parameter);
+    }
+    optimizer->step();
+    return optimizer;
+  };
+  const auto refusal = [&](int64_t rows, at::ScalarType dtype) {
+    std::stringstream file;
+    torch::save(*optimizer_of(rows, dtype), file);
+    const auto other = optimizer_of(6, at::kFloat);
+    const auto& matrix = other->param_groups()[0].params()[0];
+    const auto momentum = [&] {
+      return static_cast<MuonParamState&>(*other->state().at(matrix.unsafeGetTensorImpl())).momentum_buffer();
+    };
+    const at::Tensor before = momentum();
+    const std::string message = error_message<c10::ValueError>([&] { torch::load(*other, file); });
+    EXPECT_EQ(momentum().is_same(before), message != "nothing was thrown");
+    return message;
+  };
+  EXPECT_EQ(refusal(6, at::kFloat), "nothing was thrown");
+  EXPECT_THAT(refusal(5, at::kFloat), HasSubstr("saved state of parameter 0 of group 1 is Float[5, 4], but the"));
+  EXPECT_THAT(refusal(6, at::kDouble), HasSubstr("is Double[6, 4], but the parameter is Float[6, 4]"));
+}
+
 TEST(Muon, RefusesWhatItCannotStep) {
   const auto refusal = [](const std::function<void(MuonOptions&)>& change) {
     MuonOptions options;

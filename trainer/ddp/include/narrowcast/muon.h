@@ -111,7 +111,7 @@ class Muon : public torch::optim::Optimizer {
 
   // Parameters without a gradient are skipped. Returns the closure's loss, or an undefined tensor. Throws as the
   // constructor, before anything is changed, and c10::ValueError for a sparse gradient. AdamW's parameters must be
-  // dense in memory.
+  // dense in memory; else it throws c10::ValueError, when the groups before may have taken their step.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // step() with `gradient_scale` times the gradients, which are left unscaled, for example to clip them.
@@ -127,7 +127,9 @@ class Muon : public torch::optim::Optimizer {
   void make_replicas_equal(const ProcessGroupPtr& group);
 
   void save(torch::serialize::OutputArchive& archive) const override;
-  // Throws c10::ValueError if the groups or their kinds are others than those that were saved.
+  // Throws c10::ValueError, and changes nothing, if the groups, their kinds, or the sizes or dtypes of parameters are
+  // others than those that were saved. State of another device moves to the parameter's. An ns_dtype that was saved
+  // replaces the present one: call make_replicas_equal after load.
   void load(torch::serialize::InputArchive& archive) override;
 };
 
