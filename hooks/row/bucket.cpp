@@ -14,11 +14,15 @@ namespace narrowcast::hooks {
 
 using collectives::ElementRange;
 
-void check_bucket(std::string_view hook, const c10d::GradBucket& bucket, std::optional<c10::DeviceType> device) {
-  const at::Tensor& buffer = bucket.getBuffer();
-  TORCH_CHECK_VALUE(buffer.layout() == at::kStrided, hook, ": bucket ", bucket.getIndex(),
+void check_dense(std::string_view hook, const c10d::GradBucket& bucket) {
+  TORCH_CHECK_VALUE(bucket.getBuffer().layout() == at::kStrided, hook, ": bucket ", bucket.getIndex(),
                     " holds sparse gradients, but this hook averages only dense ones: create the module without sparse "
                     "gradients, or use the hook allreduce or bf16_compress");
+}
+
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket, std::optional<c10::DeviceType> device) {
+  check_dense(hook, bucket);
+  const at::Tensor& buffer = bucket.getBuffer();
   TORCH_CHECK_VALUE(buffer.device().is_cpu() || buffer.device().is_cuda(), hook, ": bucket ", bucket.getIndex(),
                     " must be on the CPU or a GPU, but is on ", buffer.device());
   TORCH_CHECK_VALUE(!device || buffer.device().type() == *device, hook, ": bucket ", bucket.getIndex(), " is on ",

@@ -26,6 +26,9 @@ namespace narrowcast::hooks {
 void check_bucket(std::string_view hook, const c10d::GradBucket& bucket,
                   std::optional<c10::DeviceType> device = std::nullopt);
 
+// The first of these checks.
+void check_dense(std::string_view hook, const c10d::GradBucket& bucket);
+
 // The last exchange of a bucket. A hook waits for it when it gets the bucket again, because the exchange uses buffers
 // that the hook keeps for the bucket. It does not throw instead: whether the exchange is still in flight depends on
 // timing, so only some ranks would throw.

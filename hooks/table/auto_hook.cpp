@@ -156,13 +156,14 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
   if (candidates_.size() == 1) {
     return run_inside(*hooks_[0], bucket);
   }
+  check_dense(name(), bucket);  // Most candidates average only dense gradients.
   if (is_first && watches()) {
     begin_step();
   }
   const at::Tensor& buffer = bucket.getBuffer();
-  const size_t choice = buffer.is_sparse() ? 0 : choose_candidate(candidates_, buffer.numel());
+  const size_t choice = choose_candidate(candidates_, buffer.numel());
   const auto run = [&] { return run_inside(*hooks_[choice], bucket); };
-  if (buffer.is_sparse() || !watches()) {  // Predictions are of dense buckets.
+  if (!watches()) {
     return turns_->run(*hooks_[choice], buffer, run);
   }
   const int64_t numel = buffer.numel();
