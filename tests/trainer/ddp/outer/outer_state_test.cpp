@@ -7,6 +7,7 @@
 
 #include <narrowcast/errors.h>
 #include <narrowcast/outer_optimizer.h>
+#include "ops/codec/wire_format.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/outer/outer_fixtures.h"
@@ -16,13 +17,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Sparse formats exclude a momentum and a mix.
 OuterOptions streaming_options(WireFormat format = WireFormat::kInt4B32) {
+  const bool is_sparse = codec::wire::is_sparse(format);
   return OuterOptions()
       .sync_every(6)
-      .optimizer(OuterKind::kNesterov)
+      .optimizer(is_sparse ? OuterKind::kSgd : OuterKind::kNesterov)
       .fragments(2)
       .overlap_steps(2)
-      .mix(0.5)
+      .mix(is_sparse ? 0 : 0.5)
       .warmup_steps(2)
       .wire(outer_wire(format));
 }
