@@ -220,20 +220,20 @@ class OnEachRank(RankTestCase):
         send."""
         decay, rate, world = .5, 2., dist.get_world_size()
         model = Network()
-        outer = narrowcast.DiLoCo(sgd(model), sync_every=1, outer_optimizer="sgd", outer_learning_rate=rate, outer_format="top2_31",
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=1, outer_optimizer="sgd", outer_learning_rate=rate, outer_format="top2_15",
                                   outer_error_feedback=True, outer_error_decay=decay, node_size=1, link_gbit=1, link_us=50)
         residual = torch.zeros_like(flat(model))
         for step in range(STEPS):
             reference, alone = flat(model), copy.deepcopy(model)
             take_steps(alone, sgd(alone), step, step + 1)
             sent = decay * residual + (reference - flat(alone))
-            decoded = torch.ops.narrowcast.decode(torch.ops.narrowcast.encode(sent, "top2_31"), "top2_31", sent.numel())
+            decoded = torch.ops.narrowcast.decode(torch.ops.narrowcast.encode(sent, "top2_15"), "top2_15", sent.numel())
             residual = sent - decoded
             take_steps(model, outer, step, step + 1)
             torch.testing.assert_close(flat(model), (reference - rate * gathered(decoded).mean(0)).float(), atol=1e-6, rtol=1e-6)
             self.check_equal_on_all_ranks(model)
         self.assertEqual(outer.payload_bytes_sent,
-                         STEPS * (world - 1) * torch.ops.narrowcast.encoded_size(residual.numel(), "top2_31"))
+                         STEPS * (world - 1) * torch.ops.narrowcast.encoded_size(residual.numel(), "top2_15"))
 
     def warm_up(self):
         """In the steps of outer_warmup a DistributedDataParallel averages gradients, and there are no exchanges. Afterwards it does
