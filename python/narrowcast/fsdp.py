@@ -19,11 +19,14 @@ class QuantizedReduceScatter(ReduceScatter):
     """A reduce-scatter in one hop, for `module.set_custom_reduce_scatter(QuantizedReduceScatter("int8_b128"))`.
 
     Each rank sends (W-1)/W of its gradients, rounded once. The operator `quantized_reduce_scatter_` does the work without
-    the interpreter's lock: docs/reference/operators.md describes it. Raises ValueError on all ranks if formats differ, and
-    for an operation that is neither the mean nor the sum (set_gradient_divide_factor)."""
+    the interpreter's lock: docs/reference/operators.md describes it. The constructor raises ValueError for an unknown
+    format, and for a sparse one, which needs error feedback. A call raises ValueError on all ranks if formats differ, and for an
+    operation that is neither the mean nor the sum (set_gradient_divide_factor)."""
 
     def __init__(self, wire_format: str = "int8_b128") -> None:
-        torch.ops.narrowcast.encoded_size(1, wire_format)  # An unknown format is a ValueError.
+        if torch.ops.narrowcast.is_sparse_format(wire_format):  # An unknown format is a ValueError.
+            raise ValueError(f"wire_format: {wire_format} drops most elements of each gradient, and fully_shard has no error "
+                             "feedback, which would send them later; use a format such as int8_b128")
         self._wire_format = wire_format
 
     def allocate(self, size: Sequence[Union[int, torch.SymInt]], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

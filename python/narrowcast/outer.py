@@ -26,8 +26,9 @@ class DiLoCo:
         optimizer gets one that requires gradients, or one of its frozen ones is unfrozen, the next step raises ValueError.
     options: as flags of narrowcast-train have them: outer_optimizer ("nesterov", "sgd" or "average": local SGD),
         outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback,
-        outer_error_decay, fragments, overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels, node_size, link_gbit, link_us,
-        connections; and silence_seconds as for CommHook.
+        outer_error_decay, fragments, overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels,
+        node_size, link_gbit, link_us, connections; and silence_seconds as for CommHook. Sparse formats ("top2_15") refuse the
+        momentum of "nesterov": with them pass "sgd", outer_error_feedback=True and an outer_learning_rate of about 3.
 
     Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call
     them in the same order. Raises ValueError or TypeError on all ranks if options of any rank are wrong, or if options, or shapes

@@ -26,7 +26,8 @@
 namespace narrowcast::fuzz {
 namespace {
 
-constexpr int64_t kMostElements = codec::wire::kSparseBlock;
+// A whole block of the largest size, and a part of another one.
+constexpr int64_t kMostElements = codec::wire::kSparseBlock + 70;
 
 // The first two bytes are the number of elements. The rest is the message, padded with zeros or cut to its size, and it
 // ends where its memory ends.

@@ -26,8 +26,8 @@ def _outer(every, optimizer, *flags):
 _DILOCO = ("--outer_learning_rate=0.7", "--outer_momentum=0.9")
 _STREAMING = ("--outer_learning_rate=0.4", "--outer_momentum=0.9", "--fragments=3", "--overlap_steps=2", "--outer_mix=0.5")
 FORMATS = ("fp32", "int8_b128", "int4_b32")
-# SparseLoCo (arXiv 2508.15706), with a rate that was among the best in _tried(). Four ranks hardly ever send the same
-# elements, so that the mean is about a quarter of what one rank sends.
+# SparseLoCo (arXiv 2508.15706), with a rate that was among the best in _tried(). The decay of 0.95 shrinks a difference
+# while it waits to be sent. docs/reference/local-steps.md has the rates that make up for it: 3.5 and 2.0.
 SPARSE_FORMATS = ("top2_15", "top2_31")
 _SPARSE = ("--outer_learning_rate=3",)
 

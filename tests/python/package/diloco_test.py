@@ -215,6 +215,26 @@ class OnEachRank(RankTestCase):
             self.assert_same(flat(models[1]), flat(models[0]))
         self.assertEqual(scaled.exchanges, 3)
 
+    def sparse_steps(self):
+        """SparseLoCo: residuals are decayed and sent with the next movement, and the outer step takes the mean of what ranks
+        send."""
+        decay, rate, world = .5, 2., dist.get_world_size()
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_every=1, outer_optimizer="sgd", outer_learning_rate=rate, outer_format="top2_15",
+                                  outer_error_feedback=True, outer_error_decay=decay, node_size=1, link_gbit=1, link_us=50)
+        residual = torch.zeros_like(flat(model))
+        for step in range(STEPS):
+            reference, alone = flat(model), copy.deepcopy(model)
+            take_steps(alone, sgd(alone), step, step + 1)
+            sent = decay * residual + (reference - flat(alone))
+            decoded = torch.ops.narrowcast.decode(torch.ops.narrowcast.encode(sent, "top2_15"), "top2_15", sent.numel())
+            residual = sent - decoded
+            take_steps(model, outer, step, step + 1)
+            torch.testing.assert_close(flat(model), (reference - rate * gathered(decoded).mean(0)).float(), atol=1e-6, rtol=1e-6)
+            self.check_equal_on_all_ranks(model)
+        self.assertEqual(outer.payload_bytes_sent,
+                         STEPS * (world - 1) * torch.ops.narrowcast.encoded_size(residual.numel(), "top2_15"))
+
     def warm_up(self):
         """In the steps of outer_warmup a DistributedDataParallel averages gradients, and there are no exchanges. Afterwards it does
         nothing. Without averages the last step of the warm-up is an error on all ranks."""
@@ -288,6 +308,14 @@ class OnEachRank(RankTestCase):
             making(outer_optimizer="adam")
         with self.assertRaisesRegex(ValueError, "rank 0: outer_format: .*int9"):
             making(outer_format="int9")
+        sparse = {"outer_format": "top2_15", "outer_error_feedback": True}
+        with self.assertRaisesRegex(ValueError, "outer_momentum: must be 0 with the outer format top2_15, .*, but is 0.9; use the "
+                                    "outer optimizer sgd"):
+            making(**sparse)
+        with self.assertRaisesRegex(ValueError, "outer_mix: must be 0 with the outer format top2_15, but is 0.5"):
+            making(**sparse, outer_optimizer="sgd", outer_mix=.5)
+        with self.assertRaisesRegex(ValueError, "outer_format: top2_15 sends only 1.5% .* needs outer_error_feedback"):
+            making(outer_format="top2_15", outer_optimizer="sgd")
         with self.assertRaisesRegex(TypeError, "rank 0: outer_format: must be str, but is int 5"):
             making(outer_format=5)
         making(outer_format=None, outer_error_feedback=None, outer_mix=None, levels=None, first_exchange=None).close()
@@ -336,11 +364,11 @@ class OnEachRank(RankTestCase):
 class DiLoCo(unittest.TestCase):
     def test_two_ranks(self):
         checks = ("averages", "rounds", "trains", "resumes", "other_world_size", "outer_parameters", "first_parameters", "closure",
-                  "warm_up", "loss_scaling", "changed_parameters", "wrong_options", "one_wrong_rank")
+                  "sparse_steps", "warm_up", "loss_scaling", "changed_parameters", "wrong_options", "one_wrong_rank")
         self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
-        self.assertEqual(run_on_ranks(3, OnEachRank("averages", "trains", "one_wrong_rank")), [0] * 3)
+        self.assertEqual(run_on_ranks(3, OnEachRank("averages", "trains", "sparse_steps", "one_wrong_rank")), [0] * 3)
 
     def test_the_training_learns_after_a_warm_up(self):
         learns(self, EXAMPLE, "--node_size=1", "--warmup=20")

@@ -162,6 +162,10 @@ class OneRank(unittest.TestCase):
         for op in (torch.distributed._make_nccl_premul_sum(0.5), dist.ReduceOp.MAX):
             with self.assertRaisesRegex(ValueError, "op: must be mean or sum, but is .*set_gradient_divide_factor"):
                 reduce_scatter(mean, gradients, dist.group.WORLD, op)
+        for wrong, error in (("int9", "format: unknown name 'int9'"), ("top2_15", "wire_format: top2_15 drops most elements"),
+                             ("top2_31", "wire_format: top2_31 drops most elements")):
+            with self.assertRaisesRegex(ValueError, error):
+                QuantizedReduceScatter(wrong)
         with self.assertRaisesRegex(ValueError, "async_op must be False"):
             reduce_scatter(mean, gradients, dist.group.WORLD, dist.ReduceOp.AVG, async_op=True)
 

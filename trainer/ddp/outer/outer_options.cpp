@@ -82,9 +82,25 @@ void check_wire(const hooks::WireOptions& wire) {
 
 void check_error_decay(const OuterOptions& options) {
   const double decay = options.effective_error_decay();
-  TORCH_CHECK_VALUE(decay > 0 && decay <= 1, "outer_error_decay: must be in 0..1, above 0, but is ", decay);
+  TORCH_CHECK_VALUE(decay > 0 && decay <= 1, "outer_error_decay: must be above 0 and at most 1, but is ", decay);
   TORCH_CHECK_VALUE(!options.error_decay() || options.wire().error_feedback,
                     "outer_error_decay: ", *options.error_decay(), " has no effect without outer_error_feedback");
+}
+
+// A residual is the decaying sum of the differences that were not sent, as a momentum is. With both, an element would
+// get a late difference several times. What a rank keeps with outer_mix is a part of its next difference, and is
+// already in its residual.
+void check_sparse_steps(const OuterOptions& options) {
+  const WireFormat format = *options.wire().format;
+  if (!codec::wire::is_sparse(format)) {
+    return;
+  }
+  const double momentum = options.effective_momentum();
+  TORCH_CHECK_VALUE(momentum == 0, "outer_momentum: must be 0 with the outer format ", format,
+                    ", in which outer_error_decay takes the place of momentum, but is ", momentum,
+                    "; use the outer optimizer sgd without momentum");
+  TORCH_CHECK_VALUE(options.mix() == 0, "outer_mix: must be 0 with the outer format ", format, ", but is ",
+                    options.mix(), ": elements that wait to be sent would be sent twice");
 }
 
 constexpr std::string_view kFirstExchange = "first_exchange";
@@ -140,6 +156,7 @@ void OuterOptions::validate() const {
   check_outer_step(*this);
   check_wire(wire());
   check_error_decay(*this);
+  check_sparse_steps(*this);
 }
 
 double OuterOptions::effective_learning_rate() const {

@@ -33,9 +33,7 @@ void check_request(const ShardRequest& request) {
   TORCH_CHECK_VALUE(copies == 1 || copies == 2, "copies: must be 1 or 2, but is ", copies);
   TORCH_CHECK_VALUE(copies == 1 || request.options.parameter_format() != WireFormat::kFp16,
                     "copies: 2 copies need a parameter_format other than fp16, in which large averages are infinite");
-  const auto& format = request.options.parameter_format();
-  TORCH_CHECK_VALUE(!format || !codec::wire::is_sparse(*format), "parameter_format: ", *format,
-                    " would send most parameters only after many steps");
+  check_parameter_format(request.options.parameter_format());
   TORCH_CHECK_VALUE(!request.parameters.empty(), "the optimizer has no parameter that requires a gradient");
   for (size_t i = 0; i < request.parameters.size(); ++i) {
     check_parameter(request.parameters[i], i);
@@ -67,6 +65,11 @@ std::vector<NamedValue> compared_values(const ShardRequest& request) {
 }
 
 }  // namespace
+
+void check_parameter_format(const std::optional<WireFormat>& format) {
+  TORCH_CHECK_VALUE(!format || !codec::wire::is_sparse(*format), "parameter_format: ", *format,
+                    " would send most parameters only after many steps");
+}
 
 ShardRequest agree_on_shards(const ProcessGroupPtr& group, const std::function<ShardRequest()>& read) {
   TORCH_CHECK_VALUE(group->getSize() > 1, "an optimizer cannot be sharded in a group of one rank");

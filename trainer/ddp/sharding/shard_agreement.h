@@ -41,6 +41,9 @@ struct ShardRequest {
   std::optional<ShardingHook> hook = std::nullopt;  // ParameterShards are over its ranks, instead of within nodes.
 };
 
+// Throws c10::ValueError for a sparse format, because differences of parameters have no error feedback.
+void check_parameter_format(const std::optional<WireFormat>& format);
+
 // The parameters of an optimizer that get gradients, each once, in the order of the groups. Throws c10::ValueError for
 // an optimizer that cannot be sharded with these options.
 ShardRequest shard_request(const torch::optim::Optimizer& optimizer, const ShardOptions& options);

@@ -37,6 +37,9 @@ constexpr const char* kAddedLater[] = {"data_hash"};
 // The channel size of checkpoints from before it was an option. It must not follow a new default.
 constexpr int64_t kFirstChannelSize = 512;
 
+// The same for local steps: residuals did not decay.
+constexpr double kFirstErrorDecay = 1;
+
 // The settings on which only the decay of a schedule "wsd" depends.
 constexpr const char* kOfDecay[] = {"steps", "decay_steps", "min_learning_rate"};
 
@@ -61,6 +64,9 @@ json comparable_settings(json settings, const json& saved) {
 json complete_settings(json saved) {
   if (saved.value("hook", json()) == "quantize_per_channel" && !saved.contains("channel_size")) {
     saved["channel_size"] = kFirstChannelSize;
+  }
+  if (saved.contains("outer_error_feedback") && !saved.contains("outer_error_decay")) {
+    saved["outer_error_decay"] = kFirstErrorDecay;
   }
   return saved;
 }

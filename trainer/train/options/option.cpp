@@ -38,6 +38,9 @@ bool Range::contains(double value) const {
 
 std::string Range::text() const {
   if (least && most) {
+    if (without_least) {
+      return absl::StrCat("above ", *least, without_most ? " and below " : " and at most ", *most);
+    }
     return without_most ? absl::StrCat("at least ", *least, " and below ", *most)
                         : absl::StrCat("in ", *least, "..", *most);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/common/enumerator_names.h"
+#include "trainer/ddp/sharding/shard_agreement.h"
 #include "trainer/train/data/dataset.h"
 
 namespace narrowcast::training {
@@ -89,6 +90,7 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
                     options.accumulation_steps);
   TORCH_CHECK_VALUE(!options.parameter_format.has_value() || options.optimizer_shards == OptimizerShards::kAll,
                     "parameter_format: ", *options.parameter_format, " has no effect without shard_optimizer all");
+  sharding::check_parameter_format(options.parameter_format);
   TORCH_CHECK_VALUE(options.shard_copies == 1 || options.optimizer_shards == OptimizerShards::kNode ||
                         options.optimizer_shards == OptimizerShards::kAll,
                     "shard_copies: ", options.shard_copies, " needs shard_optimizer node or all, but it is ",

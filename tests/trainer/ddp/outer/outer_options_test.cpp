@@ -46,8 +46,13 @@ TEST(OuterOptions, EachWrongValueIsNamedInOneLine) {
       {diloco().wire({.format = WireFormat::kTop2P31, .stochastic_rounding_seed = 1, .error_feedback = true}),
        "stochastic_rounding: has no effect with the format top2_31"},
       {diloco().error_decay(0.5), "outer_error_decay: 0.5 has no effect without outer_error_feedback"},
-      {sparse().error_decay(0), "outer_error_decay: must be in 0..1, above 0, but is 0"},
-      {sparse().error_decay(1.5), "outer_error_decay: must be in 0..1, above 0, but is 1.5"},
+      {sparse().error_decay(0), "outer_error_decay: must be above 0 and at most 1, but is 0"},
+      {sparse().error_decay(1.5), "outer_error_decay: must be above 0 and at most 1, but is 1.5"},
+      {sparse().optimizer(OuterKind::kNesterov),
+       "outer_momentum: must be 0 with the outer format top2_15, in which outer_error_decay takes the place of "
+       "momentum, but is 0.9; use the outer optimizer sgd without momentum"},
+      {sparse().optimizer(OuterKind::kSgd).momentum(0.5), "momentum, but is 0.5; use the outer optimizer sgd"},
+      {sparse().mix(0.5), "outer_mix: must be 0 with the outer format top2_15, but is 0.5"},
       {diloco().wire({.format = WireFormat::kInt8B128, .exempt_one_dimensional = true}), "exempt_one_dimensional: has"},
       {diloco().wire({.format = WireFormat::kInt8B128, .auto_bits = 8}), "auto_bits: 8 has no effect"},
       {diloco().wire({.format = WireFormat::kInt8B128, .node_size = 0}), "node_size: must be at least 1"},
@@ -56,6 +61,12 @@ TEST(OuterOptions, EachWrongValueIsNamedInOneLine) {
     const std::string message = error_message<c10::ValueError>([&] { wrong.options.validate(); });
     EXPECT_THAT(message, HasSubstr(wrong.message));
     EXPECT_EQ(message.find('\n'), std::string::npos);
+  }
+}
+
+TEST(OuterOptions, SparseFormatsTakeEachStepWithoutMomentum) {
+  for (const OuterKind kind : {OuterKind::kAverage, OuterKind::kSgd}) {
+    OuterOptions().optimizer(kind).wire({.format = WireFormat::kTop2P31, .error_feedback = true}).validate();
   }
 }
 

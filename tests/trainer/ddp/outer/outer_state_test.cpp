@@ -7,6 +7,7 @@
 
 #include <narrowcast/errors.h>
 #include <narrowcast/outer_optimizer.h>
+#include "ops/codec/wire_format.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/outer/outer_fixtures.h"
@@ -16,13 +17,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Sparse formats exclude a momentum and a mix.
 OuterOptions streaming_options(WireFormat format = WireFormat::kInt4B32) {
+  const bool is_sparse = codec::wire::is_sparse(format);
   return OuterOptions()
       .sync_every(6)
-      .optimizer(OuterKind::kNesterov)
+      .optimizer(is_sparse ? OuterKind::kSgd : OuterKind::kNesterov)
       .fragments(2)
       .overlap_steps(2)
-      .mix(0.5)
+      .mix(is_sparse ? 0 : 0.5)
       .warmup_steps(2)
       .wire(outer_wire(format));
 }
@@ -101,13 +104,13 @@ TEST(OuterState, AskingForItChangesNothing) {
 }
 
 // Four ranks save an exchange under way and residuals; two and five ranks resume.
-TEST(OuterState, AnotherWorldTakesTheReference) {
+void resume_in_other_worlds(WireFormat format) {
   constexpr int64_t kSteps = 2 + 6 + 3 + 1;  // The warm-up, a round, and a step after the next fragment is issued.
   std::vector<SavedRank> left(4);
   at::Tensor reference;
   run_ranks(4, [&](int64_t rank, const auto& group) {
     SmallTraining training(rank);
-    OuterOptimizer outer(*training.inner, group, streaming_options());
+    OuterOptimizer outer(*training.inner, group, streaming_options(format));
     for (int64_t step = 0; step < kSteps; ++step) take_step(training, outer);
     left[static_cast<size_t>(rank)] = saved(training, outer);
     if (rank == 0) reference = outer.reference().clone();
@@ -120,7 +123,7 @@ TEST(OuterState, AnotherWorldTakesTheReference) {
         saved.rank.states.push_back(left[static_cast<size_t>(former)].outer.rank.own());
       }
       SmallTraining training(rank);
-      OuterOptimizer outer(*training.inner, group, streaming_options());
+      OuterOptimizer outer(*training.inner, group, streaming_options(format));
       outer.load_state(saved);
       EXPECT_TRUE(at::equal(training.flat(), reference));
       EXPECT_TRUE(outer.replicas_are_equal());
@@ -132,6 +135,10 @@ TEST(OuterState, AnotherWorldTakesTheReference) {
       EXPECT_TRUE(same_on_all_ranks(group, training.parameters));
     });
   }
+}
+
+TEST(OuterState, AnotherWorldTakesTheReference) {
+  for (const WireFormat format : {WireFormat::kInt4B32, WireFormat::kTop2P31}) resume_in_other_worlds(format);
 }
 
 // Four ranks resume in the same world, as if this rank averaged its gradients with other ranks than before.
@@ -170,8 +177,8 @@ at::Tensor owed(const std::vector<hooks::HookState>& ranks, int64_t numel) {
 
 // Fragment 1 is exchanged next and does not change residuals of fragment 0. All ranks resume with the reference and
 // keep it, so that only residuals are sent.
-TEST(OuterState, ResidualsOfAllFragmentsGoToAnotherWorld) {
-  const OuterOptions options = OuterOptions().sync_every(2).fragments(2).wire(outer_wire(WireFormat::kInt4B32));
+void resume_residuals_in_other_worlds(WireFormat format) {
+  const OuterOptions options = OuterOptions().sync_every(2).fragments(2).wire(outer_wire(format)).error_decay(1);
   std::vector<SavedRank> left(4);
   run_ranks(4, [&](int64_t rank, const auto& group) {
     SmallTraining training(rank);
@@ -204,6 +211,10 @@ TEST(OuterState, ResidualsOfAllFragmentsGoToAnotherWorld) {
     });
     EXPECT_LT((owed(before, numel) - owed(after, numel) - way).abs().max().item<double>(), 1e-6) << world << " ranks";
   }
+}
+
+TEST(OuterState, ResidualsOfAllFragmentsGoToAnotherWorld) {
+  for (const WireFormat format : {WireFormat::kInt4B32, WireFormat::kTop2P31}) resume_residuals_in_other_worlds(format);
 }
 
 TEST(OuterState, WhatDoesNotFitIsNamed) {

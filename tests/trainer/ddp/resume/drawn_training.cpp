@@ -130,6 +130,9 @@ OuterOptions draw_outer(Draws& draws, int64_t warmup_steps) {
   wire.error_feedback = rounds && draws.once_in(2);
   if (rounds && draws.once_in(3)) wire.stochastic_rounding_seed = draws.in(0, 9);
   draw_sparse(draws, wire);
+  if (codec::wire::is_sparse(*wire.format)) {
+    outer.optimizer(draws.one_of<OuterKind>({OuterKind::kAverage, OuterKind::kSgd})).mix(0);
+  }
   draw_link(draws, wire);
   outer.wire(wire);
   return outer;

@@ -162,6 +162,13 @@ TEST(OverAllRanksErrors, WhatCannotBeShardedIsRefusedOnAllRanks) {
     EXPECT_THAT(refusal(ddp_options_of({"noop", {2}}), {}), HasSubstr("with hook noop they do not"));
     EXPECT_THAT(refusal(ddp_options_of({"var5", {2, 1}, Way::kErrorFeedback}), {}),
                 HasSubstr("error_feedback in format var5"));
+    EXPECT_THAT(refusal(DdpOptions()
+                            .hook("quantized_allreduce")
+                            .wire({.format = WireFormat::kTop2P15, .error_feedback = true, .node_size = 1}),
+                        {}),
+                HasSubstr("error_feedback in format top2_15"));
+    EXPECT_THAT(refusal(int8, ShardOptions().parameter_format(WireFormat::kTop2P15)),
+                HasSubstr("parameter_format: top2_15 would send most parameters only after many steps"));
     EXPECT_THAT(refusal(int8, {}, /*adds_parameter=*/true), HasSubstr("is none of those whose gradients are averaged"));
     EXPECT_THAT(refusal(int8, ShardOptions().parameter_format(rank == 0 ? WireFormat::kFp32 : WireFormat::kBf16)),
                 HasSubstr("parameter_format differs between ranks"));

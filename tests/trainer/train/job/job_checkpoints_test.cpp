@@ -242,6 +242,20 @@ TEST_F(JobCheckpointsTest, OlderOnesHaveChannelsOf512) {
   EXPECT_EQ(model(), whole);
 }
 
+TEST_F(JobCheckpointsTest, OlderOnesHaveOuterErrorsWithoutDecay) {
+  job.ddp.hook("post_local_sgd");
+  job.outer = OuterOptions().sync_every(2).wire({.format = WireFormat::kInt8B128, .error_feedback = true});
+  run();
+  const std::string whole = model();
+  lose_step_4();
+  forget_setting("outer_error_decay");
+  job.outer->error_decay(0.5);
+  EXPECT_EQ(complaint(), "outer_error_decay: is 0.5, but 1.0 in the checkpoint " + checkpoints + "/step-00000002");
+  job.outer->error_decay(std::nullopt);
+  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+}
+
 TEST_F(JobCheckpointsTest, BucketsOfAnySizeWillDoWhereTheSizeIsLeftOpen) {
   job.ddp.bucket_cap_mb(3);
   run();

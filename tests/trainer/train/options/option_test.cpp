@@ -36,6 +36,8 @@ TEST(Range, IsTextForPeople) {
   EXPECT_EQ(share().text(), "in 0..1");
   EXPECT_EQ(share_below_one().text(), "at least 0 and below 1");
   EXPECT_EQ((Range{.least = 2, .without_least = true}).text(), "above 2");
+  EXPECT_EQ((Range{.least = 0, .most = 1, .without_least = true}).text(), "above 0 and at most 1");
+  EXPECT_EQ((Range{.least = 0, .most = 1, .without_least = true, .without_most = true}).text(), "above 0 and below 1");
   EXPECT_EQ((Range{.most = 3}).text(), "at most 3");
   EXPECT_FALSE(Range().is_given());
 }

@@ -40,6 +40,11 @@ TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
   EXPECT_THAT(with([](auto& o) { o.early_stop = 1; }), HasSubstr("early_stop: needs eval_every"));
   EXPECT_THAT(with([](auto& o) { o.shard_copies = 2; }),
               HasSubstr("shard_copies: 2 needs shard_optimizer node or all, but it is off"));
+  EXPECT_THAT(with([](auto& o) {
+                o.optimizer_shards = OptimizerShards::kAll;
+                o.parameter_format = WireFormat::kTop2P15;
+              }),
+              HasSubstr("parameter_format: top2_15 would send most parameters only after many steps"));
   EXPECT_THAT(with([](auto& o) { o.learning_rate.peak = -1; }), HasSubstr("learning_rate"));
 }
 

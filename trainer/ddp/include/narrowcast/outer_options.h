@@ -40,7 +40,8 @@ struct OuterOptions {
   // > 0. The default is 1, and 0.7 with nesterov, the best value found by DiLoCo. Must not be set with average.
   TORCH_ARG(std::optional<double>, learning_rate) = std::nullopt;
 
-  // 0 <= momentum < 1, with nesterov > 0. The default is 0, and 0.9 with nesterov. Must not be set with average.
+  // 0 <= momentum < 1, with nesterov > 0. The default is 0, and 0.9 with nesterov. Must not be set with average. Must
+  // be 0 in sparse formats, which therefore exclude nesterov.
   TORCH_ARG(std::optional<double>, momentum) = std::nullopt;
 
   // Number of equal parts of the parameters, >= 1. They are exchanged one after the other, sync_every / fragments steps
@@ -52,7 +53,7 @@ struct OuterOptions {
   TORCH_ARG(int64_t, overlap_steps) = 0;
 
   // Share of its parameters that a rank keeps when an exchange ends: mix * own + (1 - mix) * reference, in 0..1. With 1
-  // it takes the reference only in finish and after a mean that is not finite.
+  // it takes the reference only in finish and after a mean that is not finite. Must be 0 in sparse formats.
   TORCH_ARG(double, mix) = 0;
 
   // Wire options of the differences, as with the hook quantized_allreduce: format, error feedback over exchanges,
