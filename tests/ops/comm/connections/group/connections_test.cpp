@@ -92,13 +92,14 @@ std::shared_ptr<AllReduceJob> job_of(const Mean& mean, int64_t rank, const Nodes
 
 // Submits that many means of ones at once. Ranks submit them a little apart.
 void expect_equal_means(const Group& group, const Mean& mean, const NodesPtr& nodes, int64_t means, int64_t numel) {
+  const auto engine = Engine::for_group(group);
   std::vector<at::Tensor> values;
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
   for (int64_t i = 0; i < means; ++i) {
     values.push_back(at::full({numel}, static_cast<float>(i + 1)));
     std::this_thread::sleep_for(std::chrono::milliseconds(3 * ((group->getRank() + i) % 3)));
-    futures.push_back(
-        Engine::for_group(group)->submit(job_of(mean, group->getRank(), nodes, WireFormat::kFp32, values.back())));
+    const auto job = job_of(mean, group->getRank(), nodes, WireFormat::kFp32, values.back());
+    futures.push_back(engine->submit(job));
   }
   for (int64_t i = 0; i < means; ++i) {
     futures[i]->waitAndThrow();
@@ -149,9 +150,9 @@ TEST_P(WithoutEarlyMessages, SeveralMeansInFlightEnd) {
     const auto nodes = node::find_nodes(group, mean.node_size);
     for (const int64_t count : {2, 4}) {
       open_connections(group, count, nodes->layout, /*most_early_bytes=*/0);
-      // 8 MB for each: more than the kernel keeps for a rank that does not read.
-      expect_equal_means(group, mean, nodes, 6, 2'000'000);
-      if (mean.node_size == 1) expect_exchanges(group, 3'000'000);
+      // 2.8 MB for each: more than the kernel keeps for a rank that does not read.
+      expect_equal_means(group, mean, nodes, 6, 700'000);
+      if (mean.node_size == 1) expect_exchanges(group, 1'500'000);
     }
   });
 }
