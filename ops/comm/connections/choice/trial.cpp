@@ -1,10 +1,8 @@
 #include "ops/comm/connections/choice/trial.h"
 
-#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -75,16 +73,6 @@ bool send(int socket, const std::vector<char>& piece, int64_t& sent) {
   return count >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
-// Bytes that were written to sockets, but never left.
-int64_t bytes_unsent(const std::vector<FileDescriptor>& sockets) {
-  int64_t sum = 0;
-  for (const FileDescriptor& socket : sockets) {
-    int unsent = 0;
-    if (::ioctl(socket.get(), SIOCOUTQNSD, &unsent) == 0) sum += unsent;
-  }
-  return sum;
-}
-
 // The third number of a file such as /proc/sys/net/ipv4/tcp_wmem: the largest buffer.
 double largest_buffer(const char* name, double usual) {
   std::ifstream file(std::string("/proc/sys/net/ipv4/") + name);
@@ -150,7 +138,6 @@ Trial send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<
       if (!is_open) event.fd = -1;
     }
   }
-  trial.bytes_sent -= bytes_unsent(to);
   return trial;
 }
 

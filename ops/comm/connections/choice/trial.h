@@ -27,7 +27,7 @@ struct TrialTimes {
 
 struct Trial {
   std::vector<Arrival> arrivals = {};
-  int64_t bytes_sent = 0;
+  int64_t bytes_sent = 0;  // Given to the kernel, which may drop the last of them at the end of the sockets.
 };
 
 // Sends as much as TCP lets the sockets of one peer, and returns what has come from the sockets of another one, which
