@@ -109,6 +109,8 @@ struct AsConnections {
       return;
     }
     if (!std::holds_alternative<int64_t>(value)) refuse_type(name, "int or str", value);
+    TORCH_CHECK_VALUE(std::get<int64_t>(value) != kAutoConnections, name, ": must be a number from 1 on or \"",
+                      kChosenByRanks, "\", but is ", kAutoConnections);
     read_option(name, value, count);
   }
 };
@@ -216,7 +218,7 @@ bool parse_connections(std::string_view text, std::optional<int64_t>& count) {
   count = kAutoConnections;
   if (text == kChosenByRanks) return true;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *count);
-  return error == std::errc() && end == text.data() + text.size();
+  return error == std::errc() && end == text.data() + text.size() && count != kAutoConnections;
 }
 
 WireOptions with_only(WireOptions wire, const std::function<bool(OptionKind)>& keeps) {

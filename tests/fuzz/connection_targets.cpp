@@ -148,7 +148,8 @@ std::vector<std::string> frames() {
   const std::string first = frame({connections::kFrameMark, 0, 0, kMessageBytes, 0, 60});
   const std::string second = frame({connections::kFrameMark, 0, 0, kMessageBytes, 60, 40});
   return {early, piece(1, second) + piece(0, first.substr(0, 20)) + piece(0, first.substr(20)),
-          piece(0, first) + piece(0, first), piece(0, frame({connections::kFrameMark, 0, 9, 1000, 0, 1}))};
+          piece(0, first) + piece(0, first), piece(0, frame({connections::kFrameMark, 0, 9, 1000, 0, 1})),
+          piece(0, frame({connections::kFrameMark, 0, 9, int64_t{1} << 40, 0, 1}))};
 }
 
 constexpr Token kToken = {0x6161616161616161, 0x6262626262626262};

@@ -39,6 +39,8 @@ namespace narrowcast::engine {
 //   - finish may wait for the same actions as advance, and for actions of other ranks in the last advance.
 //   - finish does nothing that another rank's advance of the same exchange waits for.
 //   - If a rank skips a message because it is empty, its peer skips it too.
+//   - If one rank may submit exchange x + 1 before x has finished, no rank waits for x before it submits x + 1. Over a
+//     carrier that has no memory left for early messages, those of x + 1 hold back later ones of x.
 class Job {
  public:
   virtual ~Job() = default;

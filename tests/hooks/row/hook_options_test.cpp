@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "hooks/row/hook_options.h"
 #include "hooks/table/hook_table.h"
@@ -70,6 +71,9 @@ TEST(SetOption, ReadsConnectionsAsANumberOrAuto) {
   EXPECT_EQ(testing::error_message<c10::ValueError>([&] { set_option(options, "connections", std::string("all")); }),
             "connections: must be a number or \"auto\", but is \"all\"");
   EXPECT_THROW(set_option(options, "connections", 4.5), c10::TypeError);
+  EXPECT_THROW(set_option(options, "connections", std::numeric_limits<int64_t>::min()), c10::ValueError);
+  std::optional<int64_t> read;
+  EXPECT_FALSE(parse_connections(std::to_string(std::numeric_limits<int64_t>::min()), read)) << "it means auto";
 }
 
 TEST(SetOption, ReadsWhatNamedOptionsGive) {

@@ -1,7 +1,7 @@
 // A common start of all ranks of a measurement.
 #pragma once
 
-#include <chrono>
+#include <functional>
 #include <string>
 
 #include <narrowcast/process_group.h>
@@ -10,17 +10,22 @@ namespace narrowcast::bench {
 
 // Ranks leave a barrier up to one flight of a packet apart: a rank leaves when the others' messages have reached it.
 // The next exchange then lasts as much longer on the rank that left first, and the difference stays from one iteration
-// to the next. On a long link ranks therefore start at a time that they agree on.
+// to the next. On a long link ranks therefore start at a time that rank 0 tells to each of them.
 //
 // Each rank estimates the difference of its clock from rank 0's: rank 0's answer to the ping with the shortest round
 // trip was sent in its middle (Cristian's algorithm). The error is at most half the difference of the two ways.
 class StartLine {
  public:
-  static constexpr double kLeastRoundTripSeconds = 2e-3;
+  struct Options {
+    double least_round_trip = 2e-3;          // Seconds. With a shorter one wait() is only a barrier.
+    double margin = 1e-3;                    // Seconds until a start, besides what rank 0's message takes.
+    std::function<double()> clock = steady;  // Seconds since any point.
+  };
 
-  // A collective. With a round trip below `least_round_trip` seconds, and for a group that moves no tensors on CPUs,
-  // wait() is only a barrier.
-  explicit StartLine(const ProcessGroupPtr& group, double least_round_trip = kLeastRoundTripSeconds);
+  // A collective, of four round trips for each rank. For a group that moves no tensors on CPUs, wait() is only a
+  // barrier.
+  explicit StartLine(const ProcessGroupPtr& group) : StartLine(group, Options()) {}
+  StartLine(const ProcessGroupPtr& group, Options options);
 
   // A collective: returns on all ranks at the same time.
   void wait(const std::string& what) const;
@@ -29,9 +34,14 @@ class StartLine {
   double round_trip() const { return round_trip_; }
 
  private:
-  double now() const;
+  static double steady();
+
+  double now() const { return options_.clock() + ahead_; }
+  // The time of rank 0's clock at which all ranks start.
+  double agree() const;
 
   const ProcessGroupPtr group_;
+  const Options options_;
   double ahead_ = 0;  // Seconds that rank 0's clock is ahead of this rank's.
   double round_trip_ = 0;
   bool is_long_ = false;

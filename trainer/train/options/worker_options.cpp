@@ -34,7 +34,7 @@ std::string hooks_that_take(hooks::OptionKind kind) {
                               {hooks::hook_names_that_take(hooks::OptionKind::kPowerSgd), "PowerSGD hooks"}});
 }
 
-// "auto", a number, or 0 for no value.
+// "auto", a number, or 0 for no value. The plan has numbers as numbers.
 program::Variable connections_variable(std::optional<int64_t>& count) {
   return {.type = "text",
           .text = count ? hooks::connections_text(count) : "0",
@@ -45,7 +45,11 @@ program::Variable connections_variable(std::optional<int64_t>& count) {
                 if (count == 0) count.reset();
                 return true;
               },
-          .value = [&count] { return count ? nlohmann::json(hooks::connections_text(count)) : nlohmann::json(); }};
+          .value =
+              [&count] {
+                if (count == hooks::kAutoConnections) return nlohmann::json(hooks::connections_text(count));
+                return count ? nlohmann::json(*count) : nlohmann::json();
+              }};
 }
 
 // Null for an unknown name.

@@ -20,6 +20,7 @@
 #include "ops/comm/groups/agree.h"
 #include "ops/comm/groups/group.h"
 #include "ops/comm/link/link.h"
+#include "ops/common/backend_timeout.h"
 #include "ops/common/open_files.h"
 #include "ops/common/per_group.h"
 
@@ -37,13 +38,15 @@ constexpr double kSurelyLongSeconds = 20e-3;
 constexpr int64_t kMorePings = 3;
 
 // The congestion control of a trial, which every Linux has. Others, such as BBR, pace the first packets, which then
-// come at a rate of their own.
+// come at a rate of their own. The queueing discipline fq paces those of reno as well, but at twice a window per round
+// trip, and each connection by itself: 64 of them still exceed most links.
 constexpr const char* kSendsWindowsAtOnce = "reno";
 
 // A trial sees some trains.
 constexpr double kTrialRoundTrips = 5;
 constexpr double kLeastTrialSeconds = 0.02;
 constexpr int64_t kTrialConnections = 64;
+constexpr std::chrono::milliseconds kMostWaitOfTrial{2000};
 
 // Files that a program opens besides: data, checkpoints, logs.
 constexpr int64_t kFilesOfProgram = 64;
@@ -85,14 +88,15 @@ double most_round_trip(const Group& group, const std::optional<collectives::Link
   return once >= kSurelyLongSeconds ? once : std::min(once, 2 * collectives::measure_hop(group, peers, kMorePings));
 }
 
-std::string short_text(double seconds) { return c10::str("round trip ", std::llround(1e6 * seconds), " us"); }
-
-std::string text_of(const LongLink& link) {
-  std::array<char, 100> text{};
-  std::snprintf(text.data(), text.size(), "round trip %.1f ms, %.2f Gbit/s, %.1f MB in one",
-                1e3 * link.round_trip_seconds, 8e-9 * link.bytes_per_second, 1e-6 * link.bytes_under_way);
+std::string decimals(const char* format, double value) {
+  std::array<char, 50> text{};
+  std::snprintf(text.data(), text.size(), format, value);
   return text.data();
 }
+
+std::string gigabits(double bytes_per_second) { return decimals("%.2f Gbit/s", 8e-9 * bytes_per_second); }
+
+std::string short_text(double seconds) { return c10::str("round trip ", std::llround(1e6 * seconds), " us"); }
 
 Choice choose(const Group& group, const NodeLayout& layout, int64_t most) {
   if (layout.nodes() == 1) return {1, "one node"};
@@ -102,41 +106,65 @@ Choice choose(const Group& group, const NodeLayout& layout, int64_t most) {
   const int64_t others = layout.nodes() - 1;
   const int64_t possible = agreed_connections(group, peers ? others : 0, most);
   if (possible < 2) return {1, "RLIMIT_NOFILE allows no more"};
-  const LongLink link = measure_long_link(group, layout);
+  const LongLink link = measure_long_link(group, layout, seconds);
   if (link.round_trip_seconds < kLeastRoundTripSeconds) return {1, short_text(link.round_trip_seconds)};
   return {connections_for(link, others, possible), text_of(link)};
 }
 
 }  // namespace
 
+double chosen_rate(const LongLink& link) {
+  if (link.bytes_per_second == 0) return kUsualBytesPerSecond;
+  return std::max(link.bytes_per_second, std::min(kUsualBytesPerSecond, 2 * link.bytes_per_second));
+}
+
+std::string text_of(const LongLink& link) {
+  const double chosen = chosen_rate(link);
+  std::string rate = gigabits(link.bytes_per_second);
+  if (link.bytes_per_second == 0) {
+    rate = "rate not measured, taken as " + gigabits(chosen);
+  } else if (chosen != link.bytes_per_second) {
+    rate += " measured, taken as " + gigabits(chosen);
+  }
+  return c10::str("round trip ", decimals("%.1f ms", 1e3 * link.round_trip_seconds), ", ", rate, ", ",
+                  decimals("%.1f MB in one", 1e-6 * link.bytes_under_way));
+}
+
 int64_t connections_for(const LongLink& link, int64_t peers, int64_t most) {
   if (link.round_trip_seconds < kLeastRoundTripSeconds) return 1;
-  const double rate = std::max(link.bytes_per_second, kLeastBytesPerSecond);
-  const double under_way = kMargin * rate * link.round_trip_seconds;
+  const double under_way = kMargin * chosen_rate(link) * link.round_trip_seconds;
   const double count = std::ceil(under_way / (static_cast<double>(peers) * link.bytes_under_way));
   const auto limit = static_cast<double>(most);
   return std::min(most, static_cast<int64_t>(std::clamp(count, 2.0, std::max(2.0, limit))));
 }
 
-LongLink measure_long_link(const Group& group, const NodeLayout& layout) {
+LongLink measure_long_link(const Group& group, const NodeLayout& layout, double most_round_trip) {
   const auto peers = collectives::peers_between_nodes(layout, group->getRank());
   const std::set<int64_t> both = peers ? std::set<int64_t>{peers->from, peers->to} : std::set<int64_t>{};
   const Invited invited{
       {both.begin(), both.end()}, agreed_connections(group, std::ssize(both), kTrialConnections), kSendsWindowsAtOnce};
   const Listener listener = agree_to_listen(group, invited);
-  double rate = std::numeric_limits<double>::infinity();
+  // As long on all ranks. If one ended earlier, its peer would receive nothing for the rest of its own time.
+  const std::chrono::duration<double> time(
+      std::clamp(kTrialRoundTrips * most_round_trip, kLeastTrialSeconds, kMostTrialSeconds));
+  // Others wait for this rank's report as long as for a message.
+  const auto wait = std::min(kMostWaitOfTrial, timeout_of(*group->getBackend(c10::DeviceType::CPU)) / 4);
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  double rate = kNone;
   double round_trip = 0;
   meet_together(group, kChoosing, listener, invited, [&](const SocketsByPeer& sockets) {
     if (!peers) return;
     const auto& from = sockets.at(peers->from);
     round_trip = least_round_trip(from);
-    const std::chrono::duration<double> time(
-        std::clamp(kTrialRoundTrips * round_trip, kLeastTrialSeconds, kMostTrialSeconds));
-    rate = rate_of_trains(send_and_receive(sockets.at(peers->to), from, time), round_trip);
+    const Trial trial = send_and_receive(sockets.at(peers->to), from, {.wait = wait, .time = time});
+    collectives::count_measuring_bytes(group, trial.bytes_sent);
+    if (const double measured = rate_of_trains(trial.arrivals, round_trip); measured > 0) rate = measured;
   });
   const std::vector<double> agreed =
       collectives::greatest_of_ranks(group, kChoosing, {round_trip, -rate, -most_bytes_under_way()});
-  return {.round_trip_seconds = agreed[0], .bytes_per_second = -agreed[1], .bytes_under_way = -agreed[2]};
+  return {.round_trip_seconds = agreed[0],
+          .bytes_per_second = -agreed[1] == kNone ? 0 : -agreed[1],
+          .bytes_under_way = -agreed[2]};
 }
 
 Choice choose_connections(const Group& group, const NodeLayout& layout, int64_t most) {

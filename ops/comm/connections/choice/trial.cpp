@@ -12,7 +12,6 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
-#include <limits>
 #include <string>
 
 namespace narrowcast::connections {
@@ -20,10 +19,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kPiece = size_t{1} << 18;
-
-// Ranks begin when they have met, some of them later than others.
-constexpr std::chrono::seconds kFirstArrival{2};
+constexpr size_t kPieceToSend = size_t{1} << 18;
+// All bytes of one call have the time of the last packet among them.
+constexpr size_t kPieceToReceive = size_t{1} << 14;
 
 // The kernel's time of arrival is wall-clock time.
 void keep_times(int socket) {
@@ -69,8 +67,9 @@ bool receive(int socket, std::vector<char>& piece, std::vector<Arrival>& arrival
 }
 
 // Returns false if the socket cannot be written any more.
-bool send(int socket, const std::vector<char>& piece) {
+bool send(int socket, const std::vector<char>& piece, int64_t& sent) {
   const ssize_t count = ::send(socket, piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  sent += std::max<ssize_t>(count, 0);
   return count >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
@@ -101,39 +100,45 @@ double rate_of_trains(std::vector<Arrival> arrivals, double round_trip_seconds) 
       int64_t before = arrivals[middle].bytes;
       while (middle + 1 < end && 2 * before < bytes) before += arrivals[++middle].bytes;
       const double seconds = arrivals[end - 1].seconds - arrivals[middle].seconds;
-      rate = seconds > 0 ? static_cast<double>(bytes - before) / seconds : std::numeric_limits<double>::infinity();
+      rate = seconds > 0 ? static_cast<double>(bytes - before) / seconds : 0;
     }
     begin = end;
   }
   return rate;
 }
 
-std::vector<Arrival> send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<FileDescriptor>& from,
-                                      std::chrono::duration<double> time) {
+Trial send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<FileDescriptor>& from,
+                       const TrialTimes& times) {
   for (const auto* const sockets : {&to, &from}) {
     for (const FileDescriptor& socket : *sockets) keep_times(socket.get());
   }
   std::vector<pollfd> events;
   for (const FileDescriptor& socket : from) events.push_back({socket.get(), POLLIN, 0});
   for (const FileDescriptor& socket : to) events.push_back({socket.get(), POLLOUT, 0});
-  std::vector<Arrival> arrivals;
-  std::vector<char> piece(kPiece);
-  auto deadline = Clock::now() + kFirstArrival;
+  Trial trial;
+  std::vector<char> received(kPieceToReceive);
+  const std::vector<char> sent(kPieceToSend);
+  const auto after = [](std::chrono::duration<double> time) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+  };
+  auto deadline = after(times.wait);
   for (bool has_begun = false;;) {
-    if (!has_begun && !arrivals.empty()) {
+    if (!has_begun && !trial.arrivals.empty()) {
       has_begun = true;
-      deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+      deadline = after(times.time);
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return arrivals;
+    if (left.count() <= 0) break;
     ::poll(events.data(), events.size(), static_cast<int>(left.count()));
     for (size_t i = 0; i < events.size(); ++i) {
       pollfd& event = events[i];
       if (event.fd < 0 || event.revents == 0) continue;
-      const bool is_open = i < from.size() ? receive(event.fd, piece, arrivals) : send(event.fd, piece);
+      const bool is_open =
+          i < from.size() ? receive(event.fd, received, trial.arrivals) : send(event.fd, sent, trial.bytes_sent);
       if (!is_open) event.fd = -1;
     }
   }
+  return trial;
 }
 
 double least_round_trip(const std::vector<FileDescriptor>& sockets) {

@@ -16,17 +16,27 @@ struct Arrival {
 };
 
 // The rate of the second half of the longest train, in bytes per second. A train is a series of arrivals without a gap
-// of a quarter of the round trip. Its first half may be a burst that a token bucket lets pass. Empty trains give 0, and
-// a train that has come at once gives infinity.
+// of a quarter of the round trip. Its first half may be a burst that a token bucket lets pass. Returns 0 if it cannot
+// be told: nothing has come, or all at once.
 double rate_of_trains(std::vector<Arrival> arrivals, double round_trip_seconds);
 
+struct TrialTimes {
+  std::chrono::duration<double> wait{2};    // For the first bytes: ranks begin when they have met, some later.
+  std::chrono::duration<double> time{0.3};  // After the first bytes.
+};
+
+struct Trial {
+  std::vector<Arrival> arrivals = {};
+  int64_t bytes_sent = 0;  // Given to the kernel, which may drop the last of them at the end of the sockets.
+};
+
 // Sends as much as TCP lets the sockets of one peer, and returns what has come from the sockets of another one, which
-// does the same, until `time` after the first bytes. The sockets are new, and their congestion control does not pace
+// does the same. The sockets are new, and their congestion control does not pace
 // packets. So each sends its initial window at once (RFC 6928: 10 packets): 64 sockets send about 0.9 MB in the first
 // round trip, and twice as much in each later one. Arrivals have the kernel's time, so that a late thread changes
 // nothing. `to` and `from` may be the same sockets.
-std::vector<Arrival> send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<FileDescriptor>& from,
-                                      std::chrono::duration<double> time);
+Trial send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<FileDescriptor>& from,
+                       const TrialTimes& times);
 
 // The least round trip that the kernel has measured on TCP sockets, in seconds; 0 if it has measured none.
 double least_round_trip(const std::vector<FileDescriptor>& sockets);

@@ -81,22 +81,24 @@ void remember(const SocketBackendPtr& opened) {
 
 }  // namespace
 
-void open_connections(const Group& group, std::optional<int64_t> given, const NodeLayout& layout) {
+void open_connections(const Group& group, std::optional<int64_t> given, const NodeLayout& layout,
+                      int64_t most_early_bytes) {
   TORCH_CHECK_VALUE(group, "process_group must be a process group, but is null");
-  const int64_t count = given ? *given : choose_connections(group, layout, kMostConnections).connections;
+  const int64_t asked = given ? *given : choose_connections(group, layout, kMostConnections).connections;
   if (group->getSize() == 1) {
-    check_count(count);
+    check_count(asked);
     return;
   }
+  const int64_t count = layout.nodes() == 1 ? 1 : asked;  // One node opens none.
   const auto engine = engine::Engine::for_group(group);
   const BackendPtr backend = group->getBackend(c10::DeviceType::CPU);
   const std::vector<int64_t> peers = count == 1 ? std::vector<int64_t>() : peers_of(group->getRank(), layout);
   const bool has_them = has_connections(engine->carrier(), count, peers);
   std::optional<Listener> listener;
   collectives::Announcement own{
-      .call = kOpening, .entries = {{"connections", std::to_string(count)}}, .numbers = {has_them ? 1 : 0}};
+      .call = kOpening, .entries = {{"connections", std::to_string(asked)}}, .numbers = {has_them ? 1 : 0}};
   own.refusal = collectives::refusal_of([&] {
-    check_count(count);
+    check_count(asked);
     if (!has_them) check_open_files(count, peers);
     TORCH_CHECK_VALUE(engine->is_idle(), "connections: an exchange of the group is in flight");
     if (count > 1) listener.emplace(listen_for_peers(*backend, {peers, count}));
@@ -110,7 +112,8 @@ void open_connections(const Group& group, std::optional<int64_t> given, const No
   SocketBackendPtr opened;  // Null for a rank without peers.
   meet_together(group, kOpening, *listener, {peers, count}, [&](SocketsByPeer sockets) {
     if (sockets.empty()) return;
-    opened = c10::make_intrusive<SocketBackend>(backend, gloo_networks(*backend), count, std::move(sockets));
+    opened = c10::make_intrusive<SocketBackend>(backend, gloo_networks(*backend), count, std::move(sockets),
+                                                most_early_bytes);
   });
   if (opened != nullptr) remember(opened);
   // A node's memory has slots for the usual number of exchanges.

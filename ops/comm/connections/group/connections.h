@@ -17,6 +17,9 @@ namespace narrowcast::connections {
 // The largest number of connections with a peer.
 inline constexpr int64_t kMostConnections = 64;
 
+// See StripedMessages::Options::most_early_bytes.
+inline constexpr int64_t kMostEarlyBytes = int64_t{1} << 28;
+
 }  // namespace narrowcast::connections
 
 namespace narrowcast {
@@ -24,9 +27,9 @@ namespace NARROWCAST_EXPORT connections {
 
 // A collective: from now on the engine of `group` sends messages between nodes over that number of TCP connections with
 // each peer. Without a number, the ranks measure the link and choose one (choice/choose.h). With 1 it uses the
-// connection of the group's backend, as before the first call. A rank has connections with the owners of its segment on
-// other nodes (NodeLayout), with every rank if each rank is a node. Other messages use the backend's connection. The
-// bits of results do not depend on the number.
+// connection of the group's backend, as before the first call, and also for one node. A rank has connections with the
+// owners of its segment on other nodes (NodeLayout), with every rank if each rank is a node. Other messages use the
+// backend's connection. The bits of results do not depend on the number.
 //
 // No exchange of the group may be in flight. If the group has these connections already, all ranks keep them. They live
 // as long as the group; its other collectives do not use them. They are opened at the address of the group's Gloo
@@ -36,7 +39,7 @@ namespace NARROWCAST_EXPORT connections {
 // well if a rank may not open the files (RLIMIT_NOFILE), if an exchange of the group is in flight, or if the group's
 // backend for CPU tensors is not Gloo. Throws c10::DistBackendError on all ranks if some cannot connect.
 void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::optional<int64_t> count,
-                      const node::NodeLayout& layout);
+                      const node::NodeLayout& layout, int64_t most_early_bytes = kMostEarlyBytes);
 
 // The number of connections in use, and the reason if the ranks have chosen it: "4 (auto: ...)". Thread-safe.
 std::string connections_text(const c10::intrusive_ptr<c10d::ProcessGroup>& group);

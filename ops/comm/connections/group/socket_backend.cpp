@@ -44,7 +44,8 @@ class GroupWatcher {
   std::unique_ptr<PairWatch> pairs_;
 };
 
-StripedMessages::Options options_for(const BackendPtr& backend, const std::vector<int64_t>& peers, int networks) {
+StripedMessages::Options options_for(const BackendPtr& backend, const std::vector<int64_t>& peers, int networks,
+                                     int64_t most_early_bytes) {
   const WeakBackend weak(backend);
   return {.timeout =
               [weak] {
@@ -55,17 +56,19 @@ StripedMessages::Options options_for(const BackendPtr& backend, const std::vecto
           .on_failure =
               [weak] {
                 if (const BackendPtr group = weak.lock()) close_pairs(*group);
-              }};
+              },
+          .most_early_bytes = most_early_bytes};
 }
 
 }  // namespace
 
-SocketBackend::SocketBackend(const BackendPtr& backend, int networks, int64_t connections, SocketsByPeer sockets)
+SocketBackend::SocketBackend(const BackendPtr& backend, int networks, int64_t connections, SocketsByPeer sockets,
+                             int64_t most_early_bytes)
     : Backend(backend->getRank(), backend->getSize()),
       connections_(connections),
       peers_(peers_in(sockets)),
       backend_(backend),
-      messages_(std::move(sockets), options_for(backend, peers_, networks)) {}
+      messages_(std::move(sockets), options_for(backend, peers_, networks, most_early_bytes)) {}
 
 c10::intrusive_ptr<c10d::Work> SocketBackend::send(std::vector<at::Tensor>& tensors, int peer, int tag) {
   return reaches(peer) ? messages_.send(peer, tag, tensors.at(0)) : backend()->send(tensors, peer, tag);

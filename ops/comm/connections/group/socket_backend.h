@@ -23,7 +23,7 @@ class SocketBackend final : public c10d::Backend {
  public:
   // Keeps no reference to `backend`, so that the end of the group is noticed. `networks`: gloo_networks().
   SocketBackend(const c10::intrusive_ptr<c10d::Backend>& backend, int networks, int64_t connections,
-                SocketsByPeer sockets);
+                SocketsByPeer sockets, int64_t most_early_bytes);
 
   bool is_of(const c10d::Backend& backend) const {
     return backend_._unsafe_get_target() == &backend && !backend_.expired();

@@ -22,9 +22,6 @@ using Clock = std::chrono::steady_clock;
 // Connections of others than peers that are kept while they have not sent their first bytes.
 constexpr size_t kMostStrangers = 256;
 
-// Late guests are looked for at least this often.
-constexpr std::chrono::milliseconds kAtLeastEvery{500};
-
 [[noreturn]] void throw_system_error(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
@@ -72,7 +69,7 @@ class Meeting {
     while (!connecting_.empty() || missing_ > 0) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
       if (left.count() <= 0) throw std::runtime_error(text_of_missing());
-      step(static_cast<int>(std::min(left, kAtLeastEvery).count()));
+      step(static_cast<int>(left.count()));
     }
     return std::move(connected_);
   }
@@ -112,7 +109,7 @@ class Meeting {
     std::vector<bool> has_news;
     for (; event != events.end(); ++event) has_news.push_back(event->revents != 0);
     reception_.hear(has_news);
-    if (events.front().revents != 0) reception_.accept_all(listener_.socket());
+    if (events.front().revents != 0) reception_.accept_some(listener_.socket());
   }
 
   void greet(Connecting& each) {

@@ -9,12 +9,19 @@
 
 namespace narrowcast::connections {
 
-void Reception::accept_all(int listener) {
-  for (;;) {
+namespace {
+
+// A connection stays in the listener's queue, which has news at once again.
+bool is_lack(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+
+}  // namespace
+
+void Reception::accept_some(int listener) {
+  for (int i = 0; i < kMostAtOnce; ++i) {
     FileDescriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.is_open()) {
       admit(std::move(socket));
-    } else if (errno != EMFILE && errno != ENFILE) {
+    } else if (!is_lack(errno)) {
       return;
     } else if (guests_.empty()) {
       throw std::system_error(errno, std::generic_category(), "accept");
@@ -26,7 +33,7 @@ void Reception::accept_all(int listener) {
 
 void Reception::admit(FileDescriptor socket) {
   if (guests_.size() == most_guests_) guests_.pop_front();
-  guests_.push_back({.socket = std::move(socket), .since = Clock::now()});
+  guests_.push_back({.socket = std::move(socket)});
   hear(guests_.back());  // Most send their first bytes at once.
   if (guests_.back().is_over) guests_.pop_back();
 }
@@ -41,8 +48,7 @@ void Reception::hear(const std::vector<bool>& has_news) {
   for (size_t i = 0; i < guests_.size(); ++i) {
     if (has_news.at(i)) hear(guests_[i]);
   }
-  const auto earliest = Clock::now() - kHelloPatience;
-  std::erase_if(guests_, [=](const Guest& guest) { return guest.is_over || guest.since < earliest; });
+  std::erase_if(guests_, [](const Guest& guest) { return guest.is_over; });
 }
 
 void Reception::hear(Guest& guest) const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -22,21 +21,20 @@ struct Hello {
   int64_t index = 0;
 };
 
-// Reads the first bytes of all new connections at once, so that a connection that sends nothing delays no other. It is
-// closed after kHelloPatience, or earlier if there are more than `most_guests` such connections, the oldest first.
+// Reads the first bytes of all new connections at once, so that a connection that sends nothing delays no other. If
+// there are more than `most_guests` such connections, the oldest is closed.
 class Reception {
  public:
-  using Clock = std::chrono::steady_clock;
-
-  static constexpr std::chrono::milliseconds kHelloPatience{2000};
-
   // `take` is called with each connection that has the token. It moves the socket away if it wants it.
   Reception(const Token& token, size_t most_guests, std::function<void(const Hello&, FileDescriptor&)> take)
       : token_(token), most_guests_(most_guests), take_(std::move(take)) {}
 
-  // Accepts all connections that wait at `listener`, a non-blocking socket. Throws std::system_error if the process has
-  // no descriptor left even without the connections that have sent nothing.
-  void accept_all(int listener);
+  // The most connections that accept_some accepts. Others may come faster than they are accepted.
+  static constexpr int kMostAtOnce = 64;
+
+  // Accepts connections that wait at `listener`, a non-blocking socket. Throws std::system_error if the process has no
+  // descriptor or memory left even without the connections that have sent nothing.
+  void accept_some(int listener);
 
   // A non-blocking socket.
   void admit(FileDescriptor socket);
@@ -44,13 +42,12 @@ class Reception {
   // The sockets that hear() reads, in its order.
   std::vector<int> sockets() const;
 
-  // Reads what has come from the sockets for which `has_news` is true, and closes those that are late.
+  // Reads what has come from the sockets for which `has_news` is true.
   void hear(const std::vector<bool>& has_news);
 
  private:
   struct Guest {
     FileDescriptor socket;
-    Clock::time_point since;
     Hello hello = {};
     size_t read = 0;
     bool is_over = false;

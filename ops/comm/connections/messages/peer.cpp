@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <exception>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
 #include "ops/comm/connections/messages/addresses.h"
+#include "ops/common/error_message.h"
 
 namespace narrowcast::connections {
 namespace {
@@ -24,6 +26,9 @@ constexpr int64_t kLeastFrameBytes = int64_t{1} << 13;
 constexpr int64_t kFramesPerSocket = 4;
 
 constexpr int kReadsInTurn = 8;
+
+// More than the kernels of both ends keep of a socket's bytes.
+constexpr int64_t kMostBytesOnTheWay = int64_t{1} << 26;
 
 // The part of an array that is still to be written or read.
 iovec rest_of(const void* array, int64_t size, int64_t done) {
@@ -201,9 +206,15 @@ void Peer::begin_frame(Connection& connection) {
     fail("it sent bytes that are not a message");
     return;
   }
-  const MessagePtr message = message_of(header);
+  MessagePtr message;
+  try {
+    message = message_of(header);
+  } catch (const std::exception& error) {  // Too little memory.
+    fail(c10::str("no memory for a message of ", header.total, " bytes: ", error_message(error)));
+    return;
+  }
   if (message == nullptr) {
-    park(connection);
+    has_left_ ? lose(text_of_end()) : park(connection);
     return;
   }
   if (header.total != message->memory.numel() || header.bytes > message->unclaimed) {
@@ -217,13 +228,15 @@ void Peer::begin_frame(Connection& connection) {
   connection.received = message;
 }
 
-// Null if the message has no receive yet, and no memory is left for it.
+// Null if the message has no receive yet, and no memory is left for it. If the peer has left, only the end of a message
+// that is on the way can still come: a larger one will never be complete.
 // Two messages with one tag keep their order, because ranks use a tag again long after they have got its last message.
 MessagePtr Peer::message_of(const FrameHeader& header) {
   if (const auto found = arriving_.find(header.number); found != arriving_.end()) return found->second;
   MessagePtr message = take(posted_, header.tag);
   if (message == nullptr) {
-    if (!has_left_ && header.total > most_early_ - early_bytes_) return nullptr;
+    const int64_t most = most_early_ + (has_left_ ? kMostBytesOnTheWay * std::ssize(connections_) : 0);
+    if (header.total > most - early_bytes_) return nullptr;
     message = c10::make_intrusive<Message>(waiting_, "recv", at::empty({header.total}, at::kByte));
     message->is_early = true;
     early_[header.tag].push_back(message);
@@ -255,8 +268,10 @@ void Peer::close(Connection& connection) const {
 void Peer::end_connection(Connection& connection) {
   close(connection);
   const bool is_last = std::ranges::none_of(connections_, [](const auto& other) { return other.socket.is_open(); });
-  if (is_last || connection.is_within_frame()) lose("Connection closed by peer " + address_);
+  if (is_last || connection.is_within_frame()) lose(text_of_end());
 }
+
+std::string Peer::text_of_end() const { return "Connection closed by peer " + address_; }
 
 // After a system call that has failed.
 void Peer::lose_unless_interrupted(const char* action) {

@@ -61,7 +61,8 @@ struct Connection {
 // one, lets it go on. This is no deadlock. A parked socket holds back only later messages than its own, because a
 // sender gives frames to sockets in the order of messages. And no receive waits for a later message: an exchange posts
 // its receives when it starts. A message that was sent before one of exchange x belongs to x, to an earlier exchange,
-// or to one of the next that are in flight beside x. The engine starts these as well while it waits for x.
+// or to one of the next that are in flight beside x. The engine starts these as well while it waits for x, as
+// engine.h's last rule says.
 class Peer {
  public:
   // It calls write and read.
@@ -90,7 +91,11 @@ class Peer {
   // Whether a socket has failed or brought wrong bytes. It is false for a peer that has ended.
   bool has_failed() const { return has_failed_; }
 
-  // The peer sends nothing more. What is on the way is read whatever memory it needs, and then the end of the sockets.
+  // Like lose, for a socket that has failed or wrong bytes.
+  void fail(const std::string& why);
+
+  // The peer sends nothing more. What is on the way is read although it needs more memory, and then the end of the
+  // sockets. The peer is lost if a message is larger than what can be on the way.
   void has_left();
 
   // Frees messages that came early.
@@ -114,7 +119,7 @@ class Peer {
   MessagePtr message_of(const FrameHeader& header);
   void end_connection(Connection& connection);
   void lose_unless_interrupted(const char* action);
-  void fail(const std::string& why);
+  std::string text_of_end() const;
 
   const std::shared_ptr<Waiting> waiting_;
   const Poller poller_;

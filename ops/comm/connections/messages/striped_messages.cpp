@@ -43,6 +43,16 @@ void set_up(int socket) {
   static_cast<void>(::setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent)));
 }
 
+// An exception, such as too little memory, would end the process on the sockets' thread.
+template <class Body>
+void or_fail(Peer& peer, const Body& body) {
+  try {
+    body(peer);
+  } catch (const std::exception& error) {
+    peer.fail(error_message(error));
+  }
+}
+
 }  // namespace
 
 class StripedMessages::Io {
@@ -138,7 +148,9 @@ bool StripedMessages::Io::look() {
   {
     const std::lock_guard<std::mutex> lock(waiting_->mutex);
     for (const int64_t rank : news.left) {
-      if (const auto peer = peers_.find(rank); peer != peers_.end()) peer->second->has_left();
+      if (const auto found = peers_.find(rank); found != peers_.end()) {
+        or_fail(*found->second, [](Peer& peer) { peer.has_left(); });
+      }
     }
     failed = std::ranges::count_if(peers_, [](const auto& of_rank) { return of_rank.second->has_failed(); });
     if (!news.over.empty()) close_locked(news.over);
@@ -155,14 +167,12 @@ void StripedMessages::Io::stop() {
 }
 
 void StripedMessages::Io::handle(Connection& connection, uint32_t events) {
-  try {
+  or_fail(*connection.peer, [&](Peer& peer) {
     if (connection.socket.is_open() && (events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0) {
-      connection.peer->read(connection);
+      peer.read(connection);
     }
-    if (connection.socket.is_open() && (events & EPOLLOUT) != 0) connection.peer->write(connection);
-  } catch (const std::exception& error) {  // Too little memory for a message.
-    connection.peer->lose(error_message(error));
-  }
+    if (connection.socket.is_open() && (events & EPOLLOUT) != 0) peer.write(connection);
+  });
 }
 
 void StripedMessages::Io::update(Connection& connection) const {

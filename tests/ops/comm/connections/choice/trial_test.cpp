@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <cmath>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -37,9 +36,9 @@ TEST(RateOfTrains, LeavesOutABurst) {
   EXPECT_NEAR(rate_of_trains(arrivals, kRoundTrip), 1e8, 1e6);
 }
 
-TEST(RateOfTrains, OfNothingIsZeroAndOfAllAtOnceInfinite) {
+TEST(RateOfTrains, OfNothingAndOfAllAtOnceIsNone) {
   EXPECT_EQ(rate_of_trains({}, kRoundTrip), 0);
-  EXPECT_TRUE(std::isinf(rate_of_trains({{1, 1000}, {1, 1000}, {1, 1000}}, kRoundTrip)));
+  EXPECT_EQ(rate_of_trains({{1, 1000}, {1, 1000}, {1, 1000}}, kRoundTrip), 0);
 }
 
 std::vector<std::pair<FileDescriptor, FileDescriptor>> tcp_pairs(int count) {
@@ -57,21 +56,24 @@ std::vector<std::pair<FileDescriptor, FileDescriptor>> tcp_pairs(int count) {
   return pairs;
 }
 
-TEST(SendAndReceive, EndsInTimeAndHasTheKernelsTimes) {
+constexpr TrialTimes kShort{.time = std::chrono::milliseconds(50)};
+
+TEST(SendAndReceive, BothWaysEndsInTimeAndCountsBytes) {
   auto pairs = tcp_pairs(4);
   std::vector<FileDescriptor> ends[2];
   for (auto& [one, other] : pairs) {
     ends[0].push_back(std::move(one));
     ends[1].push_back(std::move(other));
   }
-  std::vector<Arrival> arrivals[2];
+  Trial trials[2];
   std::vector<std::thread> threads;
   for (int side = 0; side < 2; ++side) {
-    threads.emplace_back(
-        [&, side] { arrivals[side] = send_and_receive(ends[side], ends[side], std::chrono::milliseconds(50)); });
+    threads.emplace_back([&, side] { trials[side] = send_and_receive(ends[side], ends[side], kShort); });
   }
   for (auto& thread : threads) thread.join();
-  for (const auto& side : arrivals) {
+  for (int i = 0; i < 2; ++i) {
+    const auto& side = trials[i].arrivals;
+    int64_t received = 0;
     ASSERT_FALSE(side.empty());
     double first = side[0].seconds;
     double last = first;
@@ -79,7 +81,10 @@ TEST(SendAndReceive, EndsInTimeAndHasTheKernelsTimes) {
       first = std::min(first, arrival.seconds);
       last = std::max(last, arrival.seconds);
       EXPECT_GT(arrival.bytes, 0);
+      received += arrival.bytes;
     }
+    EXPECT_GE(trials[1 - i].bytes_sent, received);
+    EXPECT_LE(trials[1 - i].bytes_sent, received + 4 * 2 * 10'000'000) << "what the kernel keeps";
     EXPECT_LT(last - first, 1) << "seconds of one clock";
     EXPECT_GT(rate_of_trains(side, 1e-3), 1e6);
   }
@@ -90,7 +95,34 @@ TEST(SendAndReceive, ReturnsWhatHasComeWhenThePeerEnds) {
   std::vector<FileDescriptor> own;
   own.push_back(std::move(pairs[0].first));
   pairs[0].second.close();
-  EXPECT_TRUE(send_and_receive(own, own, std::chrono::milliseconds(50)).empty());
+  EXPECT_TRUE(send_and_receive(own, own, {.wait = std::chrono::milliseconds(50)}).arrivals.empty());
+}
+
+// The thread comes late. The bytes came before.
+TEST(SendAndReceive, HasTheKernelsTimes) {
+  auto pairs = tcp_pairs(1);
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(pairs[0].first.get(), SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof(on)), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // The kernel begins to keep times a little later.
+  ASSERT_EQ(::send(pairs[0].second.get(), "bytes", 5, 0), 5);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::vector<FileDescriptor> own;
+  own.push_back(std::move(pairs[0].first));
+  const double begin = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const Trial trial = send_and_receive({}, own, kShort);
+  ASSERT_EQ(trial.arrivals.size(), 1);
+  EXPECT_LT(trial.arrivals[0].seconds, begin - 0.1);
+  EXPECT_GT(trial.arrivals[0].seconds, begin - 60);
+}
+
+// Later than the wait for the first bytes.
+TEST(SendAndReceive, WaitsForTheFirstBytesOnlyForAWhile) {
+  auto pairs = tcp_pairs(1);
+  std::vector<FileDescriptor> own;
+  own.push_back(std::move(pairs[0].first));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(send_and_receive({}, own, {.wait = std::chrono::milliseconds(50)}).arrivals.empty());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
 }
 
 TEST(MostBytesUnderWay, IsAFewMegabytesOrMore) {

@@ -84,7 +84,7 @@ TEST(Meeting, IsNotDelayedByStrangersThatSendNothing) {
   std::thread peer([&] { ranks[0]->sockets = meet(ranks[0]->listener, cards, {0, {1}, 2, kPatience}); });
   const auto begin = std::chrono::steady_clock::now();
   ranks[1]->sockets = meet(ranks[1]->listener, cards, {1, {0}, 2, kPatience});
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, Reception::kHelloPatience / 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kPatience / 2);
   peer.join();
   for (const auto& socket : ranks[1]->sockets.at(0)) EXPECT_TRUE(socket.is_open());
 }

@@ -8,6 +8,7 @@
 #include <future>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "tests/support/breakable_group.h"
 #include "tests/support/error_message.h"
@@ -65,15 +66,22 @@ TEST(ActTogether, TellsAFailureToRanksThatWouldWait) {
   });
 }
 
-TEST(ActTogether, NamesTheLowestRankOfSeveralThatFail) {
-  run_ranks(4, [](int64_t rank, const Group& group) {
+// Which rank that is depends on the time. Each rank has first noticed another failure, at the latest its own.
+TEST(ActTogether, NamesTheSameRankOnAllIfSeveralFail) {
+  constexpr int64_t kRanks = 4;
+  std::vector<std::string> reasons(kRanks);
+  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
     const std::string error = testing::error_message<c10::DistBackendError>([&] {
       act_together(
-          group, "acting", [] { throw std::runtime_error("no room"); }, [] {});
+          group, "acting", [&] { throw std::runtime_error("no room for " + std::to_string(rank)); }, [] {});
     });
-    EXPECT_THAT(error, ::testing::StartsWith("rank " + std::to_string(rank) + ": acting failed: rank "));
-    EXPECT_THAT(error, ::testing::EndsWith(": no room"));
+    const std::string begin = "rank " + std::to_string(rank) + ": acting failed: ";
+    ASSERT_THAT(error, ::testing::StartsWith(begin));
+    reasons.at(static_cast<size_t>(rank)) = error.substr(begin.size());
   });
+  EXPECT_THAT(reasons[0], ::testing::MatchesRegex("rank [0-3]: no room for [0-3]"));
+  EXPECT_EQ(reasons[0][5], reasons[0].back());
+  EXPECT_THAT(reasons, ::testing::Each(reasons[0]));
 }
 
 TEST(ActTogether, NamesARankThatEnds) {

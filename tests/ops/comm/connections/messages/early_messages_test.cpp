@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "ops/comm/connections/messages/peer.h"
 #include "ops/comm/connections/messages/striped_messages.h"
 #include "tests/ops/comm/connections/messages/standard_error.h"
 #include "tests/ops/comm/connections/messages/two_ends.h"
@@ -145,6 +147,27 @@ TEST(EarlyMessages, AreReadWhenNewsTellThatThePeerHasEnded) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_EQ(sender.bytes_left(), kMessages * kSize);
+}
+
+// No memory is taken for a message that can never be complete.
+TEST(EarlyMessages, LargerThanWhatIsOnTheWayEndAPeerThatHasLeft) {
+  std::atomic<bool> has_left = false;
+  std::atomic<int> failures = 0;
+  StripedMessages::Options options = bounded();
+  options.look = [&] { return has_left ? StripedMessages::News{.left = {kPeer}} : StripedMessages::News{}; };
+  options.on_failure = [&] { ++failures; };
+  auto [own, peer] = connected_pair();
+  std::vector<FileDescriptor> sockets;
+  sockets.push_back(std::move(own));
+  const auto messages = messages_over(std::move(sockets), options);
+  const FrameHeader header{kFrameMark, 0, 1, kMostMessageBytes, 0, 8};
+  ASSERT_EQ(::send(peer.get(), &header, sizeof(header), 0), static_cast<ssize_t>(sizeof(header)));
+  std::this_thread::sleep_for(kLong);
+  const WorkPtr receive = messages->receive(kPeer, 0, empty_bytes(1));
+  has_left = true;
+  EXPECT_THAT(standard_error<std::runtime_error>([&] { receive->wait(kPatience / 2); }),
+              ::testing::HasSubstr("Connection closed by peer"));
+  EXPECT_EQ(failures, 0) << "it has ended";
 }
 
 // The sockets' thread needs the lock under which a receive is posted.
