@@ -87,7 +87,7 @@ class HookStreams {
   std::array<HookStream, kCount> streams_;
 };
 
-// Orders the buckets of several hooks of one group that send on streams. Each hook may have communicators of its own.
+// Orders the buckets of several hooks of one group that send on streams. Each hook may have separate communicators.
 // If collectives of two communicators are concurrent, they may start in different orders on different ranks, and wait
 // for each other without end. So when a bucket goes to another hook than the one before, its work begins once that
 // one's is done. All ranks give buckets in the same order. Collectives of others, such as c10d's own, are not ordered.
@@ -95,7 +95,7 @@ class HookTurns {
  public:
   using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
-  // Those of the group.
+  // The turns that all hooks of the group share.
   static std::shared_ptr<HookTurns> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
   // Calls run(), which passes `bucket` to `hook`. The caller's stream does not wait. On the CPU, where hooks order

@@ -29,7 +29,7 @@ constexpr const char* kOnGpus = "on_gpus";  // Only there if the decision was ma
 constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_within_node";
 // The link counts as unchanged while measured / predicted time lies between these.
 constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
-// Limits of one change. What seems a faster link may be other costs that were overestimated.
+// Limits of one change. A link can seem faster because other costs were overestimated.
 constexpr double kMostChange = 64, kLeastChange = 1.0 / 8;
 
 double steady_now() {

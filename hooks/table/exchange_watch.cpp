@@ -180,7 +180,7 @@ class StreamWatch final : public ExchangeWatch {
   std::mutex mutex_;
   int64_t next_ = 0;            // Number of the next all-reduce.
   bool is_elsewhere_ = false;   // Whether a bucket of the present step is on another device.
-  std::vector<Exchange> step_;  // Of the present step.
+  std::vector<Exchange> step_;  // Those of the present step.
   std::deque<Step> steps_;      // Ended, but the device may not have reached all of their events.
   LeastFactor least_;
 };

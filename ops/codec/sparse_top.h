@@ -7,7 +7,7 @@
 // - A value is a sign and one of two levels of its block: the means of the magnitudes above and below their mean. This
 //   is one step of Lloyd's method, and each level is the least-squares value for its elements.
 //
-// Which elements are kept depends on bits of magnitudes and on places alone, and levels are sums in one order, so all
+// Bits of magnitudes and places alone decide which elements are kept, and levels are sums in one order. So all
 // processors write the same bytes. Compile users with FMA contraction off.
 #pragma once
 
@@ -20,12 +20,12 @@
 namespace narrowcast::codec::wire {
 
 inline constexpr int64_t kSparseBlock = 4096;     // Elements of a whole block; at most 2^16.
-inline constexpr int64_t kLevelsBytes = 4;        // Of the two levels, which precede the bits of a block.
+inline constexpr int64_t kLevelsBytes = 4;        // The two levels precede the bits of a block.
 inline constexpr int kSparseCodeBits = 2;         // Bits of a value.
 inline constexpr uint32_t kNegativeCode = 1;      // The bit of the sign.
 inline constexpr uint32_t kLargeCode = 2;         // The bit of the larger level.
 inline constexpr int64_t kMostKept = 256;         // Elements that a block may keep.
-inline constexpr int64_t kMostSparseBytes = 320;  // Of a block.
+inline constexpr int64_t kMostSparseBytes = 320;  // The longest block.
 inline constexpr uint16_t kGreatestLevel = 0x7F7F;
 inline constexpr uint16_t kLeastLevel = kLeastScaleBits >> 16;  // Less is 0, as with scales.
 
@@ -69,7 +69,7 @@ struct SparseLayout {
   int low_bits;
   int64_t lows;   // The first bit of the low bits of the places, behind the unary ones.
   int64_t codes;  // The first bit of the values.
-  int64_t bytes;  // Of the block, with its levels.
+  int64_t bytes;  // All bytes of the block, with its levels.
 };
 
 // The layout of a block of n > 0 elements.

@@ -41,7 +41,7 @@ double seconds_of(const std::function<void()>& run) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// A model with an optimizer of its own, and gradients.
+// A model with its optimizer and gradients.
 struct Trained {
   explicit Trained(training::OptimizerKind kind)
       : model(models::CharGptOptions{

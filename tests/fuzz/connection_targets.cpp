@@ -1,4 +1,4 @@
-// What a peer, or a stranger, sends over the sockets of --connections.
+// Bytes that a peer, or a stranger, sends over the sockets of --connections.
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <sys/ioctl.h>

@@ -20,7 +20,7 @@ namespace {
 using testing::SimulatedStreams;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-int milliseconds_of_work = 2;  // Of an all-reduce of StreamHook.
+int milliseconds_of_work = 2;  // For each all-reduce of StreamHook.
 int works = 0;
 
 // Enqueues work with the names "NAME NUMBER", where all-reduces count the numbers up from 0.

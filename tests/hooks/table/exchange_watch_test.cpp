@@ -121,7 +121,7 @@ TEST_F(WatchStreams, DoesNotCountAStepOnOtherDevicesOrThatFailed) {
   end_step(1);
   EXPECT_EQ(watch_->take_least(), ExchangeWatch::kNothingSeen);
   all_reduce(1, 6);
-  watch_->end(0);  // Of an earlier step.
+  watch_->end(0);  // It began in an earlier step.
   end_step(1);
   EXPECT_DOUBLE_EQ(watch_->take_least(), 3);
 }

@@ -157,7 +157,7 @@ void step_batches(const SGDOptions& options, const Batches& batches, double grad
   }
 }
 
-// The parameter's momentum, and whether it is new: zeros. Without momentum there is none.
+// The parameter's momentum, and whether it is new: zeros. Undefined without momentum.
 struct MomentumBuffer {
   at::Tensor tensor;
   bool is_new = false;

@@ -32,7 +32,7 @@ bool can_step_fused(torch::optim::Optimizer& optimizer);
 // Multiplies all gradients by `factor`.
 void scale_gradients(torch::optim::Optimizer& optimizer, double factor);
 
-// Of an optimizer that can multiply gradients in the pass of its step.
+// An optimizer that can multiply gradients in the pass of its step.
 class ScalesGradients {
  public:
   virtual ~ScalesGradients() = default;

@@ -112,7 +112,7 @@ at::Tensor scattered_numbers(at::IntArrayRef sizes, const at::Tensor& like) {
   return numbers.frac_().sub_(0.5).reshape(sizes).to(like.options());
 }
 
-// Of the matrix and its momentum after a step with these numbers.
+// The hash of a matrix and its momentum after a step with these numbers.
 uint64_t hash_of_step(const at::Tensor& like, const MuonOptions& options) {
   const at::Tensor matrix = scattered_numbers(like.sizes(), like);
   const at::Tensor momentum = at::zeros_like(matrix);

@@ -88,8 +88,8 @@ void check_error_decay(const OuterOptions& options) {
 }
 
 // A residual is the decaying sum of the differences that were not sent, as a momentum is. With both, an element would
-// get a late difference several times. What a rank keeps with outer_mix is a part of its next difference, and is
-// already in its residual.
+// get a late difference several times. With outer_mix, a rank's own part is in its next
+// difference, and already in its residual.
 void check_sparse_steps(const OuterOptions& options) {
   const WireFormat format = *options.wire().format;
   if (!codec::wire::is_sparse(format)) {

@@ -56,7 +56,7 @@ int64_t nodes_of_copies(const AgreedJob& agreed) {
   return sharding::find_nodes_of_copies(agreed.group, node_size).nodes();
 }
 
-// Of rank 0's shard over all ranks.
+// The elements of rank 0's shard over all ranks.
 int64_t elements_over_all(const AgreedJob& agreed, const node::NodeLayout& layout) {
   int64_t numel = 0;
   for (const at::Tensor& parameter : training::trained_parameters(*agreed.inputs.model)) {

@@ -58,19 +58,20 @@ Variable local_group(std::optional<int64_t>& size) {
 
 std::vector<Option> wire_rows(Arguments& arguments) {
   hooks::WireOptions& wire = arguments.job.ddp.hook_options().wire;
-  const std::vector<Option> of_formats = {hook_option({.flag = "hook_format",
-                                                       .variable = variable(wire.format, parse_wire_format),
-                                                       .help = absl::StrCat("format ", wire_format_names(), "."),
-                                                       .usual = default_format()}),
-                                          hook_option({.flag = "stochastic_rounding",
-                                                       .variable = variable(arguments.stochastic_rounding),
-                                                       .help = "round gradients up or down at random, with --seed."}),
-                                          hook_option({.flag = "error_feedback",
-                                                       .variable = variable(wire.error_feedback),
-                                                       .help = "add the rounding error of a step to the next step."}),
-                                          hook_option({.flag = "exempt_one_dimensional",
-                                                       .variable = variable(wire.exempt_one_dimensional),
-                                                       .help = "send gradients of biases and norms as float32."})};
+  const std::vector<Option> of_formats = {
+      hook_option({.flag = "hook_format",
+                   .variable = variable(wire.format, parse_wire_format),
+                   .help = "wire format, such as int8_b32 or var5; an unknown name lists all.",
+                   .usual = default_format()}),
+      hook_option({.flag = "stochastic_rounding",
+                   .variable = variable(arguments.stochastic_rounding),
+                   .help = "round gradients up or down at random, with --seed."}),
+      hook_option({.flag = "error_feedback",
+                   .variable = variable(wire.error_feedback),
+                   .help = "add the rounding error of a step to the next step."}),
+      hook_option({.flag = "exempt_one_dimensional",
+                   .variable = variable(wire.exempt_one_dimensional),
+                   .help = "send gradients of biases and norms as float32."})};
   const std::vector<Option> of_others = {
       hook_option({.flag = "auto_bits",
                    .variable = variable(wire.auto_bits),

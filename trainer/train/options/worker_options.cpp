@@ -170,9 +170,7 @@ std::vector<Option> route_options(hooks::WireOptions& wire) {
                    .unit = "us"}),
       hook_option({.flag = "connections",
                    .variable = connections_variable(wire.connections),
-                   .help =
-                       "TCP connections with each rank on other nodes, 1 to 64. More fill a long link. auto: as many "
-                       "as the measured link needs. 0: that of the group."})};
+                   .help = "TCP connections per rank on other nodes: 1..64, auto, or 0 for the group's."})};
 }
 
 }  // namespace narrowcast::options

@@ -37,9 +37,9 @@ constexpr double kMargin = 1.25;
 constexpr double kSurelyLongSeconds = 20e-3;
 constexpr int64_t kMorePings = 3;
 
-// The congestion control of a trial, which every Linux has. Others, such as BBR, pace the first packets, which then
-// come at a rate of their own. The queueing discipline fq paces those of reno as well, but at twice a window per round
-// trip, and each connection by itself: 64 of them still exceed most links.
+// The congestion control of a trial, which every Linux has. Others, such as BBR, pace the first packets, which
+// then come at the rate that they guess. The queueing discipline fq paces those of reno as well, but at twice a window
+// per round trip, and each connection by itself: 64 of them still exceed most links.
 constexpr const char* kSendsWindowsAtOnce = "reno";
 
 // A trial sees some trains.
@@ -144,7 +144,7 @@ LongLink measure_long_link(const Group& group, const NodeLayout& layout, double 
   const Invited invited{
       {both.begin(), both.end()}, agreed_connections(group, std::ssize(both), kTrialConnections), kSendsWindowsAtOnce};
   const Listener listener = agree_to_listen(group, invited);
-  // As long on all ranks. If one ended earlier, its peer would receive nothing for the rest of its own time.
+  // As long on all ranks. If one ended earlier, its peer would receive nothing for the rest of the time.
   const std::chrono::duration<double> time(
       std::clamp(kTrialRoundTrips * most_round_trip, kLeastTrialSeconds, kMostTrialSeconds));
   // Others wait for this rank's report as long as for a message.

@@ -45,7 +45,7 @@ struct MeetingOptions {
   std::vector<int64_t> peers = {};  // Ranks that meet this rank, and have it among their peers.
   int64_t connections = 1;          // With each of them.
   std::chrono::milliseconds patience{0};
-  // Of connections that this rank opens, e.g. "reno"; empty: the system's.
+  // For connections that this rank opens, e.g. "reno"; empty: the system's.
   std::string congestion_control = {};
 };
 

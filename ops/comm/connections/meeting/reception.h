@@ -16,8 +16,8 @@ using Token = std::array<uint64_t, 2>;
 
 // The first bytes of a connection. All ranks have the same byte order.
 struct Hello {
-  Token token = {};  // Of the rank that is reached. A stranger does not have it.
-  int64_t rank = 0;  // Of the rank that connects.
+  Token token = {};  // The token of the rank that is reached. A stranger does not have it.
+  int64_t rank = 0;  // The rank that connects.
   int64_t index = 0;
 };
 

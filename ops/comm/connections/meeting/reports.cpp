@@ -141,7 +141,7 @@ class Together {
   std::vector<c10::intrusive_ptr<c10d::Work>> receives_;
   std::mutex mutex_;               // Guards first_ and lowest_.
   std::optional<Failure> first_;   // The first that this rank has noticed, its own or another one's.
-  std::optional<Failure> lowest_;  // Of the lowest rank.
+  std::optional<Failure> lowest_;  // The failure of the lowest rank.
   std::optional<Failure> own_;     // This rank's report. Used by the thread only.
 };
 

@@ -62,7 +62,7 @@ class Message final : public c10d::Work {
   const char* const name_;
   std::condition_variable changed_;
   bool is_complete_ = false;
-  at::Tensor early_bytes_;  // Of a complete receive: bytes that wait() copies to `memory`.
+  at::Tensor early_bytes_;  // If a receive is complete: bytes that wait() copies to `memory`.
   bool is_copying_ = false;
   bool is_aborted_ = false;
   std::string failure_;

@@ -94,7 +94,7 @@ class Peer {
   // Like lose, for a socket that has failed or wrong bytes.
   void fail(const std::string& why);
 
-  // The peer sends nothing more. What is on the way is read although it needs more memory, and then the end of the
+  // The peer sends nothing more. Its last bytes are read although they need more memory, and then the end of the
   // sockets. The peer is lost if a message is larger than what can be on the way.
   void has_left();
 
@@ -126,7 +126,7 @@ class Peer {
   std::vector<Connection> connections_;
   const std::string address_;
   const int64_t most_early_;
-  int64_t early_bytes_ = 0;  // Of messages without a receive.
+  int64_t early_bytes_ = 0;  // Bytes of messages without a receive.
   bool has_left_ = false;
   std::string failure_;  // Why it is lost; empty if it is not.
   bool has_failed_ = false;

@@ -113,7 +113,7 @@ TEST(SparseOuter, ErrorFeedbackSendsEverything) {
   }
 }
 
-// Each fragment's residual decays by the same factor between its exchanges, whatever the number of fragments.
+// Each fragment's residual decays by the same factor between its exchanges for every number of fragments.
 TEST(SparseOuter, FragmentsDecayOncePerRound) {
   run_ranks(2, [](int64_t rank, const auto& group) {
     const auto missing_of = [&](int64_t fragments, double decay) {

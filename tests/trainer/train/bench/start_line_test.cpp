@@ -16,8 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLate{100};
 
-// How far apart `ranks` start, after the last has come late. The ranks are threads, so that the test has one clock. Of
-// theirs, those with an odd number are a quarter of an hour ahead.
+// How far apart `ranks` start, after the last has come late. The ranks are threads, so that the test has one clock. The
+// clocks of odd ranks are a quarter of an hour ahead.
 Clock::duration spread_of_starts(int64_t ranks) {
   std::vector<Clock::time_point> starts(static_cast<size_t>(ranks));
   Clock::time_point last;

@@ -73,7 +73,7 @@ TEST(Meeting, ConnectsEachPairByNumberAndTurnsStrangersAway) {
   }
 }
 
-// As many as a flood of them: the peers' connections are accepted beside them, in a moment.
+// The peers' connections are accepted beside a flood of strangers, in a moment.
 TEST(Meeting, IsNotDelayedByStrangersThatSendNothing) {
   constexpr int kStrangers = 600;
   std::vector<std::unique_ptr<Rank>> ranks;

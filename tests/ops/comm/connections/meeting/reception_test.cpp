@@ -92,7 +92,7 @@ TEST(Reception, AcceptsNoMoreThanSomeConnectionsAtOnce) {
   EXPECT_EQ(reception.sockets().size(), Reception::kMostAtOnce);
 }
 
-// A test of a process of its own, whose descriptors are used up.
+// A separate process, because its descriptors are used up.
 TEST(ReceptionInAProcess, ClosesStrangersWhenDescriptorsRunOut) {
   const auto codes = testing::fork_ranks(1, [](int64_t, const auto&) {
     const Listener listener("127.0.0.1");

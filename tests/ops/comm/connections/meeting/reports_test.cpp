@@ -66,7 +66,7 @@ TEST(ActTogether, TellsAFailureToRanksThatWouldWait) {
   });
 }
 
-// Which rank that is depends on the time. Each rank has first noticed another failure, at the latest its own.
+// The rank depends on the time. Each rank has first noticed another failure, at the latest its own.
 TEST(ActTogether, NamesTheSameRankOnAllIfSeveralFail) {
   constexpr int64_t kRanks = 4;
   std::vector<std::string> reasons(kRanks);
