@@ -254,7 +254,7 @@ TEST(Muon, RefusesAnArchiveOfOtherSizesAndChangesNothing) {
   const auto optimizer_of = [](int64_t rows, at::ScalarType dtype) {
     std::vector<OptimizerParamGroup> groups;
     groups.emplace_back(std::vector<at::Tensor>{made(1, {3, 3})});
-    groups.emplace_back(std::vector<at::Tensor>{made(2, {rows, 4}).to(dtype)},
+    groups.emplace_back(std::vector<at::Tensor>{made(2, {rows, 4}).detach().to(dtype).requires_grad_()},
                         std::make_unique<torch::optim::AdamWOptions>(0.01));
     auto optimizer = std::make_unique<Muon>(groups);
     for (OptimizerParamGroup& group : optimizer->param_groups()) {

@@ -339,7 +339,8 @@ TEST(RunJob, RefusesSharesThatTheModelOrTheHookCannotHave) {
   EXPECT_EQ(complaint(of_module, "equal"), "nothing was thrown");
   EXPECT_EQ(complaint(of_module, "4,2"),
             "shares: 4,2 would change the statistics of batch norm, which " + of_module.model +
-                " has (norm.running_mean); replace it by group norm or layer norm, or leave out shares");
+                " has (norm.running_mean); replace it by group norm or layer norm, leave out shares, or allow it with "
+                "shares_with_batch_norm");
   EXPECT_EQ(complaint(of_module, "3,3"), "nothing was thrown") << "the same as equal";
   TrainJob local = small_job(folder);
   local.ddp.hook("noop");
