@@ -1,5 +1,6 @@
 #include "tests/support/gloo_group.h"
 
+#include <csignal>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>  // Declares its class because the build defines USE_C10D_GLOO.
 
@@ -20,6 +21,7 @@ namespace {
 
 c10::intrusive_ptr<ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const GlooGroupOptions& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // As init_process_group does: a dead peer is an error and must not end this process.
   const auto rank = static_cast<int>(options.rank);
   const auto world_size = static_cast<int>(options.world_size);
   auto gloo_options = ProcessGroupGloo::Options::create(options.timeout);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -27,7 +26,6 @@ StoreFile::~StoreFile() {
 }
 
 int run_rank(const std::string& store_path, const RankBody& body, const RankOfProcess& process) {
-  std::signal(SIGPIPE, SIG_IGN);  // As init_process_group does: a dead peer is an error and must not end this rank.
   try {
     at::set_num_threads(1);
     const auto store = c10::make_intrusive<c10d::FileStore>(store_path, static_cast<int>(process.world_size));

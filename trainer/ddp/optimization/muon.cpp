@@ -11,6 +11,7 @@
 #include <cmath>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 
 #include <narrowcast/consensus.h>
@@ -48,17 +49,19 @@ void step_matrix(at::Tensor matrix, const at::Tensor& gradient, at::Tensor momen
   matrix.add_(orthogonal, -options.lr() * lr_factor(options, matrix));
 }
 
-void check_range(bool is_good, size_t group, const char* name, const char* range, double value) {
-  TORCH_CHECK_VALUE(is_good, name, ": must be ", range, " in group ", group, " of Muon, but is ", value);
+std::string out_of_range(size_t group, const char* name, const char* range, double value) {
+  return c10::str(name, ": must be ", range, " in group ", group, " of Muon, but is ", value);
 }
 
 void check_matrices(const OptimizerParamGroup& group, size_t index, const MuonOptions& options) {
-  check_range(options.lr() >= 0, index, "lr", "at least 0", options.lr());
-  check_range(options.weight_decay() >= 0, index, "weight_decay", "at least 0", options.weight_decay());
-  check_range(options.momentum() >= 0 && options.momentum() <= 1, index, "momentum", "in 0..1", options.momentum());
-  check_range(options.eps() > 0, index, "eps", "positive", options.eps());
-  check_range(options.ns_steps() >= 1 && options.ns_steps() < 100, index, "ns_steps", "in 1..99",
-              static_cast<double>(options.ns_steps()));
+  TORCH_CHECK_VALUE(options.lr() >= 0, out_of_range(index, "lr", "at least 0", options.lr()));
+  TORCH_CHECK_VALUE(options.weight_decay() >= 0,
+                    out_of_range(index, "weight_decay", "at least 0", options.weight_decay()));
+  TORCH_CHECK_VALUE(options.momentum() >= 0 && options.momentum() <= 1,
+                    out_of_range(index, "momentum", "in 0..1", options.momentum()));
+  TORCH_CHECK_VALUE(options.eps() > 0, out_of_range(index, "eps", "positive", options.eps()));
+  TORCH_CHECK_VALUE(options.ns_steps() >= 1 && options.ns_steps() < 100,
+                    out_of_range(index, "ns_steps", "in 1..99", static_cast<double>(options.ns_steps())));
   TORCH_CHECK_VALUE(!options.ns_dtype() || *options.ns_dtype() == at::kBFloat16 || *options.ns_dtype() == at::kFloat,
                     "ns_dtype: must be BFloat16 or Float in group ", index, " of Muon, but is ", *options.ns_dtype());
   for (const at::Tensor& parameter : group.params()) {
@@ -76,12 +79,13 @@ void check_group(const OptimizerParamGroup& group, size_t index) {
   const auto* const adamw = dynamic_cast<const AdamWOptions*>(&group.options());
   TORCH_CHECK_VALUE(adamw != nullptr, "group ", index, " of Muon: its options must be MuonOptions or AdamWOptions");
   TORCH_CHECK_VALUE(!adamw->amsgrad(), "amsgrad: must be false in group ", index, " of Muon");
-  check_range(adamw->lr() >= 0, index, "lr", "at least 0", adamw->lr());
-  check_range(adamw->eps() >= 0, index, "eps", "at least 0", adamw->eps());
-  check_range(adamw->weight_decay() >= 0, index, "weight_decay", "at least 0", adamw->weight_decay());
+  TORCH_CHECK_VALUE(adamw->lr() >= 0, out_of_range(index, "lr", "at least 0", adamw->lr()));
+  TORCH_CHECK_VALUE(adamw->eps() >= 0, out_of_range(index, "eps", "at least 0", adamw->eps()));
+  TORCH_CHECK_VALUE(adamw->weight_decay() >= 0,
+                    out_of_range(index, "weight_decay", "at least 0", adamw->weight_decay()));
   const auto [beta1, beta2] = adamw->betas();
-  check_range(beta1 >= 0 && beta1 < 1, index, "betas", "at least 0 and below 1", beta1);
-  check_range(beta2 >= 0 && beta2 < 1, index, "betas", "at least 0 and below 1", beta2);
+  TORCH_CHECK_VALUE(beta1 >= 0 && beta1 < 1, out_of_range(index, "betas", "at least 0 and below 1", beta1));
+  TORCH_CHECK_VALUE(beta2 >= 0 && beta2 < 1, out_of_range(index, "betas", "at least 0 and below 1", beta2));
 }
 
 void check_groups(const Optimizer& optimizer) {

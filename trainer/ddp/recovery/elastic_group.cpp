@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <narrowcast/elastic_group.h>
+#include "ops/common/error_message.h"
 #include "ops/common/text.h"
 #include "trainer/base/network/places.h"
 #include "trainer/base/process/error_file.h"
