@@ -25,15 +25,15 @@ using narrowcast::Levels;
 using narrowcast::parse_levels;
 using narrowcast::to_string;
 
-// The least and the default value of WireOptions::auto_bits.
+// The least and the default value of WireOptions::auto_bits: bits of the code of an element, without its scale.
 inline constexpr int64_t kFewestAutoBits = 4;
-inline constexpr int64_t kDefaultAutoBits = 8;
+inline constexpr int64_t kDefaultAutoBits = 8;  // and the largest value
 
 // Ranges of WireOptions::link_gbit and link_us. Sums and products of seconds stay finite, and every real network fits.
-inline constexpr double kLeastLinkGbit = 1e-6;
-inline constexpr double kMostLinkGbit = 1e6;
-inline constexpr double kLeastLinkUs = 1e-3;
-inline constexpr double kMostLinkUs = 1e9;
+inline constexpr double kLeastLinkGbit = 1e-6;  // a kilobit per second
+inline constexpr double kMostLinkGbit = 1e6;    // a petabit per second
+inline constexpr double kLeastLinkUs = 1e-3;    // a nanosecond
+inline constexpr double kMostLinkUs = 1e9;      // 1000 seconds
 
 // WireOptions::connections: the ranks measure the link, and choose a number together. Its name is "auto".
 inline constexpr int64_t kAutoConnections = std::numeric_limits<int64_t>::min();

@@ -77,10 +77,10 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
 
   // Whether forward and evaluate announce each layer, see set_layer_gate.
   virtual bool announces_layers() const { return false; }
+  using LayerGate = std::function<void(const torch::nn::Module& layer)>;  // `layer`: a submodule of the model
   // Calls `gate` with each layer before its parameters are read. Until then they may still be written, for instance by
   // an exchange of parameters. An empty gate is none. Throws a c10::ValueError if the model does not announce its
   // layers.
-  using LayerGate = std::function<void(const torch::nn::Module& layer)>;
   void set_layer_gate(LayerGate gate);
 
   // Sets the regularization in training mode from now on. Dropout draws from LibTorch's default generator of the

@@ -58,7 +58,7 @@ class LearningRateSchedule {
 
   // Options with their defaults filled in. With kConstant the minimum is the peak.
   double minimum() const { return minimum_; }
-  int64_t warmup_steps() const { return warmup_steps_; }
+  int64_t warmup_steps() const { return warmup_steps_; }  // Number of first steps in which the rate rises; may be 0.
   // Number of last steps in which the rate falls: all after the warm-up with kCosine and kLinear, 0 with kConstant.
   int64_t decay_steps() const { return decay_steps_; }
 

@@ -33,21 +33,21 @@ std::string to_string(AdjustLr adjust_lr);
 
 // The options of a group of matrices. Names, defaults and meanings are those of torch.optim.Muon.
 struct MuonOptions : public torch::optim::OptimizerCloneableOptions<MuonOptions> {
-  using Coefficients = std::array<double, 3>;
+  using Coefficients = std::array<double, 3>;  // factors of X, A X and A A X, see Muon
 
   MuonOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as LibTorch's options
 
   TORCH_ARG(double, lr) = 1e-3;           // >= 0
   TORCH_ARG(double, weight_decay) = 0.1;  // >= 0; decoupled: a step multiplies the matrix by 1 - lr * weight_decay
   TORCH_ARG(double, momentum) = 0.95;     // in 0..1
-  TORCH_ARG(bool, nesterov) = true;
+  TORCH_ARG(bool, nesterov) = true;       // whether the update is momentum * b + (1 - momentum) * g, not b
 
   // a, b and c of an iteration, see Muon.
   TORCH_ARG(Coefficients, ns_coefficients) = {3.4445, -4.7750, 2.0315};
   TORCH_ARG(int64_t, ns_steps) = 5;  // Number of iterations, in 1..99.
   TORCH_ARG(double, eps) = 1e-7;     // > 0; the least norm by which an update is divided
 
-  TORCH_ARG(AdjustLr, adjust_lr_fn) = AdjustLr::kOriginal;
+  TORCH_ARG(AdjustLr, adjust_lr_fn) = AdjustLr::kOriginal;  // by which lr is multiplied
 
   // The dtype of the iterations: bfloat16, or float32. By default that of this machine (native_ns_dtype). torch's Muon
   // always uses bfloat16. Ranks must have the same for equal replicas (Muon::make_replicas_equal).
