@@ -111,17 +111,5 @@ TEST(GradientReducerTest, TakesUpTheBucketsOfAnother) {
   });
 }
 
-TEST(GradientReducerTest, ZeroGradLeavesNoGradient) {
-  run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
-    SmallNet net;
-    GradientReducer reducer(module_state(net.ptr()), group, DdpOptions().gradient_as_bucket_view(true));
-    const Sample sample = sample_of(0, 0);
-    reducer.backward(loss_of(forward(reducer, net, sample.x), sample));
-    EXPECT_TRUE(net->first->weight.grad().defined());
-    reducer.zero_grad();
-    for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
-  });
-}
-
 }  // namespace
 }  // namespace narrowcast
