@@ -10,9 +10,9 @@
 #include <csignal>
 #include <cstring>
 #include <stdexcept>
-#include <thread>
 
 #include "tests/support/is_running.h"
+#include "tests/support/patience.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -174,12 +174,12 @@ void wait_until(const std::function<bool()>& condition) {
   const auto deadline = Clock::now() + kDeadline;
   while (!condition()) {
     if (Clock::now() > deadline) throw std::runtime_error("timed out");
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
 }
 
 void wait_until_gone(pid_t pid) {
-  for (const auto deadline = Clock::now() + kDeadline; Clock::now() < deadline; std::this_thread::yield()) {
+  for (const auto deadline = Clock::now() + kDeadline; Clock::now() < deadline; testing::pause_between_looks()) {
     if (!is_running(pid)) {
       return;
     }

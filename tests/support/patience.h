@@ -1,7 +1,8 @@
-// Time limits of tests.
+// Time limits of tests, and how tests wait.
 #pragma once
 
 #include <chrono>
+#include <thread>
 
 namespace narrowcast::testing {
 
@@ -9,5 +10,8 @@ namespace narrowcast::testing {
 // exceeds it, before ctest ends the test (600 s). Use a shorter limit only where a timeout is expected, and start it
 // after everything that must succeed.
 inline constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(8);
+
+// Between two looks at what a test waits for. A loop without it takes as much processor time as a rank that computes.
+inline void pause_between_looks() { std::this_thread::sleep_for(std::chrono::microseconds(500)); }
 
 }  // namespace narrowcast::testing

@@ -13,13 +13,13 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include <narrowcast/errors.h>
 #include <narrowcast/hooks.h>
 #include "tests/hooks/all/bucket.h"
 #include "tests/support/error_message.h"
+#include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::hooks {
@@ -239,7 +239,7 @@ TEST_P(BufferReuse, NoBucketIsKeptOnceItsFutureIsReleased) {
       kept = gradient.storage().getWeakStorageImpl();
     }
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!kept.expired() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    while (!kept.expired() && std::chrono::steady_clock::now() < end) testing::pause_between_looks();
     EXPECT_TRUE(kept.expired());
   });
 }

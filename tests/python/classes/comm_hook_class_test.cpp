@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <narrowcast/hooks.h>
 #include "tests/python/classes/hook_script.h"
 #include "tests/python/classes/script.h"
+#include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 #include "tests/support/registered_group.h"
 
@@ -184,7 +184,7 @@ TEST(CommHookClassState, KeepsNoParameters) {
       const auto are_gone = [&] {
         return std::ranges::all_of(memories, [](const auto& each) { return each.expired(); });
       };
-      while (!are_gone() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      while (!are_gone() && std::chrono::steady_clock::now() < end) testing::pause_between_looks();
       EXPECT_TRUE(are_gone()) << each.hook;
     }
   });

@@ -19,6 +19,7 @@
 #include "ops/collectives/auto_quantize/plan.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
+#include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 #include "tests/support/recorded_group.h"
 
@@ -61,7 +62,7 @@ TEST(DecodingWork, CanBePolledAndWaitedForTwice) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const std::vector<at::Tensor> outputs{at::zeros({3}), at::zeros({3})};
     const auto work = kAllGather.async(outputs, at::full({3}, rank + 1, at::kFloat), group);
-    while (!work->isCompleted()) std::this_thread::yield();
+    while (!work->isCompleted()) testing::pause_between_looks();
     EXPECT_TRUE(work->isSuccess());
     EXPECT_EQ(work->exception(), nullptr);
     EXPECT_EQ(outputs[1].sum().item<float>(), 6);

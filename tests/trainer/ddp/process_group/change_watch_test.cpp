@@ -7,7 +7,6 @@
 #include <chrono>
 #include <future>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <narrowcast/consensus.h>
@@ -41,7 +40,7 @@ class ChangeWatchTest : public ::testing::Test {
 // Rank 0 waits for the others when the launcher that serves the store dies. It may have noticed that or not.
 TEST_F(ChangeWatchTest, RanksThatWaitForOthersMeetInTheStoreThatHasMoved) {
   auto first = sum_on(1, old_->getPort());
-  while (!old_->check({testing::job_key("attempt/0/0")})) std::this_thread::yield();
+  while (!old_->check({testing::job_key("attempt/0/0")})) testing::pause_between_looks();
   old_.reset();
   const auto moved = serve_job("1 1:1,2:1");
   file_.tell(moved->getPort());
@@ -87,7 +86,7 @@ TEST_P(NewcomerTest, WaitsOnWhileTheOthersWork) {
   const std::string ready = testing::job_key(rendezvous::ready_key(2, 0));
   for (int64_t attempt = 1; attempt <= 2; ++attempt) {
     while (!old_->check({ready}) && newcomer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      std::this_thread::yield();
+      testing::pause_between_looks();
     }
     old_->deleteKey(ready);
   }
@@ -118,7 +117,7 @@ TEST_F(ChangeWatchTest, ARankAloneMeetsAnewAfterALoss) {
   EXPECT_FALSE(has_newcomers(scope));
   old_->add(testing::job_key(rendezvous::kStarts), 1);
   const auto deadline = std::chrono::steady_clock::now() + testing::kPatience;
-  while (!has_newcomers(scope) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  while (!has_newcomers(scope) && std::chrono::steady_clock::now() < deadline) testing::pause_between_looks();
   EXPECT_TRUE(has_newcomers(scope));
 }
 

@@ -9,7 +9,6 @@
 #include <future>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -141,7 +140,7 @@ TEST_F(ChangingNodesTest, NewcomersBreakNothing) {
       set_places("1 1:1,2:1,3:1");
       launcher_.set("narrowcast/run/ready/3/0", std::vector<uint8_t>{'1'});
     }
-    while (!has_newcomers(scope)) std::this_thread::yield();
+    while (!has_newcomers(scope)) testing::pause_between_looks();
     EXPECT_TRUE(launcher_.check({"narrowcast/run/regroups"})) << "somebody asks";
     barrier(scope.group(), "test");
   });

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
@@ -92,7 +91,7 @@ RankWatch::Options watching_for_all(int64_t rank, int64_t watched, ToldOnce& tol
 void wait_for_looks(const StorePtr& store, int64_t rank, int64_t looks = 2 * 1s / 5ms) {
   const std::string key = "watch/sign/" + std::to_string(rank);
   const int64_t before = store->add(key, 0);
-  while (store->add(key, 0) < before + looks) std::this_thread::yield();
+  while (store->add(key, 0) < before + looks) testing::pause_between_looks();
 }
 
 // Store whose connections can be broken: break_all() breaks all connections that were made before it.
@@ -174,7 +173,7 @@ TEST(RankWatchTest, ARankThatHasLeftIsNotSilent) {
   const RankWatch rank0(store, watching_for_all(0, 1, of_1));
   {
     const RankWatch rank1(store, watching_for_all(1, 0, of_0));
-    while (store->add("watch/sign/1", 0) == 0) std::this_thread::yield();
+    while (store->add("watch/sign/1", 0) == 0) testing::pause_between_looks();
   }
   wait_for_looks(store, 0);
   EXPECT_FALSE(of_1.is_told());
@@ -239,7 +238,7 @@ TEST(RankWatchTest, AStoreThatDoesNotAnswerIsTheSilenceOfWhoServesIt) {
       RankWatch::Options options = watching_for_all(1, 2, told);
       options.rank_0_serves = rank_0_serves;
       const RankWatch rank1(store, options);
-      while (store->HashStore::add("watch/sign/1", 0) == 0) std::this_thread::yield();
+      while (store->HashStore::add("watch/sign/1", 0) == 0) testing::pause_between_looks();
       store->is_stuck = true;
       if (rank_0_serves) {
         ASSERT_EQ(told.future.wait_for(testing::kPatience), std::future_status::ready);

@@ -10,7 +10,6 @@
 #include <future>
 #include <iterator>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
@@ -116,7 +115,7 @@ TEST_P(InterruptedConnectionTest, LeavesNothingBehind) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while ((entries_of("/proc/self/task") > threads || entries_of("/proc/self/fd") > files) &&
          std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   EXPECT_LE(entries_of("/proc/self/task"), threads);
   EXPECT_LE(entries_of("/proc/self/fd"), files);

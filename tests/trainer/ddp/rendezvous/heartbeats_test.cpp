@@ -4,7 +4,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "tests/support/moving_store.h"
 #include "tests/support/patience.h"
@@ -22,7 +21,7 @@ class HeartbeatsTest : public ::testing::Test {
   // Returns when that number has grown.
   void wait_for_more(const std::string& key) {
     const int64_t before = store_->add(key, 0);
-    while (store_->add(key, 0) == before) std::this_thread::yield();
+    while (store_->add(key, 0) == before) testing::pause_between_looks();
   }
 
   const testing::StoreFileOfTest file_;
@@ -34,7 +33,7 @@ TEST_F(HeartbeatsTest, AProcessThatEndsIsNotSilent) {
     const Heartbeats heartbeats(file_.env(2, store_->getPort()), 1ms);
     wait_for_more(sign_of(2));
   }
-  while (store_->check({sign_of(2)})) std::this_thread::yield();
+  while (store_->check({sign_of(2)})) testing::pause_between_looks();
   try {
     const Heartbeats heartbeats(file_.env(2, store_->getPort()), 1ms);
     wait_for_more(sign_of(2));

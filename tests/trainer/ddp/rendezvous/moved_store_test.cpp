@@ -7,7 +7,6 @@
 #include <future>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
@@ -41,7 +40,7 @@ class MovedStoreTest : public ::testing::Test {
  protected:
   // Returns when the rank of node 1, which is rank 0, waits for the others.
   void wait_for_roll_call() {
-    while (!old_->check({testing::job_key("attempt/0/0")})) std::this_thread::yield();
+    while (!old_->check({testing::job_key("attempt/0/0")})) testing::pause_between_looks();
   }
 
   network::TcpStorePtr old_ = serve_job("0 1:1,2:1,3:1");

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <future>
-#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
@@ -68,7 +67,7 @@ TEST(RollCallRestartTest, ARankThatComesBeforeRankZeroIgnoresTheLastAttempt) {
   const std::string presence = std::string(attempt.begin(), attempt.end()) + "/here/1";
   const auto number_before = store->get(presence);
   auto early = std::async(std::launch::async, [&] { return call_roll(store, rank_of(1, 2)); });
-  while (store->get(presence) == number_before) std::this_thread::yield();  // The rank has found the old attempt.
+  while (store->get(presence) == number_before) testing::pause_between_looks();  // The rank has found the old attempt.
   const StorePtr leader = call_roll(store, rank_of(0, 2));
   leader->set("key", std::vector<uint8_t>{1});
   EXPECT_TRUE(early.get()->check({"key"}));
@@ -135,7 +134,7 @@ TEST(RollCallErrorTest, SaysWhoseEntryWasOverwritten) {
     if (rank != 0) store->set("attempt/", std::string("name"));
     const std::string entry = rank == 0 ? "attempt/" : "name/here/1";
     auto error = std::async(std::launch::async, [&] { return error_of(store, rank_of(rank, 3)); });
-    while (!store->check({entry})) std::this_thread::yield();
+    while (!store->check({entry})) testing::pause_between_looks();
     store->set(entry, std::string("another"));
     EXPECT_THAT(error.get(), HasSubstr("another process has overwritten the entry of rank " + std::to_string(rank)));
   }

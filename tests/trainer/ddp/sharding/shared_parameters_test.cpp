@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "ops/comm/node/find_nodes.h"
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
+#include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/sharding/sharded_fixtures.h"
 
@@ -148,7 +148,7 @@ TEST(SharedParameters, AStepBeginsAfterAllReadsAndEndsAfterAllWrites) {
     int64_t step = 0;
     WatchedSteps optimizer(parameter, [&] {
       EXPECT_EQ(progress.arrived, kRanks * step) << "a rank still reads, step " << step;
-      while (rank == 1 && progress.written < kRanks * step - 1) std::this_thread::yield();
+      while (rank == 1 && progress.written < kRanks * step - 1) testing::pause_between_looks();
       at::rand({rank == 1 ? 100'000 : 1});
       ++progress.written;
     });

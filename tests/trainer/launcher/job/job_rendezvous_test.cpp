@@ -162,7 +162,7 @@ GroupRequest two_elastic_nodes() {
 void wait_for(Rendezvous& rendezvous, Directive::Kind kind) {
   const Clock::time_point deadline = Clock::now() + testing::kPatience;
   while (rendezvous.directive().kind != kind && Clock::now() < deadline) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   EXPECT_EQ(rendezvous.directive().kind, kind);
 }
@@ -229,7 +229,7 @@ TEST(JobRendezvous, TwoHostsWithDifferentBackendsDisagree) {
   JobRendezvous first = open_job(request);
   StoreMember look(network::reach_tcp_store("127.0.0.1", request.endpoint.port, testing::kPatience));
   while (look.backend().empty()) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   request.backend = kStaticBackend;
   JobRendezvous second = open_job(request);

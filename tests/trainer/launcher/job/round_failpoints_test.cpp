@@ -8,7 +8,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -77,7 +76,7 @@ GroupEnd run_rounds(StoreRendezvous& rendezvous) {
   for (const auto deadline = Clock::now() + testing::kPatience; Clock::now() < deadline;) {
     const Directive directive = rendezvous.directive();
     if (directive.kind == Directive::Kind::kOver) {
-      while (!rendezvous.may_leave() && Clock::now() < deadline) std::this_thread::yield();
+      while (!rendezvous.may_leave() && Clock::now() < deadline) testing::pause_between_looks();
       return directive.end.value();
     }
     run = directive.kind == Directive::Kind::kRun ? directive.round.restart_count : run;
@@ -85,7 +84,7 @@ GroupEnd run_rounds(StoreRendezvous& rendezvous) {
       rendezvous.report({.end = NodeReport::End::kSucceeded});
       reported = run;
     }
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   return {.cause = GroupEnd::Cause::kAborted, .text = "the test's patience has ended", .code = -1};
 }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
 #include "tests/trainer/launcher/rendezvous/succession_fixture.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/store/store_member.h"
@@ -25,7 +26,7 @@ TEST_P(SealedSuccessionTest, AnotherLauncherServesTheStore) {
   const RankOfNode own = {.node = 3, .rank_on_node = 0};
   launchers.at(2)->announce_start(own);
   while (launchers.at(2)->announced_start(own) != 1) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   const int64_t port = standbys.at(1)->socket.port();
   lose(0);
@@ -42,7 +43,7 @@ TEST_P(SealedSuccessionTest, AnotherLauncherServesTheStore) {
   EXPECT_EQ(second.master_port, port);
   EXPECT_EQ(second.change, "node 0 (a) was lost: the launcher that served it has ended or was killed");
   while (!launchers.at(2)->announced_start(late)) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   EXPECT_EQ(launchers.at(2)->announced_start(late), 3) << "after its own start and the loss";
   launchers.at(1)->report({});
@@ -94,7 +95,7 @@ TEST_P(SealedSuccessionTest, AnotherJobIsNotLedAway) {
   comes_again("another");
   const Clock::time_point deadline = Clock::now() + testing::kPatience;
   while (!store->store()->check({launcher_key("moved/")}) && Clock::now() < deadline) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   LinkOptions late = node(3);
   late.node.settings.rdzv_id = "another";
@@ -150,7 +151,7 @@ TEST_P(SealedSuccessionTest, ALauncherAtTheEndpointWaitsUntilItIsLedOn) {
   launchers[0] = std::make_unique<StoreRendezvous>(again);
   StoreMember endpoint(store->store(), again.seal);
   while (!endpoint.has_host()) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   const std::string lost = network::host_and_port("127.0.0.1", 1);  // Nobody listens there.
   endpoint.announce_move(lost);
@@ -173,7 +174,7 @@ TEST_P(SealedSuccessionTest, ALauncherAtTheEndpointServesAgainIfTheJobThatItWasL
   launchers[0] = std::make_unique<StoreRendezvous>(first);
   StoreMember stranger(store->store(), first.seal);
   while (!stranger.has_host()) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   const testing::SilentPort silent;
   stranger.announce_move(network::host_and_port("127.0.0.1", silent.port()));
@@ -197,7 +198,7 @@ TEST_F(SuccessionTest, NobodyIsLedToAJobThatIsOver) {
   comes_again();
   StoreMember endpoint(store->store());
   while (!endpoint.has_host()) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   const Clock::time_point end = Clock::now() + milliseconds(2500);  // It looks each second.
   while (Clock::now() < end && endpoint.moved_to().empty()) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/support/job_secret.h"
+#include "tests/support/patience.h"
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/store/store_host.h"
@@ -41,7 +42,7 @@ class StoreLinkTest : public StoreFixture {
     const Clock::time_point deadline = Clock::now() + testing::kPatience;
     LinkState state = link.state();
     while (!wanted(state) && state.broken.empty() && Clock::now() < deadline) {
-      std::this_thread::yield();
+      testing::pause_between_looks();
       state = link.state();
     }
     EXPECT_TRUE(wanted(state)) << state.broken;
@@ -88,7 +89,7 @@ TEST_F(StoreLinkTest, KeepsTheStoreThatItServes) {
     EXPECT_FALSE(watched.expired());
   }
   const Clock::time_point deadline = Clock::now() + testing::kPatience;
-  while (!watched.expired() && Clock::now() < deadline) std::this_thread::yield();
+  while (!watched.expired() && Clock::now() < deadline) testing::pause_between_looks();
   EXPECT_TRUE(watched.expired()) << "the thread has ended";
 }
 
@@ -227,7 +228,7 @@ TEST_P(BrokenConnectionTest, IsNotMadeAnewToAnotherHost) {
   const StoreLink next(wanted);
   const auto follows = [&] { return other.state().decision->run_id != "made-up"; };
   const Clock::time_point deadline = Clock::now() + testing::kPatience;
-  while (!is_broken(other.state()) && !follows() && Clock::now() < deadline) std::this_thread::yield();
+  while (!is_broken(other.state()) && !follows() && Clock::now() < deadline) testing::pause_between_looks();
   EXPECT_EQ(other.state().broken, "the launcher that served it has ended or was killed");
 }
 
@@ -243,7 +244,7 @@ TEST_F(StoreLinkTest, AHostThatHasEndedIsNotWaitedFor) {
   store.reset();
   socket.reset();
   const Clock::time_point deadline = begin + testing::kPatience;
-  while (!is_broken(other.state()) && Clock::now() < deadline) std::this_thread::yield();
+  while (!is_broken(other.state()) && Clock::now() < deadline) testing::pause_between_looks();
   EXPECT_EQ(other.state().broken, "the launcher that served it has ended or was killed");
   EXPECT_LT(Clock::now() - begin, wanted.rendezvous.silence() / 2) << "it is known at once";
 }

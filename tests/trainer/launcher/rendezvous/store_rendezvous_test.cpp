@@ -5,8 +5,8 @@
 
 #include <csignal>
 #include <memory>
-#include <thread>
 
+#include "tests/support/patience.h"
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/store/store_host.h"
@@ -91,7 +91,7 @@ class StoreRendezvousTest : public StoreFixture {
     const Clock::time_point deadline = Clock::now() + testing::kPatience;
     Directive directive = rendezvous.directive();
     while (directive.kind != kind && Clock::now() < deadline) {
-      std::this_thread::yield();
+      testing::pause_between_looks();
       directive = rendezvous.directive();
     }
     EXPECT_EQ(directive.kind, kind);
@@ -114,7 +114,7 @@ TEST_F(StoreRendezvousTest, RunsAJobOnTwoNodes) {
   EXPECT_EQ(wait_for(host, Kind::kOver).end->exit_code(), 0);
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(20);  // sooner than close_timeout
   while (!(host.may_leave() && other.may_leave()) && Clock::now() < deadline) {
-    std::this_thread::yield();
+    testing::pause_between_looks();
   }
   EXPECT_TRUE(host.may_leave());
 }

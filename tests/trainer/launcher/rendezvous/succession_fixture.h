@@ -8,10 +8,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/support/job_secret.h"
+#include "tests/support/patience.h"
 #include "tests/trainer/launcher/rendezvous/store_fixture.h"
 #include "trainer/base/network/tcp_store.h"
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
@@ -70,7 +70,7 @@ class SuccessionTest : public StoreFixture {
     for (int decisions = 0; decisions < 2; ++decisions) {  // The first one may have begun before.
       const std::string before = store->store()->get_to_str(sign);
       while (store->store()->get_to_str(sign) == before) {
-        std::this_thread::yield();
+        testing::pause_between_looks();
       }
     }
   }
@@ -81,7 +81,7 @@ class SuccessionTest : public StoreFixture {
     for (int looks = 0; looks < 3; ++looks) {
       const std::string before = store->store()->get_to_str(beat);
       while (store->store()->get_to_str(beat) == before) {
-        std::this_thread::yield();
+        testing::pause_between_looks();
       }
     }
   }
@@ -100,7 +100,7 @@ class SuccessionTest : public StoreFixture {
         EXPECT_TRUE(wanted(found)) << found.note << (found.end ? found.end->text : "");
         return found;
       }
-      std::this_thread::yield();
+      testing::pause_between_looks();
     }
   }
 

@@ -19,6 +19,7 @@
 
 #include <narrowcast/quantized_all_reduce.h>
 #include <narrowcast/quantized_reduce_scatter.h>
+#include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::collectives {
@@ -229,7 +230,7 @@ TEST(AnnouncedJob, PreparesItsJobBeforeAllRanksHaveAnnounced) {
   std::atomic<bool> is_other_prepared = false;
   run_ranks(2, [&](int64_t rank, const Group& group) {
     const auto deadline = std::chrono::steady_clock::now() + testing::kPatience / 4;
-    while (rank == 1 && !is_prepared && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    while (rank == 1 && !is_prepared && std::chrono::steady_clock::now() < deadline) testing::pause_between_looks();
     EXPECT_EQ(is_prepared, rank == 1);
     const auto announced = std::make_shared<AnnouncedJob>(rank, 2);
     announced->set_call({.call = "a call"}, std::make_shared<Prepared>(rank == 0 ? &is_prepared : &is_other_prepared));
