@@ -19,6 +19,7 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/table/hook_table.h"
+#include "ops/comm/groups/broken_groups.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/ddp/backends/group_backend.h"
 #include "trainer/ddp/outer/outer_arguments.h"
@@ -198,7 +199,7 @@ void OuterOptimizer::count_step() {
   }
   replicas_are_equal_ = group_->getSize() == 1;
   if (clock_) {
-    if (!is_held_ && clock_->is_over()) end_round();
+    if (!is_held_ && is_round_over()) end_round();
     return;
   }
   if (under_way_ && under_way_->joined_at == local_step) {
@@ -305,6 +306,12 @@ void OuterOptimizer::finish() {
   }
   take_reference();
   replicas_are_equal_ = true;
+}
+
+// A GPU's host runs ahead: without the wait it would enqueue steps for longer than the round.
+bool OuterOptimizer::is_round_over() const {
+  if (reference_.is_cuda()) collectives::wait_for_results(group_);
+  return clock_->is_over();
 }
 
 // Ranks of equal weight send what they would send without weights, so that they also get the same bits. A weight beside

@@ -17,8 +17,8 @@ class RoundClock {
   // A collective of all ranks of `all`; see LocalGroup. `options` have sync_seconds.
   RoundClock(const ProcessGroupPtr& all, const std::vector<int64_t>& groups, const OuterOptions& options);
 
-  // A collective of the local group, after each step: whether sync_seconds have passed since the round began. Waits for
-  // a GPU to end the step. Throws c10::DistBackendError if a rank of the local group fails.
+  // A collective of the local group, after each step: whether sync_seconds have passed since the round began. Throws
+  // c10::DistBackendError if a rank of the local group fails.
   bool is_over() const;
 
   // Seconds since the round began.
@@ -27,7 +27,6 @@ class RoundClock {
   void restart(double elapsed = 0) { began_ = now_() - elapsed; }
 
  private:
-  const ProcessGroupPtr all_;
   const double seconds_;
   const std::function<double()> now_;
   const LocalGroup group_;

@@ -222,6 +222,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
 
   static std::vector<Fragment> cut(const std::vector<at::Tensor>& parameters, int64_t count);
   void count_step();
+  bool is_round_over() const;
   void begin_rounds();
   void check_equal_parameters() const;
   void make_memory();
