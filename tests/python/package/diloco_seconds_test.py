@@ -65,10 +65,23 @@ class OnEachRank(RankTestCase):
         again.load_state_dict(saved)
         self.assertEqual(again.steps, 100)
 
+    def a_group(self):
+        """Rank 1's own time would end its rounds earlier. All ranks of a group take the steps that rank 0's clock allows."""
+        model = Network()
+        outer = narrowcast.DiLoCo(sgd(model), sync_seconds=.05, local_group=2)
+        own = 0
+        while outer.steps < 20:
+            take_steps(model, outer, outer.steps, outer.steps + 1)
+            time.sleep(.01 * dist.get_rank())
+            own += 1
+            self.assertEqual(outer.steps, own, "no rank has jumped")
+        outer.finish()
+        self.assertGreaterEqual(outer.exchanges, 1)
+
 
 class DiLoCoByTime(unittest.TestCase):
     def test_two_ranks(self):
-        self.assertEqual(run_on_ranks(2, OnEachRank("rounds_of_no_time", "a_slow_rank")), [0] * 2)
+        self.assertEqual(run_on_ranks(2, OnEachRank("rounds_of_no_time", "a_slow_rank", "a_group")), [0] * 2)
 
 
 def load_tests(loader, _tests, _pattern):
