@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -120,8 +121,9 @@ TEST_F(NarrowcastTrainOuterTest, RanksOfDifferentSpeedsTakeWhatTheyCanInATime) {
         one_of(3, rank, port)));
   }
   ranks[0]->wait_for_errors("link: ");
+  const std::string path = folder / "run/metrics.jsonl";
   const auto ends = [&] {
-    return files::read_file(folder / "run/metrics.jsonl").find(R"("event":"end")") != std::string::npos;
+    return std::filesystem::exists(path) && files::read_file(path).find(R"("event":"end")") != std::string::npos;
   };
   wait_until([&] {
     ranks[2]->send(SIGSTOP);
