@@ -218,7 +218,8 @@ TEST(TimedRounds, EqualSpeedsHaveTheBitsOfSyncEvery) {
   const auto in_time = [](int64_t /*rank*/) { return exchanged().sync_seconds(4).clock(clock_of(1)).warmup_steps(2); };
   const Models models = small_models(3);
   const Models others = small_models(3);
-  const Ended ended = train_on(models, {.options = options, .ddp = local_ddp(2), .outer = in_time});
+  const DdpOptions views = local_ddp(2).gradient_as_bucket_view(true);  // Settling moves gradients to other buckets.
+  const Ended ended = train_on(models, {.options = options, .ddp = views, .outer = in_time});
   const Ended expected = train_on(others, {.options = options, .ddp = local_ddp(2), .outer = counted});
   expect_equal(models, others);
   EXPECT_EQ(ended.results[0].validation_loss, expected.results[0].validation_loss);
