@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
+#include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
 #include "hooks/row/hook_row.h"
 #include "ops/comm/groups/broken_groups.h"
@@ -20,7 +21,7 @@ namespace narrowcast::hooks {
 
 // Splits the ranks of a group into parts and makes a group for this rank's part. The new group has the same devices,
 // kinds of backends and options. Its ranks destroy it when none of them sends anything more.
-class GroupPart {
+class NARROWCAST_EXPORT GroupPart {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
@@ -74,7 +75,7 @@ class PostLocalSgdHook final : public TableHook {
 node::NodeLayout local_groups(const LocalOptions& options, const node::NodeLayout& nodes);
 
 // A collective: the groups of a hook with these options.
-node::NodeLayout find_local_groups(const HookOptions& options);
+NARROWCAST_EXPORT node::NodeLayout find_local_groups(const HookOptions& options);
 
 // The row of post_local_sgd for the table.
 HookRow post_local_sgd_row();

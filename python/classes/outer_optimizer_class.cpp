@@ -20,7 +20,9 @@
 #include <vector>
 
 #include <narrowcast/consensus.h>
+#include <narrowcast/hook_options.h>
 #include <narrowcast/outer_optimizer.h>
+#include "hooks/table/post_local_sgd.h"
 #include "ops/comm/groups/group.h"
 #include "python/classes/dictionaries.h"
 #include "python/classes/silence.h"
@@ -46,28 +48,61 @@ class ParametersOnly final : public torch::optim::Optimizer {
 
 constexpr const char* kInitSync = "init_sync";
 constexpr const char* kFirstExchange = "first_exchange";  // OuterOptions::named does not have it.
+constexpr const char* kSyncEvery = "sync_every";
+constexpr const char* kLocalGroup = "local_group";
 
 struct ClassOptions {
   OuterOptions outer = {};
-  std::optional<double> silence = {};  // seconds; none: the default
-  bool init_sync = true;               // The parameters become rank 0's first.
+  std::optional<double> silence = {};             // seconds; none: the default
+  bool init_sync = true;                          // The parameters become rank 0's first.
+  std::optional<hooks::LocalOptions> local = {};  // its group takes the same steps; none: each rank alone
 };
+
+// The ranks that average gradients in each step.
+hooks::LocalOptions parse_group(const hooks::OptionValue& value) {
+  hooks::HookOptions options;
+  hooks::set_option(options, kLocalGroup, value);
+  const std::optional<int64_t>& size = options.local.group_size;
+  TORCH_CHECK_VALUE(!size || *size >= 1, kLocalGroup, ": must be at least 1, but is ", *size);
+  return options.local;
+}
+
+std::string text_of_group(const std::optional<hooks::LocalOptions>& local) {
+  if (!local) return "none";
+  return local->group_size ? std::to_string(*local->group_size) : "node";
+}
+
+// A collective if the groups are the nodes.
+std::vector<int64_t> groups_of(const ClassOptions& options, const ProcessGroupPtr& group) {
+  if (!options.local) return {};
+  return hooks::find_local_groups({.process_group = group, .local = *options.local}).node_of_rank();
+}
 
 ClassOptions to_class_options(const OptionDict& given) {
   ClassOptions options;
+  bool has_steps = false;
   for_each_option(given, [&](const std::string& name, const hooks::OptionValue& value) {
+    has_steps = has_steps || (name == kSyncEvery && !std::holds_alternative<std::monostate>(value));
     if (name == kSilence) {
       options.silence = parse_silence(value);
       return;
     }
+    if (name == kLocalGroup) {
+      options.local = parse_group(value);
+      return;
+    }
     if (name != kInitSync) {
-      check_known(name, options.outer.named(), {kFirstExchange, kInitSync, kSilence});
+      check_known(name, options.outer.named(), {kFirstExchange, kInitSync, kLocalGroup, kSilence});
       options.outer.set(name, value);
       return;
     }
     TORCH_CHECK_TYPE(std::holds_alternative<bool>(value), kInitSync, ": must be bool, but is ", hooks::text_of(value));
     options.init_sync = std::get<bool>(value);
   });
+  TORCH_CHECK_VALUE(!has_steps || !options.outer.sync_seconds(), kSyncEvery, ": ", options.outer.sync_every(),
+                    " has no effect with sync_seconds; leave it out");
+  TORCH_CHECK_VALUE(!options.local || options.outer.sync_seconds(), kLocalGroup, ": ", text_of_group(options.local),
+                    " has no effect without sync_seconds");
   return options;
 }
 
@@ -88,19 +123,20 @@ WatchedOptimizer make_outer(ParametersOnly& inner, std::vector<at::Tensor> param
     silence = checked_silence(options.silence, group, device);
     return options.outer;
   });
-  check_equal_on_all_ranks(group, {{kInitSync, hooks::text_of(options.init_sync)}});
+  check_equal_on_all_ranks(
+      group, {{kInitSync, hooks::text_of(options.init_sync)}, {kLocalGroup, text_of_group(options.local)}});
   if (options.init_sync) {
     broadcast_from_rank_0(group, outer_parameters_of(inner), "the broadcast of the first parameters");
   }
-  auto outer = std::make_unique<OuterOptimizer>(inner, group, options.outer);
+  auto outer = std::make_unique<OuterOptimizer>(inner, group, options.outer, groups_of(options, group));
   return {start_watch(group, silence), std::move(outer)};
 }
 
 class OuterOptimizerClass final : public torch::CustomClassHolder {
  public:
   // OuterOptimizer's constructor and start_watch, a collective. `options`: by the names of OuterOptions::named,
-  // "first_exchange", "silence_seconds" and "init_sync" (ClassOptions). An error of one rank's arguments is an error on
-  // all.
+  // "first_exchange", "silence_seconds", "init_sync" and "local_group" (ClassOptions). An error of one rank's arguments
+  // is an error on all.
   OuterOptimizerClass(std::vector<at::Tensor> parameters, const OptionDict& options, const std::string& group_name)
       : own_(make_outer(inner_, std::move(parameters), options, collectives::find_group(group_name))) {}
 
@@ -125,6 +161,11 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
     check_own_parameters();
     with_watch(own_.watch, [&] { outer().finish(); });
   }
+  void end_round() {
+    check_own_parameters();
+    with_watch(own_.watch, [&] { outer().end_round(); });
+  }
+  void restart_clock() { outer().restart_clock(); }
 
   // OuterParameters. The first one is a collective.
   void take_outer_parameters() {
@@ -138,6 +179,13 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
 
   bool is_warming_up() const { return outer().is_warming_up(); }
   bool replicas_are_equal() const { return outer().replicas_are_equal(); }
+  int64_t steps() const { return outer().steps(); }
+  bool steps_are_common() const { return outer().steps_are_common(); }
+  // The fewest and the most steps of a rank in the last round of sync_seconds; before its end, an empty list.
+  std::vector<int64_t> last_round() const {
+    const auto& round = outer().last_round();
+    return round ? std::vector<int64_t>{round->fewest, round->most} : std::vector<int64_t>();
+  }
   int64_t exchanges() const { return outer().exchanges(); }
   int64_t lost_exchanges() const { return outer().lost_exchanges(); }
   int64_t payload_bytes_sent() const { return outer().payload_bytes_sent(); }
@@ -188,6 +236,11 @@ TORCH_LIBRARY_FRAGMENT(narrowcast, library) {
       .def("step", &OuterOptimizerClass::step)
       .def("skip_step", &OuterOptimizerClass::skip_step)
       .def("finish", &OuterOptimizerClass::finish)
+      .def("end_round", &OuterOptimizerClass::end_round)
+      .def("restart_clock", &OuterOptimizerClass::restart_clock)
+      .def("steps", &OuterOptimizerClass::steps)
+      .def("steps_are_common", &OuterOptimizerClass::steps_are_common)
+      .def("last_round", &OuterOptimizerClass::last_round)
       .def("take_outer_parameters", &OuterOptimizerClass::take_outer_parameters)
       .def("restore_own_parameters", &OuterOptimizerClass::restore_own_parameters)
       .def("is_warming_up", &OuterOptimizerClass::is_warming_up)

@@ -20,6 +20,15 @@ class DiLoCo:
         ...
         outer.finish()                   # all ranks take the outer parameters
 
+    With `sync_seconds` instead, a round has as many steps as a rank can take in that time, at least one, and the mean is weighted
+    by steps: nobody waits for longer than a step of the slowest rank. At its end all ranks continue with the step number of the
+    fastest one. Clocks decide here, so results differ from run to run.
+
+        outer = narrowcast.DiLoCo(torch.optim.AdamW(model.parameters()), sync_seconds=30.)
+        while outer.steps < 3000:        # not `for`: the number may jump
+            ...; outer.step()
+        outer.finish()
+
     optimizer: takes the inner steps. TypeError, before anything is sent, for something else. The parameters of all its groups that require gradients are exchanged; they are float32,
         float16 or bfloat16, on one device.
     init_sync: these parameters begin as rank 0's. Otherwise they must be equal. Other parameters and buffers are never sent: if the
@@ -27,7 +36,8 @@ class DiLoCo:
     options: as flags of narrowcast-train have them: outer_optimizer ("nesterov", "sgd" or "average": local SGD),
         outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback,
         outer_error_decay, fragments, overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels,
-        node_size, link_gbit, link_us, connections; and silence_seconds as for CommHook. Sparse formats ("top2_15") refuse the
+        node_size, link_gbit, link_us, connections; and silence_seconds as for CommHook. With sync_seconds also local_group
+        ("none", "node" or a number): ranks that average gradients in each step, and so must take the same steps. Sparse formats ("top2_15") refuse the
         momentum of "nesterov": with them pass "sgd", outer_error_feedback=True and an outer_learning_rate of about 3.
 
     Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call
@@ -35,16 +45,20 @@ class DiLoCo:
     and dtypes of parameters, differ between ranks; nothing is changed then. Raises torch.distributed.DistBackendError if a rank
     or the network fails."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, process_group: Optional[dist.ProcessGroup] = None, *, sync_every: int,
-                 outer_optimizer: str = "nesterov", init_sync: bool = True, **options: Option) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, process_group: Optional[dist.ProcessGroup] = None, *,
+                 sync_every: Optional[int] = None, sync_seconds: Optional[float] = None, outer_optimizer: str = "nesterov",
+                 init_sync: bool = True, **options: Option) -> None:
         if not isinstance(getattr(optimizer, "param_groups", None), list) or not hasattr(optimizer, "step"):
             raise TypeError("optimizer: must be an optimizer, such as torch.optim.AdamW(model.parameters()), but is a "
                             f"{type(optimizer).__name__}")
+        if sync_every is None and sync_seconds is None:
+            raise TypeError("DiLoCo: needs sync_every or sync_seconds")
         self.optimizer = optimizer
         self.process_group = group_or_default(process_group)
         parameters = [each for _, each in self._trained()]
         self._exchanged = set(parameters)  # By identity.
-        options = {"sync_every": sync_every, "outer_optimizer": outer_optimizer, "init_sync": init_sync, **options}
+        given = {name: value for name, value in (("sync_every", sync_every), ("sync_seconds", sync_seconds)) if value is not None}
+        options = {**given, "outer_optimizer": outer_optimizer, "init_sync": init_sync, **options}
         self._text = call_text(type(self).__name__, **options).replace("(", f"({type(optimizer).__name__}, ", 1)
         self._has_outer_parameters = False
         self._own = torch.classes.narrowcast.OuterOptimizer(parameters, passable(options), self.process_group.group_name)
@@ -74,9 +88,21 @@ class DiLoCo:
         self.optimizer.zero_grad(set_to_none)
 
     def finish(self) -> None:
-        """All ranks take the outer parameters. Call it after the last step, which should be a multiple of sync_every."""
+        """All ranks take the outer parameters. Call it after the last step, which should be a multiple of sync_every. With
+        sync_seconds it ends the round first."""
         self._check_parameters()
         self._own.finish()
+
+    def end_round(self) -> None:
+        """With sync_seconds: the round ends now on this rank, which waits for the others to end theirs. All ranks call it, or their
+        step() ends the round."""
+        self._check_parameters()
+        self._own.end_round()
+
+    def restart_clock(self) -> None:
+        """With sync_seconds, before the first step of a round: the time since the last round does not count, e.g. of a checkpoint.
+        Nor does the time in a block of outer_parameters()."""
+        self._own.restart_clock()
 
     @contextlib.contextmanager
     def outer_parameters(self) -> Iterator[None]:
@@ -98,6 +124,17 @@ class DiLoCo:
     def is_warming_up(self) -> bool:
         """Whether gradients of the next step must be averaged over all ranks (outer_warmup)."""
         return self._own.is_warming_up()
+
+    @property
+    def steps(self) -> int:
+        """Steps so far, taken and skipped. With sync_seconds, a rank that has taken fewer in a round than another jumps to the other's
+        number at the end of the round, and leaves out the batches between."""
+        return self._own.steps()
+
+    @property
+    def steps_are_common(self) -> bool:
+        """Whether `steps` is the same on all ranks, so that they may call a collective: False within a round of sync_seconds."""
+        return self._own.steps_are_common()
 
     @property
     def exchanges(self) -> int:

@@ -2,10 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
+#include "trainer/train/checkpoint/checkpoint_folder.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -22,6 +30,10 @@ class NarrowcastTrainOuterTest : public ::testing::Test {
   }
   std::vector<nlohmann::json> metrics(const std::string& name) const {
     return json_lines(folder / (name + "/metrics.jsonl"));
+  }
+  std::string oldest_checkpoint() const {
+    const std::string checkpoints = folder / "checkpoints";
+    return checkpoint::checkpoint_path(checkpoints, checkpoint::checkpoint_steps(checkpoints).back());
   }
   const TemporaryFolder folder;
 };
@@ -94,6 +106,58 @@ TEST_F(NarrowcastTrainOuterTest, ExchangesInANodeInEachStepAndBetweenNodesInRoun
       EXPECT_EQ(line.value("compression", 0.0), 1) << "of gradients in a node, not of what the nodes exchange";
     }
   }
+}
+
+// Rank 2 stands still most of the time. The others take more steps, and no rank waits for it for a whole round.
+TEST_F(NarrowcastTrainOuterTest, RanksOfDifferentSpeedsTakeWhatTheyCanInATime) {
+  const int64_t port = free_port();
+  std::vector<std::unique_ptr<RunningProgram>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(std::make_unique<RunningProgram>(
+        Words{kNarrowcastTrain} +
+            flags("run", {"--sync_seconds=0.2", "--outer_warmup=10", "--steps=2000", "--outer_optimizer=nesterov",
+                          "--outer_format=int8_b128", "--node_size=1", "--log_every=40", "--eval_every=100",
+                          "--checkpoint_dir=" + folder / "checkpoints"}),
+        one_of(3, rank, port)));
+  }
+  ranks[0]->wait_for_errors("link: ");
+  const std::string path = folder / "run/metrics.jsonl";
+  const auto ends = [&] {
+    return std::filesystem::exists(path) && files::read_file(path).find(R"("event":"end")") != std::string::npos;
+  };
+  wait_until([&] {
+    ranks[2]->send(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    ranks[2]->send(SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return ends();
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const ProgramEnd end = ranks[static_cast<size_t>(rank)]->wait();
+    ASSERT_EQ(end.exit_code, 0) << end.errors;
+    EXPECT_THAT(end.output, HasSubstr(rank == 0 ? "identical on all ranks" : ""));
+  }
+  const auto lines = metrics("run");
+  EXPECT_EQ(lines.front()["sync_seconds"], 0.2);
+  EXPECT_THAT(lines.front()["payload_bytes_per_step_and_rank"], HasSubstr("unknown"));
+  std::vector<double> losses;
+  int64_t unequal = 0;
+  for (const auto& line : lines) {
+    if (line["event"] != "step" || !line.contains("most_round_steps")) continue;
+    losses.push_back(line["loss"]);
+    unequal += line["fewest_round_steps"].get<int64_t>() < line["most_round_steps"].get<int64_t>() ? 1 : 0;
+    EXPECT_EQ(line["replicas"], "equal");
+  }
+  ASSERT_GE(losses.size(), 2);
+  EXPECT_LT(losses.back(), losses.front());
+  EXPECT_GE(unequal, 1);
+  EXPECT_EQ(lines.back()["event"], "end");
+  const ProgramEnd end =
+      train_on(2, flags("resumed", {"--sync_seconds=0.2", "--outer_warmup=10", "--steps=2000",
+                                    "--outer_optimizer=nesterov", "--outer_format=int8_b128", "--node_size=1",
+                                    "--log_every=40", "--eval_every=100", "--resume_from=" + oldest_checkpoint()}));
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_LT(metrics("resumed").back()["validation_loss"].get<double>(), losses.front());
 }
 
 // The set of ranks that average their gradients does not depend on the levels of exchanges.

@@ -196,6 +196,13 @@ TEST(OuterOptimizerClass, NamesOptionsThatAreWrong) {
     EXPECT_THAT(error({{"exempt_one_dimensional", true}}), HasSubstr("unknown option 'exempt_one_dimensional'"));
     EXPECT_THAT(error({{"outer_optimizer", std::string("adam")}}), HasSubstr("outer_optimizer"));
     EXPECT_THAT(error({{"sync_every", int64_t{0}}}), HasSubstr("sync_every: must be at least 1, but is 0"));
+    EXPECT_THAT(error({{"sync_every", int64_t{1}}, {"sync_seconds", 2.0}}),
+                HasSubstr("sync_every: 1 has no effect with sync_seconds"));
+    EXPECT_THAT(error({{"sync_seconds", -1.0}}), HasSubstr("sync_seconds: must be positive, but is -1"));
+    EXPECT_THAT(error({{"local_group", int64_t{2}}}), HasSubstr("local_group: 2 has no effect without sync_seconds"));
+    EXPECT_THAT(error({{"sync_seconds", 2.0}, {"local_group", std::string("two")}}),
+                HasSubstr("local_group: must be a number, \"node\" or \"none\", but is \"two\""));
+    EXPECT_THAT(error({{"sync_seconds", 2.0}, {"local_group", 0.5}}), HasSubstr("local_group: must be int or str"));
     EXPECT_THAT(error({{"init_sync", int64_t{1}}}), HasSubstr("init_sync: must be bool, but is 1"));
     EXPECT_THAT(error({{"silence_seconds", int64_t{1}}}),
                 HasSubstr("silence_seconds: must be 0 or in 3..1e+06, but is 1"));

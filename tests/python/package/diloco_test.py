@@ -298,12 +298,16 @@ class OnEachRank(RankTestCase):
             with self.assertRaisesRegex(TypeError, f"optimizer: must be an optimizer, such as .*, but is a {type(wrong).__name__}$"):
                 narrowcast.DiLoCo(wrong, sync_every=2)
         with self.assertRaisesRegex(ValueError, "unknown option 'sync'; known: sync_every, .*, first_exchange, init_sync, "
-                                    "silence_seconds$"):
+                                    "local_group, silence_seconds$"):
             making(sync=3)
         with self.assertRaisesRegex(ValueError, "sync_every: must be at least 1, but is 0"):
             making(sync_every=0)
         with self.assertRaisesRegex(TypeError, "sync_every: must be int, but is float 2.5"):
             making(sync_every=2.5)
+        with self.assertRaisesRegex(ValueError, "sync_every: 2 has no effect with sync_seconds"):
+            making(sync_seconds=1.)
+        with self.assertRaisesRegex(TypeError, "needs sync_every or sync_seconds"):
+            making(sync_every=None)
         with self.assertRaisesRegex(ValueError, "outer_optimizer: .*'?adam"):
             making(outer_optimizer="adam")
         with self.assertRaisesRegex(ValueError, "rank 0: outer_format: .*int9"):

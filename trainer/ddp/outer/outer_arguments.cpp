@@ -16,12 +16,14 @@ namespace {
 
 bool is_taken(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
 
-std::vector<NamedValue> compared_values(const OuterOptions& options, const std::vector<at::Tensor>& parameters) {
+std::vector<NamedValue> compared_values(const OuterOptions& options, const std::vector<at::Tensor>& parameters,
+                                        const std::vector<int64_t>& groups) {
   std::vector<NamedValue> values = {{"narrowcast version", version()}};
   for (const hooks::NamedOption& option : options.named()) {
     values.push_back({option.name, hooks::text_of(option.value)});
   }
   values.push_back({"first_exchange", c10::str(options.effective_first_exchange())});
+  values.push_back({"groups", c10::str("{", c10::Join(", ", groups), "}")});
   values.push_back({"the number of parameters", c10::str(parameters.size())});
   for (size_t i = 0; i < parameters.size(); ++i) {
     values.push_back({c10::str("parameter ", i), c10::str(parameters[i].scalar_type(), " ", parameters[i].sizes())});
@@ -65,7 +67,8 @@ int64_t elements_of(const std::vector<at::Tensor>& parameters) {
 }
 
 OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner, const ProcessGroupPtr& group,
-                                    const std::function<OuterOptions()>& read_options) {
+                                    const std::function<OuterOptions()>& read_options,
+                                    const std::vector<int64_t>& groups) {
   OuterOptions options;
   std::vector<at::Tensor> parameters;
   const auto check = [&] {
@@ -75,12 +78,14 @@ OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner, const 
     const int64_t elements = elements_of(parameters);
     TORCH_CHECK_VALUE(options.fragments() <= elements, "fragments: must be at most the number of elements (", elements,
                       "), but is ", options.fragments());
+    TORCH_CHECK_VALUE(groups.empty() || std::ssize(groups) == group->getSize(),
+                      "groups: must have one number per rank (", group->getSize(), "), but has ", groups.size());
   };
   if (group->getSize() == 1) {
     check();
   } else {
     collectives::agree(group, {.call = "OuterOptimizer", .refusal = collectives::refusal_of(check)});
-    check_equal_on_all_ranks(group, compared_values(options, parameters));
+    check_equal_on_all_ranks(group, compared_values(options, parameters, groups));
   }
   return options;
 }

@@ -24,10 +24,11 @@ namespace NARROWCAST_EXPORT narrowcast {  // Used by our other libraries as well
 // if one cannot be exchanged: see OuterOptimizer's constructor.
 std::vector<at::Tensor> outer_parameters_of(const torch::optim::Optimizer& optimizer);
 
-// Returns the options that `read_options` returns, once they and the optimizer's parameters are valid and the same on
-// all ranks. A collective. If reading or a check throws a c10::ValueError or c10::TypeError on one rank, all ranks
-// throw it. c10::DistBackendError if a peer fails.
+// Returns the options that `read_options` returns, once they, the optimizer's parameters and `groups` (of
+// OuterOptimizer) are valid and the same on all ranks. A collective. If reading or a check throws a c10::ValueError or
+// c10::TypeError on one rank, all ranks throw it. c10::DistBackendError if a peer fails.
 OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner, const ProcessGroupPtr& group,
-                                    const std::function<OuterOptions()>& read_options);
+                                    const std::function<OuterOptions()>& read_options,
+                                    const std::vector<int64_t>& groups = {});
 
 }  // namespace narrowcast

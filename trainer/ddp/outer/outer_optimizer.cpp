@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <numeric>
 #include <string>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
@@ -18,9 +19,11 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/table/hook_table.h"
+#include "ops/comm/groups/broken_groups.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/ddp/backends/group_backend.h"
 #include "trainer/ddp/outer/outer_arguments.h"
+#include "trainer/ddp/outer/round_clock.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {
@@ -69,10 +72,12 @@ std::vector<OuterOptimizer::Fragment> OuterOptimizer::cut(const std::vector<at::
   return fragments;
 }
 
-OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options)
+OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options,
+                               const std::vector<int64_t>& groups)
     : inner_(inner),
       group_(checked_group(std::move(group))),
-      options_(agree_on_outer_options(inner, group_, [&] { return options; })),
+      options_(agree_on_outer_options(
+          inner, group_, [&] { return options; }, groups)),
       parameters_(outer_parameters_of(inner)),
       elements_(elements_of(parameters_)),
       fragments_(cut(parameters_, options_.fragments())) {
@@ -82,6 +87,9 @@ OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr g
         hooks::kAnyFormatHook,
         {.process_group = group_, .wire = options_.wire(), .device = parameters_[0].device().type()});
   });
+  if (options_.sync_seconds()) {
+    clock_ = std::make_unique<RoundClock>(group_, groups, options_);
+  }
   if (options_.warmup_steps() == 0) {
     begin_rounds();
   }
@@ -116,6 +124,7 @@ void OuterOptimizer::begin_rounds() {
   for (const Fragment& fragment : fragments_) {
     gather(fragment, part(reference_, fragment));
   }
+  restart_clock();
 }
 
 // The exchange keeps residuals by parameter: here the fragments, each a part of the reference, are the parameters.
@@ -179,6 +188,9 @@ void OuterOptimizer::skip_step() { count_step(); }
 void OuterOptimizer::count_step() {
   ++steps_;
   const int64_t local_step = steps_ - options_.warmup_steps();
+  if (local_step <= 0 || !clock_) {
+    common_steps_ = steps_;
+  }
   if (local_step == 0) {
     begin_rounds();
   }
@@ -186,6 +198,10 @@ void OuterOptimizer::count_step() {
     return;
   }
   replicas_are_equal_ = group_->getSize() == 1;
+  if (clock_) {
+    if (!is_held_ && is_round_over()) end_round();
+    return;
+  }
   if (under_way_ && under_way_->joined_at == local_step) {
     join();
   }
@@ -198,19 +214,24 @@ void OuterOptimizer::count_step() {
   }
 }
 
-void OuterOptimizer::issue(int64_t index) {
+// `factor`: by which this rank's difference counts in the mean; no value if all ranks count equally.
+void OuterOptimizer::issue(int64_t index, std::optional<double> factor) {
   const at::NoGradGuard no_grad;
   const Fragment& fragment = fragments_[static_cast<size_t>(index)];
   const at::Tensor& parameter = names_[static_cast<size_t>(index)].tensor;
   const at::Tensor sent = sent_.narrow(0, 0, fragment.numel);
+  const bool is_of_parameters = options_.sends_parameters() && !factor;
   gather(fragment, sent);
-  if (!options_.sends_parameters()) {
+  if (!is_of_parameters) {
     sent.neg_().add_(parameter);
+  }
+  if (factor) {
+    sent.mul_(*factor);
   }
   decay_residuals();
   c10d::GradBucket bucket(static_cast<size_t>(index), fragments_.size(), sent, {0},
                           {static_cast<size_t>(fragment.numel)}, {parameter.sizes()}, {parameter}, std::nullopt);
-  under_way_ = Exchange{.fragment = index, .future = exchange_->runHook(bucket)};
+  under_way_ = Exchange{.fragment = index, .future = exchange_->runHook(bucket), .is_of_parameters = is_of_parameters};
   ++exchanges_;
 }
 
@@ -236,11 +257,11 @@ at::Tensor OuterOptimizer::wait_for_mean() {
 // All ranks have the same mean, so they agree on whether it is lost.
 void OuterOptimizer::join() {
   const at::NoGradGuard no_grad;
-  const at::Tensor mean = wait_for_mean();
-  const Fragment& fragment = fragments_[static_cast<size_t>(under_way_->fragment)];
-  under_way_.reset();
-  if (is_finite(mean)) {
-    take_outer_step(fragment, mean);
+  wait_for_mean();
+  const Exchange exchange = *std::exchange(under_way_, std::nullopt);
+  const Fragment& fragment = fragments_[static_cast<size_t>(exchange.fragment)];
+  if (is_finite(exchange.mean)) {
+    take_outer_step(fragment, exchange);
     scatter(fragment, options_.mix());
     replicas_are_equal_ = replicas_are_equal_ || (fragments_.size() == 1 && options_.mix() == 0);
   } else {
@@ -250,11 +271,12 @@ void OuterOptimizer::join() {
   }
 }
 
-void OuterOptimizer::take_outer_step(const Fragment& fragment, const at::Tensor& mean) {
+void OuterOptimizer::take_outer_step(const Fragment& fragment, const Exchange& exchange) {
+  const at::Tensor& mean = exchange.mean;
   const at::Tensor reference = part(reference_, fragment);
   const double rate = options_.effective_learning_rate();
   const double momentum = options_.effective_momentum();
-  if (options_.sends_parameters()) {
+  if (exchange.is_of_parameters) {
     if (rate == 1) {
       reference.copy_(mean);
     } else {
@@ -278,6 +300,7 @@ void OuterOptimizer::finish() {
   if (is_warming_up()) {
     return;
   }
+  end_round();
   if (under_way_) {
     join();
   }
@@ -285,8 +308,42 @@ void OuterOptimizer::finish() {
   replicas_are_equal_ = true;
 }
 
+// A GPU's host runs ahead: without the wait it would enqueue steps for longer than the round.
+bool OuterOptimizer::is_round_over() const {
+  if (reference_.is_cuda()) collectives::wait_for_results(group_);
+  return clock_->is_over();
+}
+
+// Ranks of equal weight send what they would send without weights, so that they also get the same bits. A weight beside
+// others is applied before encoding: then residuals need not be scaled when weights change.
+void OuterOptimizer::end_round() {
+  if (!clock_ || is_warming_up() || steps_are_common()) {
+    return;
+  }
+  std::vector<double> steps(static_cast<size_t>(group_->getSize()));
+  const auto rank = static_cast<size_t>(group_->getRank());
+  steps[rank] = static_cast<double>(steps_ - common_steps_);
+  steps = all_reduce_sum(group_, steps);
+  const auto [fewest, most] = std::ranges::minmax(steps);
+  const double all = std::accumulate(steps.begin(), steps.end(), 0.0);
+  const double factor = steps[rank] * static_cast<double>(steps.size()) / all;
+  issue(/*fragment=*/0, fewest == most ? std::nullopt : std::optional(factor));
+  join();
+  last_round_ = RoundSteps{.fewest = static_cast<int64_t>(fewest), .most = static_cast<int64_t>(most)};
+  common_steps_ += last_round_->most;
+  steps_ = common_steps_;
+  restart_clock();
+}
+
+void OuterOptimizer::restart_clock() {
+  if (clock_ && steps_are_common()) clock_->restart();
+}
+
 // Fragments are joined in the order in which they are issued, and at most one is under way.
 std::optional<int64_t> OuterOptimizer::staleness() const {
+  if (clock_) {
+    return exchanges_ == 0 ? std::nullopt : std::optional(steps_ - common_steps_);
+  }
   const int64_t local_step = steps_ - options_.warmup_steps();
   bool is_joined = !under_way_;
   for (int64_t issued = local_step; issued > 0; --issued) {

@@ -48,6 +48,26 @@ void check_outer_step(const OuterOptions& options) {
 // Steps from the exchange of one fragment to the exchange of the next.
 int64_t steps_between(const OuterOptions& options) { return options.sync_every() / options.fragments(); }
 
+// Only clocks know when a round of sync_seconds ends, so nothing can be planned for a step of it.
+void check_seconds(const OuterOptions& options) {
+  if (!options.sync_seconds()) {
+    TORCH_CHECK_VALUE(!options.clock(), "clock: has no effect without sync_seconds");
+    return;
+  }
+  static const OuterOptions usual;
+  const double seconds = *options.sync_seconds();
+  TORCH_CHECK_VALUE(std::isfinite(seconds) && seconds > 0, "sync_seconds: must be positive, but is ", seconds);
+  const auto refuse = [](const char* name, const auto& value, const auto& needed) {
+    TORCH_CHECK_VALUE(value == needed, name, ": ", value, " has no effect with sync_seconds; leave it out");
+  };
+  refuse("sync_every", options.sync_every(), usual.sync_every());
+  refuse("fragments", options.fragments(), usual.fragments());
+  refuse("overlap_steps", options.overlap_steps(), usual.overlap_steps());
+  refuse("outer_mix", options.mix(), usual.mix());
+  TORCH_CHECK_VALUE(!options.first_exchange(), "first_exchange: ", *options.first_exchange(),
+                    " has no effect with sync_seconds; leave it out");
+}
+
 void check_schedule(const OuterOptions& options) {
   check_at_least("sync_every", options.sync_every(), 1);
   check_at_least("fragments", options.fragments(), 1);
@@ -103,6 +123,7 @@ void check_sparse_steps(const OuterOptions& options) {
                     options.mix(), ": elements that wait to be sent would be sent twice");
 }
 
+constexpr std::string_view kSyncEvery = "sync_every";
 constexpr std::string_view kFirstExchange = "first_exchange";
 
 // The list of the options by name, except the exchange's: calls visit(name, member, parse...) for each. Format and
@@ -110,7 +131,9 @@ constexpr std::string_view kFirstExchange = "first_exchange";
 template <class Visit>
 void visit_options(const Visit& visit) {
   visit(
-      "sync_every", [](auto& options) -> auto& { return options.sync_every(); });
+      kSyncEvery, [](auto& options) -> auto& { return options.sync_every(); });
+  visit(
+      "sync_seconds", [](auto& options) -> auto& { return options.sync_seconds(); });
   visit(
       "outer_optimizer", [](auto& options) -> auto& { return options.optimizer(); }, &parse_outer_kind);
   visit(
@@ -152,6 +175,7 @@ std::string_view to_string(OuterKind kind) { return kOuterKindNames.name_of(kind
 OuterKind parse_outer_kind(std::string_view name) { return kOuterKindNames.parse(name); }
 
 void OuterOptions::validate() const {
+  check_seconds(*this);
   check_schedule(*this);
   check_outer_step(*this);
   check_wire(wire());
@@ -182,7 +206,9 @@ std::vector<hooks::NamedOption> OuterOptions::named() const {
   std::vector<hooks::NamedOption> named;
   visit_options([&](std::string_view name, const auto& member, auto... /*parse*/) {
     if (name == kFirstExchange) return;
-    named.push_back({std::string(name), hooks::OptionKind::kLocal, hooks::value_of(member(filled_in)),
+    const bool has_value = name != kSyncEvery || !sync_seconds();
+    named.push_back({std::string(name), hooks::OptionKind::kLocal,
+                     has_value ? hooks::value_of(member(filled_in)) : hooks::OptionValue(),
                      member(*this) != member(usual)});
   });
   std::ranges::move(named_of_exchange(wire()), std::back_inserter(named));
@@ -220,7 +246,7 @@ bool OuterOptions::sends_parameters() const { return wire().format == WireFormat
 std::optional<int64_t> OuterOptions::fragment_due(int64_t local_step) const {
   const int64_t since_first = local_step - effective_first_exchange();
   const int64_t between = steps_between(*this);
-  if (since_first < 0 || since_first % between != 0) {
+  if (sync_seconds() || since_first < 0 || since_first % between != 0) {
     return std::nullopt;
   }
   return since_first / between % fragments();

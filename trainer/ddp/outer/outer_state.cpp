@@ -2,11 +2,14 @@
 #include <narrowcast/outer_optimizer.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "trainer/ddp/outer/round_clock.h"
 
 namespace narrowcast {
 namespace {
@@ -25,6 +28,8 @@ constexpr const char* kMomentum = "momentum";
 constexpr const char* kMean = "mean";
 constexpr const char* kFragment = "fragment";
 constexpr const char* kJoinedAt = "joined_at";
+constexpr const char* kRoundSteps = "round_steps";
+constexpr const char* kRoundSeconds = "round_seconds";
 
 at::Tensor floats_of(const HookState& state, const char* name, int64_t numel) {
   const auto found = state.find(name);
@@ -44,6 +49,9 @@ OuterOptimizer::OuterParameters::OuterParameters(OuterOptimizer& outer) : outer_
     return;
   }
   const at::NoGradGuard no_grad;
+  if (outer_.clock_) {
+    elapsed_ = outer_.clock_->elapsed();
+  }
   for (const at::Tensor& parameter : outer_.parameters_) {
     own_.push_back(parameter.detach().clone());
   }
@@ -73,6 +81,9 @@ OuterOptimizer::OuterParameters::~OuterParameters() {
   for (size_t i = 0; i < own_.size(); ++i) {
     outer_.parameters_[i].detach().copy_(own_[i]);
   }
+  if (outer_.clock_ && !outer_.is_warming_up()) {
+    outer_.clock_->restart(elapsed_);
+  }
 }
 
 OuterState OuterOptimizer::state() {
@@ -82,7 +93,7 @@ OuterState OuterOptimizer::state() {
                      {kFragment, int_tensor(under_way_->fragment)},
                      {kJoinedAt, int_tensor(under_way_->joined_at)}};
   }
-  state.replica.emplace(kSteps, int_tensor(steps_));
+  state.replica.emplace(kSteps, int_tensor(common_steps_));
   state.replica.emplace(kExchanges, int_tensor(exchanges_));
   state.replica.emplace(kLostExchanges, int_tensor(lost_exchanges_));
   state.replica.emplace(kReplicasAreEqual, int_tensor(replicas_are_equal_ ? 1 : 0));
@@ -92,7 +103,12 @@ OuterState OuterOptimizer::state() {
       state.replica.emplace(kMomentum, momentum_);
     }
   }
-  state.rank = {.world_size = group_->getSize(), .states = {exchange_->state(names_)}, .first = {}};
+  HookState own = exchange_->state(names_);
+  if (clock_) {
+    own.emplace(kRoundSteps, int_tensor(steps_ - common_steps_));
+    own.emplace(kRoundSeconds, at::full({}, clock_->elapsed(), at::kDouble));
+  }
+  state.rank = {.world_size = group_->getSize(), .states = {std::move(own)}, .first = {}};
   return state;
 }
 
@@ -100,6 +116,7 @@ void OuterOptimizer::load_state(const OuterState& saved) {
   const at::NoGradGuard no_grad;
   const HookState& replica = saved.replica;
   steps_ = int_of(replica, kSteps);
+  common_steps_ = steps_;
   exchanges_ = int_of(replica, kExchanges);
   lost_exchanges_ = int_of(replica, kLostExchanges);
   replicas_are_equal_ = int_of(replica, kReplicasAreEqual) != 0;
@@ -116,7 +133,23 @@ void OuterOptimizer::load_state(const OuterState& saved) {
   if (saved.rank.world_size != group_->getSize() || saved.groups_differ) {
     take_reference();
     replicas_are_equal_ = true;
+    restart_clock();
+  } else if (clock_) {
+    load_round(saved.rank.own());
   }
+}
+
+void OuterOptimizer::load_round(const HookState& own) {
+  const int64_t steps = int_of(own, kRoundSteps);
+  NARROWCAST_CHECK_INPUT(steps >= 0, "the outer optimizer's '", kRoundSteps, "' must be at least 0, but is ", steps);
+  const auto found = own.find(kRoundSeconds);
+  NARROWCAST_CHECK_INPUT(found != own.end() && found->second.scalar_type() == at::kDouble && found->second.numel() == 1,
+                         "the outer optimizer's '", kRoundSeconds, "' must be one float64");
+  const double seconds = found->second.item<double>();
+  NARROWCAST_CHECK_INPUT(std::isfinite(seconds) && seconds >= 0, "the outer optimizer's '", kRoundSeconds,
+                         "' must be at least 0, but is ", seconds);
+  steps_ += steps;
+  clock_->restart(seconds);
 }
 
 void OuterOptimizer::load_under_way(const HookState& replica) {
@@ -133,7 +166,11 @@ void OuterOptimizer::load_under_way(const HookState& replica) {
                          options_.overlap_steps());
   const at::Tensor mean = sent_.narrow(0, 0, fragments_[static_cast<size_t>(index)].numel);
   mean.copy_(floats_of(replica, kMean, mean.numel()));
-  under_way_ = Exchange{.fragment = index, .joined_at = joined_at, .future = {}, .mean = mean};
+  under_way_ = Exchange{.fragment = index,
+                        .joined_at = joined_at,
+                        .future = {},
+                        .mean = mean,
+                        .is_of_parameters = options_.sends_parameters()};
 }
 
 }  // namespace narrowcast

@@ -36,11 +36,12 @@ int StopAgreement::before_first_step() {
   return read();
 }
 
-int StopAgreement::after_step() {
+int StopAgreement::after_steps(int64_t count) {
   if (!asked_ || is_alone()) {
     return asked_ ? asked_() : 0;
   }
-  if (++steps_ < interval_) {
+  steps_ += count;
+  if (steps_ < interval_) {
     return 0;
   }
   const int signal = read();

@@ -43,7 +43,9 @@ class StopAgreement {
   // Before the first step: the signal for which all ranks stop at once, else 0. Waits for all ranks.
   int before_first_step();
   // After each step: the signal for which all ranks stop here, else 0.
-  int after_step();
+  int after_step() { return after_steps(1); }
+  // The same, if ranks can stop only after several steps, whose number all ranks know.
+  int after_steps(int64_t count);
   // After the last step: waits for a round in progress.
   void finish() { read(); }
 

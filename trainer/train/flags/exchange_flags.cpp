@@ -70,9 +70,15 @@ void refuse_other_hooks_options(const Given& given, const std::string& hook) {
   }
 }
 
+bool takes_local_steps(const Given& given) { return given.has("sync_every") || given.has("sync_seconds"); }
+
 std::optional<OuterOptions> read_outer(const Given& given) {
-  if (!given.has("sync_every")) {
+  if (!takes_local_steps(given)) {
     return std::nullopt;
+  }
+  if (given.has("sync_seconds")) {
+    refuse(given, {"sync_every", "fragments", "overlap_steps", "outer_mix"},
+           "with --sync_seconds, because clocks decide when a round ends");
   }
   OuterOptions outer = given.arguments.outer;
   hooks::WireOptions wire = read_wire(given);

@@ -23,7 +23,10 @@ void refuse_other_hooks_options(const Given& given, const std::string& hook);
 // The options of gradient exchange with that hook. Values are checked where they are used.
 DdpOptions read_ddp(const Given& given, const std::string& hook);
 
-// The options of synchronisation between groups; empty without --sync_every. Values are checked where they are used.
+// Whether flags select steps of groups between averages of all ranks: --sync_every or --sync_seconds.
+bool takes_local_steps(const Given& given);
+
+// The options of synchronisation between groups; empty without local steps. Values are checked where they are used.
 std::optional<OuterOptions> read_outer(const Given& given);
 
 }  // namespace narrowcast

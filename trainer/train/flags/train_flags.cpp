@@ -31,7 +31,7 @@ std::string hook_of(const Given& given, const WorkerEnv& env) {
   if (given.has("hook")) {
     return named;
   }
-  if (given.has("sync_every")) {
+  if (takes_local_steps(given)) {
     return hooks::kPostLocalSgdHook;
   }
   return is_alone || given.arguments.verify_gradients ? hooks::kNoHook : named;
@@ -73,8 +73,8 @@ void refuse_useless_job_flags(const Given& given, const std::string& hook) {
     TORCH_CHECK_VALUE(model.learns(), "--model: ", model.name, " is only for --verify_gradients; it cannot be trained");
   }
   if (given.has("hook") && hooks::hook_row(hook).averages_in_groups && !given.arguments.verify_gradients) {
-    TORCH_CHECK_VALUE(given.has("sync_every"), "--hook=", hook, ": needs --sync_every, the number of steps ",
-                      "between averages of all ranks' parameters");
+    TORCH_CHECK_VALUE(takes_local_steps(given), "--hook=", hook, ": needs --sync_every or --sync_seconds, the number ",
+                      "of steps or seconds between averages of all ranks' parameters");
   }
   if (asked.training.optimizer.kind == training::OptimizerKind::kAdamW) {
     refuse(given, {"momentum"}, "with --optimizer=adamw");

@@ -32,6 +32,7 @@ namespace narrowcast::job {
 namespace {
 
 constexpr const char* kBatchNormBuffer = "running_mean";
+constexpr const char* kUnknownRounds = "unknown: clocks decide how many steps a round has";
 constexpr const char* kUnknown = "unknown until ranks meet";
 
 hooks::GradientSizes gradient_sizes(const models::Model& model) {
@@ -166,6 +167,10 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
     const int64_t exchange = hooks::hook_row(hooks::kAnyFormatHook)
                                  .payload_bytes(fragment, layouts.exchange, {nullptr, job.outer->wire(), std::nullopt});
     plan["payload_bytes_per_exchange_and_rank"] = exchange;
+    if (job.outer->sync_seconds()) {
+      plan[payload_name(job.ddp.hook())] = kUnknownRounds;
+      return;
+    }
     bytes += (job.outer->fragments() * exchange + job.outer->sync_every() - 1) / job.outer->sync_every();
   }
   plan[payload_name(job.ddp.hook())] = bytes;

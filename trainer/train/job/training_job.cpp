@@ -240,31 +240,6 @@ void save(const AgreedJob& agreed) {
 // With an outer optimizer, replicas become equal at the end.
 bool replicas_must_match(const TrainJob& job) { return job.outer.has_value() || keeps_replicas_equal(job); }
 
-// Steps after the last synchronisation would be lost in the outer parameters. A training without one has no outer
-// parameters.
-void check_outer(const TrainJob& job) {
-  const bool is_local = hooks::hook_row(job.ddp.hook()).averages_in_groups;
-  TORCH_CHECK_VALUE(job.outer.has_value() == is_local, "sync_every: must be given with the hook ",
-                    hooks::hook_names_that_take(hooks::OptionKind::kLocal), " and only with it, but the hook is ",
-                    job.ddp.hook());
-  if (!is_local) {
-    return;
-  }
-  const OuterOptions& outer = *job.outer;
-  outer.validate();
-  const int64_t local_steps = job.training.steps - outer.warmup_steps();
-  TORCH_CHECK_VALUE(local_steps > 0 && local_steps % outer.sync_every() == 0, "steps: must be outer_warmup (",
-                    outer.warmup_steps(), ") plus a multiple of sync_every (", outer.sync_every(),
-                    "), or the last steps would be lost, but is ", job.training.steps);
-  TORCH_CHECK_VALUE(job.training.early_stop == 0 || (job.training.eval_every % outer.sync_every() == 0 &&
-                                                     outer.warmup_steps() % outer.sync_every() == 0),
-                    "early_stop: needs eval_every and outer_warmup that are multiples of sync_every (",
-                    outer.sync_every(), "), or the steps after an exchange would be lost, but they are ",
-                    job.training.eval_every, " and ", outer.warmup_steps());
-  TORCH_CHECK_VALUE(!job.ddp.find_unused_parameters(), "find_unused_parameters: makes all ranks communicate in every ",
-                    "step, which the hook ", job.ddp.hook(), " avoids");
-}
-
 // Writes the page of metrics.jsonl, if it is requested.
 void write_page(const AgreedJob& agreed) {
   const OutputOptions& output = agreed.job.output;
@@ -328,7 +303,7 @@ std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckp
 
 void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
-  check_outer(job);
+  check_outer_options(job);
   TORCH_CHECK_VALUE(job.training.shares.are_equal() || hooks::hook_row(job.ddp.hook()).keeps_replicas_equal,
                     "shares: ", data::to_string(job.training.shares),
                     " needs a hook that averages the gradients of all ", "ranks in each step, but the hook is ",

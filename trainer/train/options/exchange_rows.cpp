@@ -136,6 +136,14 @@ std::vector<Option> outer_step_rows(OuterOptions& outer) {
                    .help = "steps between averages of a parameter over all ranks. Without --hook it selects this hook.",
                    .usual = "0",
                    .range = at_least(1)}),
+      hook_option({.flag = "sync_seconds",
+                   .variable = variable(outer.sync_seconds()),
+                   .help =
+                       "instead of --sync_every: seconds between averages. Each group takes as many steps in them as "
+                       "it can, and the average is weighted by steps. Results differ from run to run.",
+                   .usual = "0",
+                   .unit = "seconds",
+                   .range = positive()}),
       hook_option({.flag = "outer_optimizer",
                    .variable = variable(outer.optimizer(), parse_outer_kind),
                    .help = absl::StrCat("use of the parameters' mean: ", name_of(OuterKind::kAverage), " (take it), ",

@@ -64,4 +64,8 @@ struct TrainJob {
 // Whether all ranks hold the same bits after every step.
 bool keeps_replicas_equal(const TrainJob& job);
 
+// Throws c10::ValueError naming the flag unless the job has outer exchanges exactly with a hook that averages in
+// groups, their options are valid, and they go together with the training's other options.
+void check_outer_options(const TrainJob& job);
+
 }  // namespace narrowcast::job

@@ -73,6 +73,10 @@ nlohmann::json outer_json(const OuterReport& report) {
   if (report.staleness.has_value()) {
     line["staleness"] = *report.staleness;
   }
+  if (report.round_steps.has_value()) {
+    line["fewest_round_steps"] = report.round_steps->fewest;
+    line["most_round_steps"] = report.round_steps->most;
+  }
   return line;
 }
 

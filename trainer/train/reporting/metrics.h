@@ -44,7 +44,7 @@ class Metrics : public TrainingObserver {
 };
 
 // The keys for it in the lines of a step and of the end: outer_exchanges, joined_exchanges, lost_exchanges,
-// outer_payload_bytes_sent, replicas ("equal" or "differ"), staleness.
+// outer_payload_bytes_sent, replicas ("equal" or "differ"), staleness, fewest_round_steps, most_round_steps.
 nlohmann::json outer_json(const OuterReport& report);
 
 // The lines of a step and of an evaluation: {"event": "step"} and {"event": "evaluation"} with the report's values.

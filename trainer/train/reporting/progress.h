@@ -20,6 +20,11 @@ struct OuterReport {
   int64_t payload_bytes_sent = 0;                   // by this rank
   bool replicas_are_equal = true;                   // whether all ranks currently have the same parameters
   std::optional<int64_t> staleness = std::nullopt;  // see OuterOptimizer::staleness
+  struct RoundSteps {
+    int64_t fewest = 0;
+    int64_t most = 0;
+  };
+  std::optional<RoundSteps> round_steps = std::nullopt;  // see OuterOptimizer::last_round
 };
 
 // Waiting times of ranks between the backward pass and the optimizer step, since the previous report.

@@ -85,7 +85,9 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
                          .copies(options.shard_copies));
   }
   if (setup.outer.has_value()) {
-    outer_.emplace(*optimizer_, setup.group, *setup.outer);
+    outer_.emplace(*optimizer_, setup.group, *setup.outer, ddp_.hook_groups());
+    holds_round_ = setup.outer->sync_seconds().has_value();
+    if (holds_round_) outer_->hold_round();
   }
   // Unused parameters are found in the autograd graph, and a static graph is learnt from it.
   if (!setup.ddp.find_unused_parameters() && !setup.ddp.static_graph()) setup.model->compute_loss_in_backward();
@@ -134,6 +136,7 @@ void OptimizerSteps::begin_at(int64_t step) {
 }
 
 void OptimizerSteps::take_next(Counters& counters) {
+  begin_step();
   const int64_t step = ++counters.step;
   seed_draws(parameters_.at(0).device(), {.seed = options_.seed, .rank = rank_, .step = step});
   at::Tensor loss = zero();
@@ -150,6 +153,7 @@ void OptimizerSteps::take_next(Counters& counters) {
   }
   loss += backward(step, options_.accumulation_steps - 1);
   ddp_.sync_buffers();  // Now, and not in the next forward pass: replicas are equal between steps.
+  settle_buckets();
   if (recovers_) {
     collectives::wait_for_results(ddp_.process_group());  // The update must not use what a lost rank has left.
   }
@@ -158,12 +162,41 @@ void OptimizerSteps::take_next(Counters& counters) {
   if (recovers_ && sharded_ && sharded_->parts().has_copies()) {
     agree_on({.is_taken = is_taken, .loss = loss, .counters = counters});
   }
-  if (!is_taken) {
+  if (is_taken) {
+    window_loss_ += loss;
+    update(counters);
+  } else {
     skip(counters);
-    return;
   }
-  window_loss_ += loss;
-  update(counters);
+  follow_rounds(counters);
+}
+
+// Reports, evaluations and checkpoints since the last round are no time of training.
+void OptimizerSteps::begin_step() {
+  if (outer_) outer_->restart_clock();
+}
+
+// The ranks' Reducers agree on their buckets after the first backward pass. If that chooses their size, new Reducers
+// agree once more. Later, ranks take different numbers of passes.
+void OptimizerSteps::settle_buckets() {
+  if (!holds_round_) return;
+  const bool was_chosen = ddp_.bucket_choice().has_value();
+  const bool is_settled = ddp_.settle_buckets();
+  if (is_settled && ddp_.bucket_choice().has_value() == was_chosen) {
+    holds_round_ = false;
+    outer_->release_round();
+  }
+}
+
+// The batches of steps over which this rank jumps are not drawn. A rank that has no more steps to take waits for the
+// others.
+void OptimizerSteps::follow_rounds(Counters& counters) {
+  if (!outer_) return;
+  if (counters.step == options_.steps) outer_->end_round();
+  if (counters.step != outer_->steps()) {
+    counters.step = outer_->steps();
+    prepare(counters.step + 1, /*micro_step=*/0);
+  }
 }
 
 // A step changes what a rank holds, and cannot be undone. So a rank takes it only once all ranks can do so alone: if

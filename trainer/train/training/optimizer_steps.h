@@ -73,6 +73,9 @@ class OptimizerSteps {
   OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
   // Null without a sharded optimizer.
   ShardedOptimizer* sharded() { return sharded_ ? &*sharded_ : nullptr; }
+  // Whether all ranks have counted equally many steps, so that collectives of all ranks are possible: see
+  // OuterOptimizer.
+  bool steps_are_common() const { return !outer_ || outer_->steps_are_common(); }
   OptimizerShards shards() const { return shards_; }
   // Null without one.
   const GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
@@ -104,7 +107,8 @@ class OptimizerSteps {
   // Begins to fetch the first batch of step `step`, counted from 1.
   void begin_at(int64_t step);
   // A collective: performs the step after counters.step and counts it, but skips the update if the gradients cannot be
-  // used. A skipped step leaves parameters and buffers as they were before. Does not change counters.window_loss.
+  // used. A skipped step leaves parameters and buffers as they were before. Does not change counters.window_loss. If
+  // the step ends a round of an outer optimizer, counters.step becomes the step number of all ranks.
   void take_next(Counters& counters);
 
   // In seconds since the last call, as from PassClock; empty on a GPU.
@@ -149,6 +153,9 @@ class OptimizerSteps {
   void agree_on(const StepInDoubt& step);
   void prepare_update(Counters& counters);
   void update(Counters& counters);
+  void begin_step();
+  void settle_buckets();
+  void follow_rounds(Counters& counters);
 
   const TrainingOptions& options_;
   reporting::TrainingObserver* const observer_;
@@ -172,6 +179,7 @@ class OptimizerSteps {
   std::optional<GradScaler> scaler_;         // with Precision::kFp16
   const OptimizerShards shards_;
   bool is_torn_ = false;
+  bool holds_round_ = false;  // of sync_seconds, until buckets are settled
   std::optional<StepInDoubt> in_doubt_;
   const bool recovers_;                 // in place, so a step that fails must leave everything as it was
   std::optional<SavedBuffers> before_;  // buffers from before the step; empty if they are never restored

@@ -73,7 +73,9 @@ class TrainingRun {
   }
 
   void take_steps() {
+    duties_done_at_ = counters_.step;
     if (!setup_.checkpoints.is_reported) {
+      --duties_done_at_;
       finish_step();
     }
     steps_.begin_at(counters_.step + 1);
@@ -86,9 +88,12 @@ class TrainingRun {
     }
   }
 
-  // Does what is due after a step.
+  // Does what is due after a step, or after a round in which ranks take different numbers of steps.
   void finish_step() {
     report_buckets(counters_.step - 1);
+    if (!steps_.steps_are_common()) {
+      return;
+    }
     if (is_due(options_.log_every)) {
       report();
       report_decision();
@@ -106,6 +111,7 @@ class TrainingRun {
       save();
     }
     stop_if_asked();
+    duties_done_at_ = counters_.step;
   }
 
   // A collective: all ranks resume, or none does. Frees the memory of the checkpoint.
@@ -134,8 +140,11 @@ class TrainingRun {
     return counters_.step == options_.steps || stops_early;
   }
 
-  // After every `every` steps (0: none), and after the last one.
-  bool is_due(int64_t every) const { return is_over() || (every > 0 && counters_.step % every == 0); }
+  // After every `every` steps (0: none), or at the first step after that at which duties are done; and after the last
+  // one.
+  bool is_due(int64_t every) const {
+    return is_over() || (every > 0 && counters_.step / every > duties_done_at_ / every);
+  }
 
   // A collective. If the bucket size is not chosen yet, another step is needed before there can be a checkpoint.
   void stop_if_asked() {
@@ -143,7 +152,7 @@ class TrainingRun {
       return;
     }
     if (stop_signal_ == 0) {
-      stop_signal_ = stop_agreement_.after_step();
+      stop_signal_ = stop_agreement_.after_steps(counters_.step - duties_done_at_);
     }
     if (stop_signal_ == recovery::kNewcomers) {
       stop_signal_ = 0;
@@ -188,7 +197,7 @@ class TrainingRun {
             .peak_memory_bytes = std::max(window_.peak_memory_bytes, program::peak_memory_bytes()),
             .seconds = counters_.seconds,
             .skipped_steps = counters_.skipped_steps,
-            .outer = outer_report(),
+            .outer = outer_report(steps_.outer()),
             .diverged_at = diverged_at_,
             .gave_up_after = gave_up_after_,
             .best_validation_loss = counters_.best_validation_loss,
@@ -202,6 +211,7 @@ class TrainingRun {
   void report() {
     window_ = window_of_all_ranks(setup_.group, {.loss = steps_.window_loss(),
                                                  .steps = counters_.window_steps,
+                                                 .batches = counters_.window_batches,
                                                  .nonfinite_steps = steps_.take_nonfinite_steps(),
                                                  .skipped_in_a_row = counters_.skipped_in_a_row.value_or(0),
                                                  .peak_memory_bytes = program::peak_memory_bytes()});
@@ -236,13 +246,13 @@ class TrainingRun {
 
   // The report of the steps since the last report, which took `seconds`.
   reporting::StepReport step_report(double seconds) {
-    const int64_t units = counters_.window_batches * options_.batch_size * setup_.units_per_sample;
+    const auto units_per_step = static_cast<double>(options_.batch_size * setup_.units_per_sample);
     return {.step = counters_.step,
             .loss = counters_.training_loss,
             .learning_rate = steps_.learning_rate_of(counters_.step),
             .gradient_norm = counters_.gradient_norm,
             .parameter_difference = parameter_difference_,
-            .units_per_second = static_cast<double>(units) / seconds,
+            .units_per_second = window_.batches * units_per_step / seconds,
             .seconds = counters_.seconds,
             .payload_bytes_sent = steps_.payload_bytes_sent(),
             .measuring_bytes_sent = steps_.measuring_bytes_sent(),
@@ -251,20 +261,7 @@ class TrainingRun {
             .skipped_steps = counters_.skipped_steps,
             .skipped = window_.skipped,
             .exchange = exchange_,
-            .outer = outer_report()};
-  }
-
-  std::optional<reporting::OuterReport> outer_report() {
-    if (steps_.outer() == nullptr) {
-      return std::nullopt;
-    }
-    const OuterOptimizer& outer = *steps_.outer();
-    return reporting::OuterReport{.exchanges = outer.exchanges(),
-                                  .joined_exchanges = outer.joined_exchanges(),
-                                  .lost_exchanges = outer.lost_exchanges(),
-                                  .payload_bytes_sent = outer.payload_bytes_sent(),
-                                  .replicas_are_equal = outer.replicas_are_equal(),
-                                  .staleness = outer.staleness()};
+            .outer = outer_report(steps_.outer())};
   }
 
   // Reports the hook's decision if it has changed.
@@ -375,6 +372,7 @@ class TrainingRun {
   recovery::StopAgreement stop_agreement_;
   Counters counters_;
   Phase phase_ = Phase::kBetweenSteps;  // kInStep: take_next runs, or has thrown.
+  int64_t duties_done_at_ = 0;          // The last step after which the duties of a step were done.
   int64_t checked_step_ = 0;            // At which the replicas were last compared.
   bool buckets_reported_ = false;
   std::optional<int64_t> saved_step_;  // of the last checkpoint

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include <narrowcast/outer_optimizer.h>
 #include <narrowcast/process_group.h>
 #include "trainer/train/reporting/progress.h"
 
@@ -11,8 +12,9 @@ namespace narrowcast::training {
 
 // One rank's part.
 struct WindowOfRank {
-  double loss = 0;  // sum over the steps
-  int64_t steps = 0;
+  double loss = 0;               // sum over the steps
+  int64_t steps = 0;             // taken
+  int64_t batches = 0;           // steps taken and skipped
   int64_t nonfinite_steps = 0;   // with gradients of this rank that were not finite
   int64_t skipped_in_a_row = 0;  // the last skipped steps
   int64_t peak_memory_bytes = 0;
@@ -22,6 +24,7 @@ struct WindowOfRank {
 struct Window {
   double loss = 0;  // mean over ranks and steps
   bool has_loss = false;
+  double batches = 0;  // mean over ranks
   std::optional<reporting::SkippedReport> skipped;
   int64_t peak_memory_bytes = 0;  // of the rank that has most
 };
@@ -29,6 +32,9 @@ struct Window {
 // Collective. With an outer optimizer ranks skip steps independently: the longest run of skipped steps counts. Throws
 // c10::DistBackendError if a peer fails.
 Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own);
+
+// The report of an outer optimizer so far; empty for null.
+std::optional<reporting::OuterReport> outer_report(const OuterOptimizer* outer);
 
 // Collective: each rank's share of waiting in these seconds. `waited`: by this rank. Throws c10::DistBackendError if a
 // peer fails.

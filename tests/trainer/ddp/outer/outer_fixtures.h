@@ -26,6 +26,7 @@ inline OuterOptions outer_options(int64_t sync_every) {
 }
 
 inline constexpr double kInnerRate = 0.125;
+inline constexpr double kUnit = 1.0 / (1 << 24);  // The unit roundoff u of float32.
 
 // One rank's parameters: 51 elements in tensors of one to three dimensions, one of them not contiguous. The loss is
 // half the squared distance to a point that differs by rank, so the gradient is the difference.
@@ -101,6 +102,19 @@ inline hooks::HookState deep_copy(const hooks::HookState& state) {
   hooks::HookState copy;
   for (const auto& [name, tensor] : state) copy.emplace(name, tensor.clone());
   return copy;
+}
+
+// Saved state of one rank.
+struct SavedRank {
+  OuterState outer;
+  at::Tensor parameters;
+};
+
+inline SavedRank saved(SmallTraining& training, OuterOptimizer& outer) {
+  OuterState state = outer.state();
+  state.replica = deep_copy(state.replica);
+  state.rank.states[0] = deep_copy(state.rank.states[0]);
+  return {state, training.flat()};
 }
 
 }  // namespace narrowcast::testing

@@ -21,7 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr int64_t kOuterWorlds[] = {1, 2, 3, 4, 5, 8};
-constexpr double kUnit = 1.0 / (1 << 24);  // The unit roundoff u of float32.
 
 at::Tensor mean_of(const std::vector<at::Tensor>& by_rank) {
   at::Tensor sum = by_rank[0].clone();

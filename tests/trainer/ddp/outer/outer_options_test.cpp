@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tests/support/error_message.h"
@@ -21,6 +23,7 @@ TEST(OuterOptions, EachWrongValueIsNamedInOneLine) {
     std::string message;
   };
   const auto diloco = [] { return OuterOptions().sync_every(12).optimizer(OuterKind::kNesterov); };
+  const auto timed = [] { return OuterOptions().sync_seconds(0.5); };
   const auto sparse = [] { return OuterOptions().wire({.format = WireFormat::kTop2P15, .error_feedback = true}); };
   const std::vector<Case> cases = {
       {OuterOptions().sync_every(0), "sync_every: must be at least 1, but is 0"},
@@ -56,6 +59,16 @@ TEST(OuterOptions, EachWrongValueIsNamedInOneLine) {
       {diloco().wire({.format = WireFormat::kInt8B128, .exempt_one_dimensional = true}), "exempt_one_dimensional: has"},
       {diloco().wire({.format = WireFormat::kInt8B128, .auto_bits = 8}), "auto_bits: 8 has no effect"},
       {diloco().wire({.format = WireFormat::kInt8B128, .node_size = 0}), "node_size: must be at least 1"},
+      {timed().sync_seconds(0), "sync_seconds: must be positive, but is 0"},
+      {timed().sync_seconds(-1), "sync_seconds: must be positive, but is -1"},
+      {timed().sync_seconds(std::numeric_limits<double>::infinity()), "sync_seconds: must be positive, but is inf"},
+      {timed().sync_seconds(std::numeric_limits<double>::quiet_NaN()), "sync_seconds: must be positive, but is nan"},
+      {timed().sync_every(30), "sync_every: 30 has no effect with sync_seconds"},
+      {timed().fragments(2), "fragments: 2 has no effect with sync_seconds"},
+      {timed().overlap_steps(1), "overlap_steps: 1 has no effect with sync_seconds"},
+      {timed().mix(0.5), "outer_mix: 0.5 has no effect with sync_seconds"},
+      {timed().first_exchange(1), "first_exchange: 1 has no effect with sync_seconds"},
+      {diloco().clock([] { return 0.0; }), "clock: has no effect without sync_seconds"},
   };
   for (const Case& wrong : cases) {
     const std::string message = error_message<c10::ValueError>([&] { wrong.options.validate(); });
@@ -94,10 +107,12 @@ TEST(OuterOptions, FragmentsTakeTurns) {
   EXPECT_EQ(due(OuterOptions().sync_every(4), 12), "...0...0...0");
   EXPECT_EQ(due(OuterOptions().sync_every(4).first_exchange(1), 12), "0...0...0...");
   EXPECT_EQ(due(OuterOptions().sync_every(6).fragments(3), 14), ".0.1.2.0.1.2.0");
+  EXPECT_EQ(due(OuterOptions().sync_seconds(6), 3), "...") << "clocks decide";
 }
 
 // A value of each option that is not its default.
 const std::vector<std::pair<std::string, hooks::OptionValue>> kOthers = {{"sync_every", int64_t{12}},
+                                                                         {"sync_seconds", 2.5},
                                                                          {"outer_optimizer", std::string("nesterov")},
                                                                          {"outer_learning_rate", 0.5},
                                                                          {"outer_momentum", 0.25},
@@ -127,9 +142,13 @@ TEST(OuterOptions, AreSetAndNamedByTheSameNames) {
   EXPECT_EQ(names, set);
   for (size_t i = 0; i < kOthers.size(); ++i) {
     const hooks::NamedOption option = options.named()[i];
+    EXPECT_TRUE(option.is_given) << option.name;
+    if (option.name == "sync_every") {
+      EXPECT_TRUE(std::holds_alternative<std::monostate>(option.value)) << "sync_seconds takes its place";
+      continue;
+    }
     const std::string text = hooks::text_of(kOthers[i].second);
     EXPECT_EQ(hooks::text_of(option.value), option.name == "stochastic_rounding" ? "seed " + text : text);
-    EXPECT_TRUE(option.is_given) << option.name;
   }
   options.set("first_exchange", int64_t{5});
   EXPECT_EQ(options.first_exchange(), 5);
@@ -143,8 +162,8 @@ TEST(OuterOptions, AreRefusedByName) {
   OuterOptions options;
   EXPECT_EQ(
       error_message<c10::ValueError>([&] { options.set("hook_format", std::string("fp32")); }),
-      "unknown option 'hook_format'; known: sync_every, outer_optimizer, outer_learning_rate, outer_momentum, "
-      "fragments, overlap_steps, outer_mix, outer_warmup, outer_format, outer_error_feedback, "
+      "unknown option 'hook_format'; known: sync_every, sync_seconds, outer_optimizer, outer_learning_rate, "
+      "outer_momentum, fragments, overlap_steps, outer_mix, outer_warmup, outer_format, outer_error_feedback, "
       "outer_error_decay, stochastic_rounding, levels, node_size, link_gbit, link_us, connections, first_exchange");
   EXPECT_EQ(error_message<c10::TypeError>([&] { options.set("outer_format", int64_t{5}); }),
             "outer_format: must be str, but is int 5");

@@ -30,19 +30,6 @@ OuterOptions streaming_options(WireFormat format = WireFormat::kInt4B32) {
       .wire(outer_wire(format));
 }
 
-// Saved state of one rank.
-struct SavedRank {
-  OuterState outer;
-  at::Tensor parameters;
-};
-
-SavedRank saved(SmallTraining& training, OuterOptimizer& outer) {
-  OuterState state = outer.state();
-  state.replica = deep_copy(state.replica);
-  state.rank.states[0] = deep_copy(state.rank.states[0]);
-  return {state, training.flat()};
-}
-
 // In the warm-up there are no gradients, so that the ranks stay equal.
 void take_step(SmallTraining& training, OuterOptimizer& outer) {
   if (outer.is_warming_up()) {

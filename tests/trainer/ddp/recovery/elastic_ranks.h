@@ -26,6 +26,7 @@
 #include "tests/support/breakable_group.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
+#include "trainer/ddp/recovery/elastic_run.h"
 
 namespace narrowcast::recovery {
 

@@ -95,6 +95,21 @@ TEST_P(StopAgreementWorldTest, RanksThatNobodyAsksTakeAllSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, StopAgreementWorldTest, ::testing::Values(1, 2, 3, 4));
 
+// The interval has grown in single steps.
+TEST(StopAgreement, SeveralStepsAtOnceCountAsMany) {
+  run_ranks(2, [&](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    bool is_asked = false;
+    StopAgreement agreement(group, [&] { return is_asked ? SIGTERM : 0; });
+    EXPECT_EQ(agreement.before_first_step(), 0);
+    for (int64_t step = 0; step < 40; ++step) EXPECT_EQ(agreement.after_step(), 0);
+    ASSERT_GE(agreement.interval(), 8);
+    is_asked = true;
+    EXPECT_EQ(agreement.after_steps(agreement.interval()), 0) << "begins a round";
+    EXPECT_EQ(agreement.after_steps(agreement.interval()), SIGTERM) << "reads it";
+    agreement.finish();
+  });
+}
+
 TEST(StopAgreement, SendsNothingWhereNothingAsks) {
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
     if (rank == 0) {  // The other rank does not take part.

@@ -372,6 +372,14 @@ TEST(Plan, HoldsTheBytesOfOuterExchanges) {
   job.outer->wire({.format = WireFormat::kInt4B32, .error_feedback = true, .levels = hooks::Levels::kOne});
   EXPECT_EQ(make_plan(job, inputs, 4, 2)["payload_bytes_per_step_and_rank"], 4 * parameters + (exchange + 99) / 100);
   EXPECT_EQ(make_plan(job, inputs, 4, 1)["payload_bytes_per_step_and_rank"], alone);
+  TrainJob timed = job;
+  timed.outer = OuterOptions().sync_seconds(30).wire(job.outer->wire());
+  const nlohmann::json of_time = make_plan(timed, inputs, 4);
+  EXPECT_EQ(of_time["sync_seconds"], 30);
+  EXPECT_FALSE(of_time.contains("sync_every"));
+  EXPECT_EQ(of_time["payload_bytes_per_exchange_and_rank"], exchange);
+  EXPECT_EQ(of_time["payload_bytes_per_step_and_rank"], "unknown: clocks decide how many steps a round has");
+  EXPECT_FALSE(plan.contains("sync_seconds"));
   job.outer->fragments(4);
   const nlohmann::json streamed = make_plan(job, inputs, 4);
   EXPECT_NEAR(streamed["payload_bytes_per_exchange_and_rank"], exchange / 4, exchange / 40);

@@ -22,13 +22,15 @@
 namespace narrowcast {
 
 // State from which one rank resumes. `replica` is equal on all ranks:
-//   - steps, exchanges, lost_exchanges, replicas_are_equal: int64
+//   - steps, exchanges, lost_exchanges, replicas_are_equal: int64. With sync_seconds, steps is the number at the end of
+//     the last round.
 //   - reference: float32 [elements], after the warm-up
 //   - momentum: float32 [elements], after the warm-up, if there is momentum
 //   - mean: float32 [elements of the fragment], while an exchange is under way
 //   - fragment, joined_at: int64, while an exchange is under way
 // `rank` is the state of the exchange (CommHook::state), including residuals. The residual of fragment I is
-// "residual.fragment.I". A state that is saved holds this rank only, as ReducerState::hook.
+// "residual.fragment.I". With sync_seconds, round_steps (int64) and round_seconds (float64, 0-dimensional) are the
+// rank's part in the round that has not ended. A state that is saved holds this rank only, as ReducerState::hook.
 struct OuterState {
   hooks::HookState replica;
   hooks::FormerRanks rank;
@@ -36,6 +38,8 @@ struct OuterState {
   // different groups (CommHook::groups).
   bool groups_differ = false;
 };
+
+class RoundClock;
 
 // Wraps an optimizer and calls its step:
 //
@@ -55,6 +59,23 @@ struct OuterState {
 //
 // If a mean is not finite, the exchange is lost: x is unchanged, and all ranks set the fragment to x.
 //
+// With OuterOptions::sync_seconds, slow and fast ranks never wait for each other for longer than a step of the slowest:
+//
+//   while (outer.steps() < 1000) {
+//     ...;           // the batch and the learning rate of step outer.steps() + 1
+//     outer.step();  // may end a round: then all ranks have the same number of steps
+//   }
+//   outer.finish();
+//
+// A round ends on a rank after its first step at whose end sync_seconds have passed since the last round. Rank r has
+// taken n_r steps in it, and D is the sum of n_r (x - parameters of r) over the sum of n_r. The differences are scaled
+// before they are encoded, so a residual belongs to the mean and not to a rank's steps. If all n_r are equal, nothing
+// is scaled, and the bits are as with sync_every. All ranks continue with the step number of the fastest rank.
+//
+// A DistributedDataParallel over the same ranks agrees on its buckets in the first two steps of a process. So these
+// must be steps of all ranks: hold_round before the first one, settle_buckets after the backward pass of each, and
+// release_round after the second backward pass. Warm-up steps are steps of all ranks anyway.
+//
 // All these operations are elementwise. So fragments are consecutive, equal parts of the parameters in the order of the
 // optimizer's groups, and a border may lie within a parameter. The optimizer's state (Adam's moments) and buffers stay
 // local to a rank. All ranks make the same calls in the same order, from one thread each.
@@ -70,8 +91,12 @@ class NARROWCAST_EXPORT OuterOptimizer {
   //   - for no parameters, or more fragments than elements;
   //   - for parameters that are not float32, float16 or bfloat16, are on several devices, have holes in memory, or are
   //     shared by ranks (ShardOptions::share_parameters);
-  //   - if options, or sizes, dtypes or values of parameters differ between ranks.
-  OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options);
+  //   - if options, groups, or sizes, dtypes or values of parameters differ between ranks.
+  // `groups`: for each rank, a number that identifies the ranks with which it averages its gradients in each step
+  // (CommHook::groups); by default it is alone. With sync_seconds, the clock of a group's first rank decides for all of
+  // its ranks, which it tells after each step. Otherwise `groups` has no effect.
+  OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options,
+                 const std::vector<int64_t>& groups = {});
   // Waits for the exchange that is under way, so that the group remains usable; not while an exception passes.
   ~OuterOptimizer();
   OuterOptimizer(const OuterOptimizer&) = delete;
@@ -91,8 +116,35 @@ class NARROWCAST_EXPORT OuterOptimizer {
 
   // A collective: joins the exchange that is under way, and all ranks take the outer parameters. Local steps that a
   // rank has taken since a fragment was last issued are lost in it. So call it after a multiple of sync_every steps
-  // since the warm-up.
+  // since the warm-up. With sync_seconds no step is lost, as it begins with end_round.
   void finish();
+
+  // Steps so far, taken and skipped, including the warm-up. Equal on all ranks if steps_are_common(). With sync_seconds
+  // a rank that has taken fewer steps in a round than another one jumps to the other's number when the round ends.
+  int64_t steps() const { return steps_; }
+  // False from a rank's first step in a round of sync_seconds to the end of the round. Always true with sync_every.
+  bool steps_are_common() const { return steps_ == common_steps_; }
+
+  // A collective: with sync_seconds, ends the round although its time is not over. Waits for the other ranks to end
+  // theirs, in step or by this call. For a rank that takes no more steps. Without sync_seconds, in the warm-up and if
+  // steps_are_common(), it does nothing.
+  void end_round();
+
+  // With sync_seconds: no round ends by time between these calls. All ranks make them after equal numbers of steps.
+  void hold_round() { is_held_ = true; }
+  void release_round() { is_held_ = false; }
+
+  // With sync_seconds: the time since the last round ended does not count, for instance of an evaluation. Call it
+  // before the first step of a round. The lifetime of OuterParameters does not count either.
+  void restart_clock();
+
+  // Steps of the ranks with the fewest and with the most steps in a round.
+  struct RoundSteps {
+    int64_t fewest = 0;
+    int64_t most = 0;
+  };
+  // Of the last round of sync_seconds; no value before its end.
+  const std::optional<RoundSteps>& last_round() const { return last_round_; }
 
   // Whether the next step belongs to the warm-up: its gradients must be averaged over all ranks.
   bool is_warming_up() const;
@@ -115,6 +167,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
    private:
     OuterOptimizer& outer_;
     std::vector<at::Tensor> own_;
+    double elapsed_ = 0;  // of the round
   };
 
   // The reference, float32 [elements] on the parameters' device. It has no meaning in the warm-up.
@@ -164,22 +217,25 @@ class NARROWCAST_EXPORT OuterOptimizer {
     int64_t joined_at = 0;                                // number of steps since the warm-up
     c10::intrusive_ptr<c10::ivalue::Future> future = {};  // null once `mean` is set
     at::Tensor mean = {};                                 // set once it is received
+    bool is_of_parameters = false;                        // else of differences from the reference
   };
 
   static std::vector<Fragment> cut(const std::vector<at::Tensor>& parameters, int64_t count);
   void count_step();
+  bool is_round_over() const;
   void begin_rounds();
   void check_equal_parameters() const;
   void make_memory();
-  void issue(int64_t fragment);
+  void issue(int64_t fragment, std::optional<double> factor = std::nullopt);
   void decay_residuals();
   at::Tensor wait_for_mean();
   void join();
-  void take_outer_step(const Fragment& fragment, const at::Tensor& mean);
+  void take_outer_step(const Fragment& fragment, const Exchange& exchange);
   void gather(const Fragment& fragment, const at::Tensor& flat) const;
   void scatter(const Fragment& fragment, double mix) const;
   void take_reference() const;
   void load_under_way(const hooks::HookState& replica);
+  void load_round(const hooks::HookState& own);
   at::Tensor part(const at::Tensor& flat, const Fragment& fragment) const;
 
   torch::optim::Optimizer& inner_;
@@ -194,7 +250,11 @@ class NARROWCAST_EXPORT OuterOptimizer {
   at::Tensor momentum_;  // undefined if there is no momentum
   at::Tensor sent_;      // as long as the largest fragment
   std::optional<Exchange> under_way_;
+  std::unique_ptr<RoundClock> clock_;  // null without sync_seconds
   int64_t steps_ = 0;
+  int64_t common_steps_ = 0;  // the last number of steps that was equal on all ranks
+  std::optional<RoundSteps> last_round_ = {};
+  bool is_held_ = false;
   int64_t exchanges_ = 0;
   int64_t lost_exchanges_ = 0;
   bool replicas_are_equal_ = true;

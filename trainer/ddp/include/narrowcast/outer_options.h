@@ -4,6 +4,7 @@
 #include <torch/arg.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,15 @@ OuterKind parse_outer_kind(std::string_view name);
 struct OuterOptions {
   // Steps between two exchanges of the same parameter, >= 1 and a multiple of `fragments`.
   TORCH_ARG(int64_t, sync_every) = 1;
+
+  // Instead of sync_every: seconds from the end of one exchange to the beginning of the next, > 0 and finite. Each rank
+  // takes as many steps in them as it can, at least one, and the mean over ranks is weighted by steps. Clocks decide
+  // here, so two trainings have different results. Excludes sync_every, fragments, overlap_steps, mix, first_exchange.
+  TORCH_ARG(std::optional<double>, sync_seconds) = std::nullopt;
+
+  // With sync_seconds: returns seconds since any fixed time, and never less than before. By default, the steady clock.
+  // For tests and simulations: ranks may have different clocks.
+  TORCH_ARG(std::function<double()>, clock) = {};
 
   // The outer step that is taken with the mean.
   TORCH_ARG(OuterKind, optimizer) = OuterKind::kAverage;
@@ -92,14 +102,15 @@ struct OuterOptions {
   int64_t largest_fragment(int64_t numel) const;
 
   // The options as command lines and errors name them, with defaults filled in. The options of this struct come first,
-  // with the kind kLocal; first_exchange is left out, as command lines lack it. Then the options of `wire` follow that
-  // have an effect.
+  // with the kind kLocal; first_exchange and clock are left out, as command lines lack them. Then the options of `wire`
+  // follow that have an effect. With sync_seconds, sync_every has no value.
   std::vector<hooks::NamedOption> named() const;
 
   // Sets the option of that name, one of those of named() or "first_exchange", as hooks::set_option does.
   void set(const std::string& name, const hooks::OptionValue& value);
 
-  // The fragment that is exchanged after `local_step` (>= 1) steps since the warm-up; no value in most steps.
+  // The fragment that is exchanged after `local_step` (>= 1) steps since the warm-up; no value in most steps, and never
+  // with sync_seconds.
   std::optional<int64_t> fragment_due(int64_t local_step) const;
 
  private:

@@ -1,0 +1,37 @@
+#include "trainer/ddp/outer/local_group.h"
+
+#include <ATen/ops/full.h>
+
+#include <narrowcast/network_errors.h>
+#include "ops/comm/groups/group.h"
+
+namespace narrowcast {
+
+LocalGroup::LocalGroup(const ProcessGroupPtr& all, const std::vector<int64_t>& groups)
+    : rank_(all->getRank()),
+      groups_(groups.empty() ? node::NodeLayout::flat(all->getSize()) : node::NodeLayout(groups)) {
+  if (groups_.has_levels()) {
+    part_.emplace(all, groups_);
+  }
+}
+
+bool LocalGroup::is_first() const { return groups_.local_rank_of(rank_) == 0; }
+
+std::vector<int64_t> LocalGroup::first_ranks() const {
+  std::vector<int64_t> first;
+  for (int64_t group = 0; group < groups_.nodes(); ++group) first.push_back(groups_.ranks_of(group).at(0));
+  return first;
+}
+
+int64_t LocalGroup::from_first(int64_t value, const char* step) const {
+  if (!part_ || !part_->group()) {
+    return value;
+  }
+  const ProcessGroupPtr& group = part_->group();
+  std::vector<at::Tensor> values = {
+      at::full({1}, value, at::TensorOptions(at::kLong).device(collectives::any_device(group)))};
+  with_network_errors(rank_, step, [&] { group->broadcast(values)->wait(); });
+  return values[0].item<int64_t>();
+}
+
+}  // namespace narrowcast
