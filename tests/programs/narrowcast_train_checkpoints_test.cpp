@@ -3,14 +3,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <thread>
 
 #include "tests/programs/train_commands.h"
+#include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace narrowcast::testing {
@@ -199,7 +202,10 @@ bool stop_while_writing(const RunningProgram& program, const fs::path& checkpoin
     }
     return false;
   };
-  wait_until(unfinished);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!unfinished() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();  // A pause could miss it: writing takes about a millisecond.
+  }
   program.send(SIGSTOP);
   wait_until([&] {  // Waits until it has stopped: its state is the first letter after its name.
     std::ifstream file("/proc/" + std::to_string(program.pid()) + "/stat");

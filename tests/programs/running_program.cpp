@@ -174,12 +174,12 @@ void wait_until(const std::function<bool()>& condition) {
   const auto deadline = Clock::now() + kDeadline;
   while (!condition()) {
     if (Clock::now() > deadline) throw std::runtime_error("timed out");
-    testing::pause_between_looks();
+    pause_between_looks();
   }
 }
 
 void wait_until_gone(pid_t pid) {
-  for (const auto deadline = Clock::now() + kDeadline; Clock::now() < deadline; testing::pause_between_looks()) {
+  for (const auto deadline = Clock::now() + kDeadline; Clock::now() < deadline; pause_between_looks()) {
     if (!is_running(pid)) {
       return;
     }

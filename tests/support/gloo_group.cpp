@@ -21,7 +21,7 @@ namespace {
 
 c10::intrusive_ptr<ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const GlooGroupOptions& options) {
-  std::signal(SIGPIPE, SIG_IGN);  // As init_process_group does: a dead peer is an error and must not end this process.
+  std::signal(SIGPIPE, SIG_IGN);  // A dead peer is an error and must not end this process.
   const auto rank = static_cast<int>(options.rank);
   const auto world_size = static_cast<int>(options.world_size);
   auto gloo_options = ProcessGroupGloo::Options::create(options.timeout);

@@ -11,7 +11,8 @@ namespace narrowcast::testing {
 // after everything that must succeed.
 inline constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(8);
 
-// Between two looks at what a test waits for. A loop without it takes as much processor time as a rank that computes.
+// Sleeps for half a millisecond. Loops that wait for a condition call it: a loop that only yields takes as much
+// processor time as a rank that computes.
 inline void pause_between_looks() { std::this_thread::sleep_for(std::chrono::microseconds(500)); }
 
 }  // namespace narrowcast::testing

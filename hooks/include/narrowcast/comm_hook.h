@@ -55,7 +55,7 @@ inline int64_t int_of(const HookState& state, const std::string& name) {
 
 // The entries whose names begin with `prefix`, with the prefix removed.
 HookState part_of(const HookState& state, const std::string& prefix);
-FormerRanks part_of(const FormerRanks& saved, const std::string& prefix);  // of each of its states
+FormerRanks part_of(const FormerRanks& saved, const std::string& prefix);  // does so in all its states
 
 // Bytes of one bucket's all-reduce.
 struct ExchangedBytes {

@@ -25,9 +25,9 @@ using narrowcast::Levels;
 using narrowcast::parse_levels;
 using narrowcast::to_string;
 
-// The least and the default value of WireOptions::auto_bits: bits of the code of an element, without its scale.
-inline constexpr int64_t kFewestAutoBits = 4;
-inline constexpr int64_t kDefaultAutoBits = 8;  // and the largest value
+// Bits per element: of a code without its scale; in variable formats, of the whole message on average.
+inline constexpr int64_t kFewestAutoBits = 4;   // least value of WireOptions::auto_bits
+inline constexpr int64_t kDefaultAutoBits = 8;  // its default and largest value
 
 // Ranges of WireOptions::link_gbit and link_us. Sums and products of seconds stay finite, and every real network fits.
 inline constexpr double kLeastLinkGbit = 1e-6;  // a kilobit per second

@@ -52,6 +52,8 @@ at::Tensor iterated(const at::Tensor& u, const MuonOptions& options) {
 TEST(NewtonSchulz, IsTheIterationInTheCommentOfMuon) {
   const at::Tensor u = seeded_randn(4, {12, 30});
   const MuonOptions usual = in_float32();
+  EXPECT_EQ(usual.ns_coefficients(), (MuonOptions::Coefficients{3.4445, -4.7750, 2.0315}));
+  EXPECT_EQ(usual.ns_steps(), 5);
   const MuonOptions cubic = in_float32().ns_coefficients({1.5, -0.5, 0}).ns_steps(2);
   for (const MuonOptions& options : {usual, cubic}) {
     const at::Tensor expected = iterated(u, options);

@@ -155,6 +155,21 @@ TEST(ShardedOptimizer, WholeParametersAreSteppedAsTheyAre) {
   }
 }
 
+class OptimizerOfNoKind final : public torch::optim::Optimizer {
+ public:
+  explicit OptimizerOfNoKind(const std::vector<at::Tensor>& parameters)
+      : Optimizer(parameters, std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override { return {}; }
+};
+
+TEST(ShardedOptimizerErrors, TheStateOfAnUnknownOptimizerCannotBeSaved) {
+  run_ranks(2, [&](int64_t /*rank*/, const auto& group) {
+    OptimizerOfNoKind unknown({at::zeros({3}).requires_grad_()});
+    ShardedOptimizer sharded(unknown, group, ShardOptions().whole_parameters(true));
+    EXPECT_THAT(error_message<c10::ValueError>([&] { sharded.state({}); }), HasSubstr("can be saved only for Adam"));
+  });
+}
+
 TEST(ShardedOptimizerErrors, WhatCannotBeShardedIsRefusedOnAllRanks) {
   run_ranks(2, [&](int64_t rank, const auto& group) {
     const auto refusal = [&](torch::optim::Optimizer& optimizer, const ShardOptions& options = {}) {
@@ -180,6 +195,9 @@ TEST(ShardedOptimizerErrors, WhatCannotBeShardedIsRefusedOnAllRanks) {
     EXPECT_THAT(refusal(sgd, ShardOptions().node_size(1)), HasSubstr("every node has one rank"));
     EXPECT_THAT(refusal(sgd, ShardOptions().node_size(0)), HasSubstr("node_size: must be at least 1, but is 0"));
     EXPECT_THAT(refusal(sgd, ShardOptions().whole_parameters(rank == 0)), HasSubstr("whole_parameters differs"));
+    parameter.mutable_grad() = at::ones({3});
+    sgd.step();
+    EXPECT_THAT(refusal(sgd), HasSubstr("already has a state"));
     EXPECT_THAT(error_message<c10::ValueError>([&] { ShardedOptimizer(sgd, {}); }), HasSubstr("must not be null"));
   });
   run_ranks(1, [&](int64_t /*rank*/, const auto& group) {

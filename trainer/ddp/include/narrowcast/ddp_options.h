@@ -56,20 +56,20 @@ struct NARROWCAST_EXPORT DdpOptions {
  public:
   // Options of wire-format hooks: DdpOptions().hook("quantized_allreduce").wire({.error_feedback = true}).
   DdpOptions& wire(hooks::WireOptions wire);
-  const hooks::WireOptions& wire() const { return hook_options_.wire; }  // At first WireOptions().
+  const hooks::WireOptions& wire() const { return hook_options_.wire; }  // Default: WireOptions().
 
   // Number of elements that share a scale with quantize_per_channel (bucket_size of PyTorch's hook): >= 1, by default
   // hooks::kDefaultChannelSize.
   DdpOptions& channel_size(std::optional<int64_t> channel_size);
-  const std::optional<int64_t>& channel_size() const { return hook_options_.channel_size; }  // At first empty.
+  const std::optional<int64_t>& channel_size() const { return hook_options_.channel_size; }  // Default: empty.
 
   // Options of post_local_sgd: DdpOptions().hook("post_local_sgd").local({.start = 100}).
   DdpOptions& local(hooks::LocalOptions local);
-  const hooks::LocalOptions& local() const { return hook_options_.local; }  // At first LocalOptions().
+  const hooks::LocalOptions& local() const { return hook_options_.local; }  // Default: LocalOptions().
 
   // Options of the power_sgd hooks: DdpOptions().hook("power_sgd").power_sgd({.rank = 4, .start = 100}).
   DdpOptions& power_sgd(hooks::PowerSgdOptions power_sgd);
-  const hooks::PowerSgdOptions& power_sgd() const { return hook_options_.power_sgd; }  // At first PowerSgdOptions().
+  const hooks::PowerSgdOptions& power_sgd() const { return hook_options_.power_sgd; }  // Default: PowerSgdOptions().
 
   // Throws c10::ValueError naming an option that is out of range or unknown, or that another option makes ineffective.
   void validate() const;

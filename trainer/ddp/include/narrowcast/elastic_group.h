@@ -76,8 +76,8 @@ struct ElasticRecovery {
   std::optional<double> seconds = {};  // since this process failed; empty in a process that has replaced another one
 };
 
-// Options of an ElasticGroup. run() throws c10::ValueError for a negative first_step and, in jobs that recover in
-// place, for "nccl" without copies_state.
+// Options of an ElasticGroup. run() throws c10::ValueError for a negative first_step and, in jobs of several ranks that
+// recover in place, for "nccl" without copies_state.
 struct ElasticOptions {
   // Without on_silence, a rank that is silent and not replaced makes the other ranks' steps fail with "gloo". The error
   // names it.

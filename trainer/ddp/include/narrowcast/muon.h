@@ -47,7 +47,7 @@ struct MuonOptions : public torch::optim::OptimizerCloneableOptions<MuonOptions>
   TORCH_ARG(int64_t, ns_steps) = 5;  // Number of iterations, in 1..99.
   TORCH_ARG(double, eps) = 1e-7;     // > 0; the least norm by which an update is divided
 
-  TORCH_ARG(AdjustLr, adjust_lr_fn) = AdjustLr::kOriginal;  // by which lr is multiplied
+  TORCH_ARG(AdjustLr, adjust_lr_fn) = AdjustLr::kOriginal;  // selects the factor of lr
 
   // The dtype of the iterations: bfloat16, or float32. By default that of this machine (native_ns_dtype). torch's Muon
   // always uses bfloat16. Ranks must have the same for equal replicas (Muon::make_replicas_equal).

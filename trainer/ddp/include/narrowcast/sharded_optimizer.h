@@ -197,7 +197,7 @@ class ShardedOptimizer {
   // Bytes of parameters that this rank has sent, and of averages for second copies; 0 within nodes.
   int64_t payload_bytes_sent() const;
 
-  // Elements of all parameters that are sharded. They are the same on all ranks.
+  // Number of elements of all parameters that are sharded; equal on all ranks.
   int64_t elements() const;
   int64_t own_elements() const;  // Elements of this rank's shard; 0 if it is empty.
   // Number of shards, some of which may be empty: of ranks of this rank's node, or of the group.
