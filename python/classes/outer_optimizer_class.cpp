@@ -55,7 +55,7 @@ struct ClassOptions {
   OuterOptions outer = {};
   std::optional<double> silence = {};             // seconds; none: the default
   bool init_sync = true;                          // The parameters become rank 0's first.
-  std::optional<hooks::LocalOptions> local = {};  // its group takes the same steps; none: each rank alone
+  std::optional<hooks::LocalOptions> local = {};  // its group takes the same steps
 };
 
 // The ranks that average gradients in each step.
@@ -103,6 +103,9 @@ ClassOptions to_class_options(const OptionDict& given) {
                     " has no effect with sync_seconds; leave it out");
   TORCH_CHECK_VALUE(!options.local || options.outer.sync_seconds(), kLocalGroup, ": ", text_of_group(options.local),
                     " has no effect without sync_seconds");
+  if (options.outer.sync_seconds() && !options.local) {
+    options.local = hooks::LocalOptions();  // As post_local_sgd, which may average gradients of these ranks.
+  }
   return options;
 }
 

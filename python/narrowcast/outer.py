@@ -37,7 +37,7 @@ class DiLoCo:
         outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback,
         outer_error_decay, fragments, overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels,
         node_size, link_gbit, link_us, connections; and silence_seconds as for CommHook. With sync_seconds also local_group
-        ("none", "node" or a number): ranks that average gradients in each step, and so must take the same steps. Sparse formats ("top2_15") refuse the
+        ("node" by default, "none" or a number), as of the hook post_local_sgd: ranks that take the same steps. Sparse formats ("top2_15") refuse the
         momentum of "nesterov": with them pass "sgd", outer_error_feedback=True and an outer_learning_rate of about 3.
 
     Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call

@@ -36,7 +36,7 @@ class OnEachRank(RankTestCase):
         counted = Network()
         timed = copy.deepcopy(counted)
         every_step = narrowcast.DiLoCo(sgd(counted), sync_every=1)
-        at_once = narrowcast.DiLoCo(sgd(timed), sync_seconds=1e-9)
+        at_once = narrowcast.DiLoCo(sgd(timed), sync_seconds=1e-9, local_group="none")
         take_steps(counted, every_step, 0, STEPS)
         take_steps(timed, at_once, 0, STEPS)
         self.assert_same(flat(timed), flat(counted))
@@ -61,14 +61,21 @@ class OnEachRank(RankTestCase):
         self.assert_same(of_ranks, of_ranks[:1].expand_as(of_ranks).contiguous())
         self.assertLess(gathered(torch.tensor([float(own)]))[1].item(), 100, "rank 1 has jumped")
         saved = outer.state_dict()
-        again = narrowcast.DiLoCo(sgd(Network()), sync_seconds=.05, outer_format="int8_b128", levels="one")
+        again = narrowcast.DiLoCo(sgd(Network()), sync_seconds=.05, outer_format="int8_b128", levels="one", local_group="none")
         again.load_state_dict(saved)
         self.assertEqual(again.steps, 100)
 
     def a_group(self):
+        self.takes_equal_steps(local_group=2)
+
+    def a_node(self):
+        """The default."""
+        self.takes_equal_steps()
+
+    def takes_equal_steps(self, **options):
         """Rank 1's own time would end its rounds earlier. All ranks of a group take the steps that rank 0's clock allows."""
         model = Network()
-        outer = narrowcast.DiLoCo(sgd(model), sync_seconds=.05, local_group=2)
+        outer = narrowcast.DiLoCo(sgd(model), sync_seconds=.05, **options)
         own = 0
         while outer.steps < 20:
             take_steps(model, outer, outer.steps, outer.steps + 1)
@@ -81,7 +88,7 @@ class OnEachRank(RankTestCase):
 
 class DiLoCoByTime(unittest.TestCase):
     def test_two_ranks(self):
-        self.assertEqual(run_on_ranks(2, OnEachRank("rounds_of_no_time", "a_slow_rank", "a_group")), [0] * 2)
+        self.assertEqual(run_on_ranks(2, OnEachRank("rounds_of_no_time", "a_slow_rank", "a_group", "a_node")), [0] * 2)
 
 
 def load_tests(loader, _tests, _pattern):

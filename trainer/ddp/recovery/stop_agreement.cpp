@@ -36,12 +36,11 @@ int StopAgreement::before_first_step() {
   return read();
 }
 
-int StopAgreement::after_steps(int64_t count) {
+int StopAgreement::after_step() {
   if (!asked_ || is_alone()) {
     return asked_ ? asked_() : 0;
   }
-  steps_ += count;
-  if (steps_ < interval_) {
+  if (++steps_ < interval_) {
     return 0;
   }
   const int signal = read();
@@ -49,6 +48,17 @@ int StopAgreement::after_steps(int64_t count) {
     begin();
   }
   return signal;
+}
+
+int StopAgreement::at_meeting() {
+  if (!asked_ || is_alone()) {
+    return asked_ ? asked_() : 0;
+  }
+  if (const int signal = read(); signal != 0) {
+    return signal;
+  }
+  begin();
+  return read();
 }
 
 void StopAgreement::begin() {

@@ -43,9 +43,10 @@ class StopAgreement {
   // Before the first step: the signal for which all ranks stop at once, else 0. Waits for all ranks.
   int before_first_step();
   // After each step: the signal for which all ranks stop here, else 0.
-  int after_step() { return after_steps(1); }
-  // The same, if ranks can stop only after several steps, whose number all ranks know.
-  int after_steps(int64_t count);
+  int after_step();
+  // The same, but waits for all ranks, and no signal that was received before has to wait for another call. For places
+  // where all ranks have just met.
+  int at_meeting();
   // After the last step: waits for a round in progress.
   void finish() { read(); }
 

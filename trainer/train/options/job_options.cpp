@@ -14,8 +14,8 @@ namespace {
 void check_rounds_of_seconds(const TrainJob& job) {
   const double seconds = *job.outer->sync_seconds();
   const double timeout = std::chrono::duration<double>(job.group.timeout).count();
-  TORCH_CHECK_VALUE(seconds < timeout, "sync_seconds: must be less than timeout_seconds (", timeout, "), but is ",
-                    seconds, ": at the end of the training, fast ranks wait for that long");
+  TORCH_CHECK_VALUE(2 * seconds <= timeout, "sync_seconds: must be at most half of timeout_seconds (", timeout,
+                    "), but is ", seconds, ": at the end of the training, fast ranks wait for that long and a step");
   TORCH_CHECK_VALUE(job.training.steps > job.outer->warmup_steps(), "steps: must be more than outer_warmup (",
                     job.outer->warmup_steps(), "), but is ", job.training.steps);
   TORCH_CHECK_VALUE(!job.ddp.static_graph(),

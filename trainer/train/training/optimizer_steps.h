@@ -76,6 +76,10 @@ class OptimizerSteps {
   // Whether all ranks have counted equally many steps, so that collectives of all ranks are possible: see
   // OuterOptimizer.
   bool steps_are_common() const { return !outer_ || outer_->steps_are_common(); }
+  // Whether ranks meet only where clocks say so (OuterOptions::sync_seconds). Not in the warm-up.
+  bool ends_rounds_by_time() const {
+    return outer_ && outer_->options().sync_seconds() && outer_->steps() > outer_->options().warmup_steps();
+  }
   OptimizerShards shards() const { return shards_; }
   // Null without one.
   const GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }

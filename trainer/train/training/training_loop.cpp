@@ -152,7 +152,7 @@ class TrainingRun {
       return;
     }
     if (stop_signal_ == 0) {
-      stop_signal_ = stop_agreement_.after_steps(counters_.step - duties_done_at_);
+      stop_signal_ = steps_.ends_rounds_by_time() ? stop_agreement_.at_meeting() : stop_agreement_.after_step();
     }
     if (stop_signal_ == recovery::kNewcomers) {
       stop_signal_ = 0;

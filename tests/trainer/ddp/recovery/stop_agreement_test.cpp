@@ -95,17 +95,17 @@ TEST_P(StopAgreementWorldTest, RanksThatNobodyAsksTakeAllSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, StopAgreementWorldTest, ::testing::Values(1, 2, 3, 4));
 
-// The interval has grown in single steps.
-TEST(StopAgreement, SeveralStepsAtOnceCountAsMany) {
-  run_ranks(2, [&](int64_t /*rank*/, const ProcessGroupPtr& group) {
+// The interval has grown in single steps, and a round of them is in progress.
+TEST(StopAgreement, AMeetingLearnsOfASignalAtOnce) {
+  run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
     bool is_asked = false;
     StopAgreement agreement(group, [&] { return is_asked ? SIGTERM : 0; });
     EXPECT_EQ(agreement.before_first_step(), 0);
     for (int64_t step = 0; step < 40; ++step) EXPECT_EQ(agreement.after_step(), 0);
     ASSERT_GE(agreement.interval(), 8);
-    is_asked = true;
-    EXPECT_EQ(agreement.after_steps(agreement.interval()), 0) << "begins a round";
-    EXPECT_EQ(agreement.after_steps(agreement.interval()), SIGTERM) << "reads it";
+    EXPECT_EQ(agreement.at_meeting(), 0);
+    is_asked = rank == 1;
+    EXPECT_EQ(agreement.at_meeting(), SIGTERM);
     agreement.finish();
   });
 }

@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--sync_seconds=0"}, "sync_seconds: must be positive, but is 0"},
         WrongUse{{"--sync_seconds=nan"}, "sync_seconds"},
         WrongUse{{"--sync_seconds=30", "--timeout_seconds=30"},
-                 "sync_seconds: must be less than timeout_seconds (30), but is 30"},
+                 "sync_seconds: must be at most half of timeout_seconds (30), but is 30"},
         WrongUse{{"--sync_seconds=10", "--outer_warmup=600"},
                  "steps: must be more than outer_warmup (600), but is 600"},
         WrongUse{{"--sync_seconds=10", "--static_graph"}, "static_graph: is not possible with sync_seconds"},
