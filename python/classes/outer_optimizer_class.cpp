@@ -101,8 +101,8 @@ ClassOptions to_class_options(const OptionDict& given) {
   });
   TORCH_CHECK_VALUE(!has_steps || !options.outer.sync_seconds(), kSyncEvery, ": ", options.outer.sync_every(),
                     " has no effect with sync_seconds; leave it out");
-  TORCH_CHECK_VALUE(!options.local || options.outer.sync_seconds(), kLocalGroup, ": ", text_of_group(options.local),
-                    " has no effect without sync_seconds");
+  TORCH_CHECK_VALUE(!options.local || options.outer.sync_seconds() || options.outer.quorum(), kLocalGroup, ": ",
+                    text_of_group(options.local), " has no effect without sync_seconds or outer_quorum");
   return options;
 }
 
