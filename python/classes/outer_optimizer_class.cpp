@@ -9,6 +9,7 @@
 #include <torch/optim/optimizer.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -101,9 +102,10 @@ ClassOptions to_class_options(const OptionDict& given) {
   });
   TORCH_CHECK_VALUE(!has_steps || !options.outer.sync_seconds(), kSyncEvery, ": ", options.outer.sync_every(),
                     " has no effect with sync_seconds; leave it out");
-  TORCH_CHECK_VALUE(!options.local || options.outer.sync_seconds(), kLocalGroup, ": ", text_of_group(options.local),
-                    " has no effect without sync_seconds");
-  if (options.outer.sync_seconds() && !options.local) {
+  const bool have_own_steps = options.outer.sync_seconds() || options.outer.quorum();
+  TORCH_CHECK_VALUE(!options.local || have_own_steps, kLocalGroup, ": ", text_of_group(options.local),
+                    " has no effect without sync_seconds or outer_quorum");
+  if (have_own_steps && !options.local) {
     options.local = hooks::LocalOptions();  // As post_local_sgd, which may average gradients of these ranks.
   }
   return options;
@@ -128,10 +130,12 @@ WatchedOptimizer make_outer(ParametersOnly& inner, std::vector<at::Tensor> param
   });
   check_equal_on_all_ranks(
       group, {{kInitSync, hooks::text_of(options.init_sync)}, {kLocalGroup, text_of_group(options.local)}});
+  const std::vector<int64_t> groups = groups_of(options, group);
+  if (!groups.empty()) check_quorum(options.outer, std::ranges::max(groups) + 1);
   if (options.init_sync) {
     broadcast_from_rank_0(group, outer_parameters_of(inner), "the broadcast of the first parameters");
   }
-  auto outer = std::make_unique<OuterOptimizer>(inner, group, options.outer, groups_of(options, group));
+  auto outer = std::make_unique<OuterOptimizer>(inner, group, options.outer, groups);
   return {start_watch(group, silence), std::move(outer)};
 }
 

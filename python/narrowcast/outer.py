@@ -36,8 +36,10 @@ class DiLoCo:
     options: as flags of narrowcast-train have them: outer_optimizer ("nesterov", "sgd" or "average": local SGD),
         outer_learning_rate, outer_momentum, outer_format ("int8_b128"; by default "fp32"), outer_error_feedback,
         outer_error_decay, fragments, overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels,
-        node_size, link_gbit, link_us, connections; and silence_seconds as for CommHook. With sync_seconds also local_group
-        ("node" by default, "none" or a number), as of the hook post_local_sgd: ranks that take the same steps. Sparse formats ("top2_15") refuse the
+        node_size, link_gbit, link_us, connections; and silence_seconds as for CommHook. With sync_seconds or outer_quorum also local_group
+        ("node" by default, "none" or a number), as of the hook post_local_sgd: ranks that take the same steps. With outer_quorum=Q
+        an outer step is taken once Q such groups have sent and outer_grace_seconds (0) have passed; who is late is in a later one, and
+        `steps` may jump. Sparse formats ("top2_15") refuse the
         momentum of "nesterov": with them pass "sgd", outer_error_feedback=True and an outer_learning_rate of about 3.
 
     Making it is a collective, and so are step, skip_step, finish, outer_parameters and the functions for state: all ranks call
@@ -127,13 +129,13 @@ class DiLoCo:
 
     @property
     def steps(self) -> int:
-        """Steps so far, taken and skipped. With sync_seconds, a rank that has taken fewer in a round than another jumps to the other's
+        """Steps so far, taken and skipped. With sync_seconds or outer_quorum, a rank that has taken fewer in a round than another jumps to the other's
         number at the end of the round, and leaves out the batches between."""
         return self._own.steps()
 
     @property
     def steps_are_common(self) -> bool:
-        """Whether `steps` is the same on all ranks, so that they may call a collective: False within a round of sync_seconds."""
+        """Whether `steps` is the same on all ranks, so that they may call a collective: False within a round of sync_seconds or outer_quorum."""
         return self._own.steps_are_common()
 
     @property

@@ -1,4 +1,6 @@
-// Bytes that a peer, or a stranger, sends over the sockets of --connections.
+// Bytes that a peer, or a stranger, sends over the sockets of --connections, and messages of outer rounds.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <sys/ioctl.h>
@@ -18,9 +20,11 @@
 #include <utility>
 #include <vector>
 
+#include <narrowcast/wire_format.h>
 #include "ops/comm/connections/meeting/reception.h"
 #include "ops/comm/connections/messages/peer.h"
 #include "tests/fuzz/target.h"
+#include "trainer/ddp/quorum/round_message.h"
 
 namespace narrowcast::fuzz {
 namespace {
@@ -178,10 +182,41 @@ std::vector<std::string> hellos() {
   return {bytes, bytes + bytes, bytes.substr(0, 20), "GET / HTTP/1.1\r\nHost: rank\r\nAccept: everything\r\n\r\n"};
 }
 
+// A message of an outer round from group 1 of 3, which it says is its third.
+void read_round_message(std::string_view input) {
+  at::Tensor message = at::empty({static_cast<int64_t>(input.size())}, at::kByte);
+  if (!input.empty()) std::memcpy(message.mutable_data_ptr(), input.data(), input.size());
+  const RoundHeader header = header_of(message, 1, 2);
+  TORCH_INTERNAL_ASSERT(header.group == 1 && header.number == 2 && header.weight >= 1 && header.rounds >= 0);
+  const int64_t numel = encoded_in(message).numel() / 4;
+  if (encoded_size(numel, WireFormat::kFp32) == encoded_in(message).numel()) {
+    decode(encoded_in(message), WireFormat::kFp32, numel);
+  }
+}
+
+std::vector<std::string> round_messages() {
+  const RoundHeader header{.group = 1, .number = 2, .rounds = 5, .weight = 30};
+  const at::Tensor message = round_message(header, encode(at::arange(10, at::kFloat), WireFormat::kFp32));
+  const std::string bytes(static_cast<const char*>(message.const_data_ptr()), message.nbytes());
+  return {bytes, bytes.substr(0, sizeof(RoundHeader)), bytes.substr(0, 40)};
+}
+
+// The groups of a round, as the store has them.
+void read_round_groups(std::string_view input) {
+  const std::vector<int64_t> groups = parse_groups(input, 12, 2);
+  TORCH_INTERNAL_ASSERT(groups.size() >= 2 && std::ranges::is_sorted(groups) && groups.back() < 12);
+  TORCH_INTERNAL_ASSERT(parse_groups(text_of_groups(groups), 12, 2) == groups);
+}
+
+std::vector<std::string> round_groups() { return {"0,1", "0,2,11", "1,10", "3"}; }
+
 }  // namespace
 
 std::vector<Target> connection_targets() {
-  return {{"connection_frames", read_frames, frames}, {"connection_hello", read_hello, hellos}};
+  return {{"connection_frames", read_frames, frames},
+          {"connection_hello", read_hello, hellos},
+          {"round_message", read_round_message, round_messages},
+          {"round_groups", read_round_groups, round_groups}};
 }
 
 }  // namespace narrowcast::fuzz

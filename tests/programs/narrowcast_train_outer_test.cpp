@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -27,6 +28,9 @@ class NarrowcastTrainOuterTest : public ::testing::Test {
     return small_gpt() +
            Words{"--steps=60", "--bucket_cap_mb=1", "--link_gbit=1", "--link_us=100", "--output_dir=" + folder / name} +
            more;
+  }
+  Words without_link_flags(const std::string& name) const {
+    return small_gpt() + Words{"--bucket_cap_mb=1", "--output_dir=" + folder / name};
   }
   std::vector<nlohmann::json> metrics(const std::string& name) const {
     return json_lines(folder / (name + "/metrics.jsonl"));
@@ -158,6 +162,58 @@ TEST_F(NarrowcastTrainOuterTest, RanksOfDifferentSpeedsTakeWhatTheyCanInATime) {
                                     "--log_every=40", "--eval_every=100", "--resume_from=" + oldest_checkpoint()}));
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_LT(metrics("resumed").back()["validation_loss"].get<double>(), losses.front());
+}
+
+// Rank 2 stands still until the others have ended ten rounds without it, and then takes part again.
+TEST_F(NarrowcastTrainOuterTest, ARankThatStandsStillDoesNotStopTheOthers) {
+  const int64_t port = free_port();
+  const Words quorum = {"--sync_every=4",
+                        "--outer_warmup=8",
+                        "--outer_quorum=2",
+                        "--outer_grace_seconds=0.1",
+                        "--outer_optimizer=nesterov",
+                        "--outer_format=int8_b128",
+                        "--node_size=1",
+                        "--log_every=8",
+                        "--batch_size=12"};
+  std::vector<std::unique_ptr<RunningProgram>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(std::make_unique<RunningProgram>(
+        Words{kNarrowcastTrain} + without_link_flags("run") + quorum +
+            Words{"--steps=808", "--checkpoint_every=400", "--checkpoint_dir=" + folder / "checkpoints"},
+        one_of(3, rank, port)));
+  }
+  const auto exchanges = [&] {
+    int64_t count = 0;
+    for (const auto& line : metrics("run")) count = std::max(count, line.value("outer_exchanges", int64_t{0}));
+    return count;
+  };
+  wait_until([&] { return std::filesystem::exists(folder / "run/metrics.jsonl") && exchanges() >= 4; });
+  ranks[2]->send(SIGSTOP);
+  const int64_t before = exchanges();
+  wait_until([&] { return exchanges() >= before + 10; });
+  ranks[2]->send(SIGCONT);
+  for (int rank = 0; rank < 3; ++rank) {
+    const ProgramEnd end = ranks[static_cast<size_t>(rank)]->wait();
+    ASSERT_EQ(end.exit_code, 0) << end.errors;
+    EXPECT_THAT(end.output, HasSubstr(rank == 0 ? "identical on all ranks" : ""));
+  }
+  const auto lines = metrics("run");
+  EXPECT_EQ(lines.front()["outer_quorum"], 2);
+  std::vector<double> losses;
+  int64_t step = 0;
+  for (const auto& line : lines) {
+    if (line["event"] != "step") continue;
+    EXPECT_EQ(line["step"], step += 8);
+    losses.push_back(line["loss"]);
+  }
+  EXPECT_EQ(step, 808);
+  EXPECT_LT(losses.back(), losses.front());
+  EXPECT_GE(lines.back()["outer_exchanges"], 200);
+  const ProgramEnd end = train_on(
+      3, without_link_flags("resumed") + quorum + Words{"--steps=808", "--resume_from=" + oldest_checkpoint()});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_EQ(metrics("resumed").back()["event"], "end");
 }
 
 // The set of ranks that average their gradients does not depend on the levels of exchanges.

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <iterator>
+#include <set>
 #include <string>
 #include <unordered_set>
 
@@ -32,6 +34,17 @@ std::vector<NamedValue> compared_values(const OuterOptions& options, const std::
 }
 
 }  // namespace
+
+void check_quorum(const OuterOptions& options, int64_t groups) {
+  if (!options.quorum()) {
+    return;
+  }
+  TORCH_CHECK_VALUE(*options.quorum() <= groups, "outer_quorum: must be at most the number of groups (", groups,
+                    "), but is ", *options.quorum());
+  TORCH_CHECK_VALUE(!options.grace_seconds() || *options.quorum() < groups,
+                    "outer_grace_seconds: ", options.grace_seconds().value_or(0),
+                    " has no effect with an outer_quorum of all ", groups, " groups");
+}
 
 std::vector<at::Tensor> outer_parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
@@ -80,6 +93,8 @@ OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner, const 
                       "), but is ", options.fragments());
     TORCH_CHECK_VALUE(groups.empty() || std::ssize(groups) == group->getSize(),
                       "groups: must have one number per rank (", group->getSize(), "), but has ", groups.size());
+    check_quorum(options,
+                 groups.empty() ? group->getSize() : std::ssize(std::set<int64_t>(groups.begin(), groups.end())));
   };
   if (group->getSize() == 1) {
     check();

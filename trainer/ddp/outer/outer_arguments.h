@@ -16,6 +16,9 @@ namespace narrowcast {
 
 int64_t elements_of(const std::vector<at::Tensor>& parameters);
 
+// Throws c10::ValueError if OuterOptions::quorum or grace_seconds does not fit that number of groups.
+void check_quorum(const OuterOptions& options, int64_t groups);
+
 }  // namespace narrowcast
 
 namespace NARROWCAST_EXPORT narrowcast {  // Used by our other libraries as well.

@@ -22,8 +22,10 @@
 #include "ops/comm/groups/broken_groups.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/ddp/backends/group_backend.h"
+#include "trainer/ddp/optimization/finite.h"
 #include "trainer/ddp/outer/outer_arguments.h"
 #include "trainer/ddp/outer/round_clock.h"
+#include "trainer/ddp/quorum/quorum_rounds.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {
@@ -31,12 +33,6 @@ namespace {
 
 at::Tensor empty_floats(int64_t numel, at::Device device) {
   return at::empty({numel}, at::TensorOptions(at::kFloat).device(device));
-}
-
-// If values has a NaN, both bounds are NaN.
-bool is_finite(const at::Tensor& values) {
-  const auto [least, greatest] = values.aminmax();
-  return (least - least + (greatest - greatest)).eq(0).item<bool>();
 }
 
 }  // namespace
@@ -82,17 +78,26 @@ OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr g
       elements_(elements_of(parameters_)),
       fragments_(cut(parameters_, options_.fragments())) {
   make_memory();
-  exchange_ = with_network_errors(group_->getRank(), "making the outer exchange", [&] {
-    return hooks::create_comm_hook(
-        hooks::kAnyFormatHook,
-        {.process_group = group_, .wire = options_.wire(), .device = parameters_[0].device().type()});
-  });
+  if (options_.quorum()) {
+    quorum_ = std::make_unique<QuorumRounds>(QuorumRounds::Setup{
+        .group = group_, .groups = groups, .options = options_, .elements = elements_, .device = reference_.device()});
+  } else {
+    make_exchange();
+  }
   if (options_.sync_seconds()) {
     clock_ = std::make_unique<RoundClock>(group_, groups, options_);
   }
   if (options_.warmup_steps() == 0) {
     begin_rounds();
   }
+}
+
+void OuterOptimizer::make_exchange() {
+  exchange_ = with_network_errors(group_->getRank(), "making the outer exchange", [&] {
+    return hooks::create_comm_hook(
+        hooks::kAnyFormatHook,
+        {.process_group = group_, .wire = options_.wire(), .device = parameters_[0].device().type()});
+  });
 }
 
 // If the last user of an engine is gone, the engine gives up its exchanges in flight. It is then unknown which messages
@@ -188,7 +193,7 @@ void OuterOptimizer::skip_step() { count_step(); }
 void OuterOptimizer::count_step() {
   ++steps_;
   const int64_t local_step = steps_ - options_.warmup_steps();
-  if (local_step <= 0 || !clock_) {
+  if (local_step <= 0 || (!clock_ && !quorum_)) {
     common_steps_ = steps_;
   }
   if (local_step == 0) {
@@ -200,6 +205,10 @@ void OuterOptimizer::count_step() {
   replicas_are_equal_ = group_->getSize() == 1;
   if (clock_) {
     if (!is_held_ && is_round_over()) end_round();
+    return;
+  }
+  if (quorum_) {
+    end_step_of_quorum();
     return;
   }
   if (under_way_ && under_way_->joined_at == local_step) {
@@ -260,7 +269,7 @@ void OuterOptimizer::join() {
   wait_for_mean();
   const Exchange exchange = *std::exchange(under_way_, std::nullopt);
   const Fragment& fragment = fragments_[static_cast<size_t>(exchange.fragment)];
-  if (is_finite(exchange.mean)) {
+  if (all_finite(exchange.mean)) {
     take_outer_step(fragment, exchange);
     scatter(fragment, options_.mix());
     replicas_are_equal_ = replicas_are_equal_ || (fragments_.size() == 1 && options_.mix() == 0);
@@ -301,6 +310,7 @@ void OuterOptimizer::finish() {
     return;
   }
   end_round();
+  average_rest();
   if (under_way_) {
     join();
   }
@@ -341,7 +351,7 @@ void OuterOptimizer::restart_clock() {
 
 // Fragments are joined in the order in which they are issued, and at most one is under way.
 std::optional<int64_t> OuterOptimizer::staleness() const {
-  if (clock_) {
+  if (clock_ || quorum_) {
     return exchanges_ == 0 ? std::nullopt : std::optional(steps_ - common_steps_);
   }
   const int64_t local_step = steps_ - options_.warmup_steps();
@@ -357,6 +367,8 @@ std::optional<int64_t> OuterOptimizer::staleness() const {
   return std::nullopt;
 }
 
-int64_t OuterOptimizer::payload_bytes_sent() const { return exchange_->payload_bytes_sent(); }
+int64_t OuterOptimizer::payload_bytes_sent() const {
+  return quorum_ ? quorum_->bytes_sent() : exchange_->payload_bytes_sent();
+}
 
 }  // namespace narrowcast

@@ -68,6 +68,36 @@ void check_seconds(const OuterOptions& options) {
                     " has no effect with sync_seconds; leave it out");
 }
 
+// Messages of a quorum go straight from group to group, each in one piece.
+void check_quorum_options(const OuterOptions& options) {
+  if (!options.quorum()) {
+    TORCH_CHECK_VALUE(!options.grace_seconds(), "outer_grace_seconds: ", *options.grace_seconds(),
+                      " has no effect without outer_quorum");
+    return;
+  }
+  check_at_least("outer_quorum", *options.quorum(), 1);
+  const double grace = options.grace_seconds().value_or(0);
+  TORCH_CHECK_VALUE(std::isfinite(grace) && grace >= 0, "outer_grace_seconds: must be at least 0, but is ", grace);
+  TORCH_CHECK_VALUE(!options.sync_seconds(), "sync_seconds: ", *options.sync_seconds(),
+                    " is not possible with outer_quorum: a round of seconds ends on all ranks at once");
+  const auto refuse = [](const char* name, const auto& value, const auto& needed) {
+    TORCH_CHECK_VALUE(value == needed, name, ": ", value, " is not possible with outer_quorum; leave it out");
+  };
+  refuse("fragments", options.fragments(), int64_t{1});
+  refuse("overlap_steps", options.overlap_steps(), int64_t{0});
+  refuse("outer_mix", options.mix(), 0.0);
+  const hooks::WireOptions& wire = options.wire();
+  const auto refuse_route = [](const char* name, bool is_given) {
+    TORCH_CHECK_VALUE(!is_given, name,
+                      ": has no effect with outer_quorum, whose messages go from group to group; "
+                      "leave it out");
+  };
+  refuse_route("levels", wire.levels != Levels::kAuto);
+  refuse_route("node_size", wire.node_size.has_value());
+  refuse_route("link_gbit", wire.link_gbit.has_value());
+  refuse_route("link_us", wire.link_us.has_value());
+}
+
 void check_schedule(const OuterOptions& options) {
   check_at_least("sync_every", options.sync_every(), 1);
   check_at_least("fragments", options.fragments(), 1);
@@ -135,6 +165,10 @@ void visit_options(const Visit& visit) {
   visit(
       "sync_seconds", [](auto& options) -> auto& { return options.sync_seconds(); });
   visit(
+      "outer_quorum", [](auto& options) -> auto& { return options.quorum(); });
+  visit(
+      "outer_grace_seconds", [](auto& options) -> auto& { return options.grace_seconds(); });
+  visit(
       "outer_optimizer", [](auto& options) -> auto& { return options.optimizer(); }, &parse_outer_kind);
   visit(
       "outer_learning_rate", [](auto& options) -> auto& { return options.learning_rate(); });
@@ -176,6 +210,7 @@ OuterKind parse_outer_kind(std::string_view name) { return kOuterKindNames.parse
 
 void OuterOptions::validate() const {
   check_seconds(*this);
+  check_quorum_options(*this);
   check_schedule(*this);
   check_outer_step(*this);
   check_wire(wire());
@@ -241,12 +276,14 @@ void OuterOptions::set_of_exchange(const std::string& name, const hooks::OptionV
 
 int64_t OuterOptions::effective_first_exchange() const { return first_exchange().value_or(steps_between(*this)); }
 
-bool OuterOptions::sends_parameters() const { return wire().format == WireFormat::kFp32 && effective_momentum() == 0; }
+bool OuterOptions::sends_parameters() const {
+  return wire().format == WireFormat::kFp32 && effective_momentum() == 0 && !quorum();
+}
 
 std::optional<int64_t> OuterOptions::fragment_due(int64_t local_step) const {
   const int64_t since_first = local_step - effective_first_exchange();
   const int64_t between = steps_between(*this);
-  if (sync_seconds() || since_first < 0 || since_first % between != 0) {
+  if (sync_seconds() || quorum() || since_first < 0 || since_first % between != 0) {
     return std::nullopt;
   }
   return since_first / between % fragments();

@@ -49,6 +49,7 @@ OuterOptimizer::OuterParameters::OuterParameters(OuterOptimizer& outer) : outer_
     return;
   }
   const at::NoGradGuard no_grad;
+  outer_.catch_up_with_all();
   if (outer_.clock_) {
     elapsed_ = outer_.clock_->elapsed();
   }
@@ -88,6 +89,8 @@ OuterOptimizer::OuterParameters::~OuterParameters() {
 
 OuterState OuterOptimizer::state() {
   OuterState state;
+  catch_up_with_all();
+  average_late_messages();
   if (under_way_) {
     state.replica = {{kMean, wait_for_mean()},
                      {kFragment, int_tensor(under_way_->fragment)},
@@ -103,7 +106,7 @@ OuterState OuterOptimizer::state() {
       state.replica.emplace(kMomentum, momentum_);
     }
   }
-  HookState own = exchange_->state(names_);
+  HookState own = quorum_ ? state_of_quorum() : exchange_->state(names_);
   if (clock_) {
     own.emplace(kRoundSteps, int_tensor(steps_ - common_steps_));
     own.emplace(kRoundSeconds, at::full({}, clock_->elapsed(), at::kDouble));
@@ -121,7 +124,7 @@ void OuterOptimizer::load_state(const OuterState& saved) {
   lost_exchanges_ = int_of(replica, kLostExchanges);
   replicas_are_equal_ = int_of(replica, kReplicasAreEqual) != 0;
   under_way_.reset();
-  exchange_->load_state(saved.rank, names_);
+  quorum_ ? load_quorum(saved) : exchange_->load_state(saved.rank, names_);
   if (is_warming_up()) {
     return;
   }

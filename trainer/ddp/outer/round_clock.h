@@ -7,7 +7,7 @@
 
 #include <narrowcast/outer_options.h>
 #include <narrowcast/process_group.h>
-#include "trainer/ddp/outer/local_group.h"
+#include "trainer/ddp/quorum/local_group.h"
 
 namespace narrowcast {
 

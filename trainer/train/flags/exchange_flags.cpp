@@ -80,9 +80,14 @@ std::optional<OuterOptions> read_outer(const Given& given) {
     refuse(given, {"sync_every", "fragments", "overlap_steps", "outer_mix"},
            "with --sync_seconds, because clocks decide when a round ends");
   }
+  if (given.has("outer_quorum")) {
+    refuse(given, {"fragments", "overlap_steps", "outer_mix", "levels", "link_gbit", "link_us"},
+           "with --outer_quorum, whose messages go from group to group");
+  }
   OuterOptions outer = given.arguments.outer;
   hooks::WireOptions wire = read_wire(given);
   wire.format = outer.wire().format;
+  if (outer.quorum()) wire.node_size.reset();  // It only makes the groups.
   const bool rounds = codec::wire::rounds(*wire.format);
   wire.error_feedback = outer.wire().error_feedback && (rounds || given.has("outer_error_feedback"));
   return outer.wire(wire).warmup_steps(given.arguments.job.ddp.local().start);

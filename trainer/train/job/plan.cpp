@@ -22,6 +22,7 @@
 #include "ops/comm/connections/group/connections.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/job_network.h"
+#include "trainer/ddp/quorum/round_message.h"
 #include "trainer/ddp/reducer/bucket_chooser.h"
 #include "trainer/train/job/optimizer_shards.h"
 #include "trainer/train/job/train_job.h"
@@ -150,6 +151,15 @@ const char* payload_name(const std::string& hook) {
                                                     : "payload_bytes_per_step_and_rank";
 }
 
+// With a quorum, the first rank of each group sends a message to all other groups.
+int64_t payload_bytes_of_exchange(const OuterOptions& outer, int64_t numel, const Layouts& layouts) {
+  if (outer.quorum()) {
+    return (layouts.gradients.nodes() - 1) * (kRoundHeaderBytes + encoded_size(numel, *outer.wire().format));
+  }
+  return hooks::hook_row(hooks::kAnyFormatHook)
+      .payload_bytes({.numel = outer.largest_fragment(numel)}, layouts.exchange, {nullptr, outer.wire(), std::nullopt});
+}
+
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
                  const Layouts& layouts) {
   hooks::HookOptions options = job.ddp.hook_options();
@@ -163,9 +173,7 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
     bytes /= 2;  // One of two hops (CommHook::average_shards). The parameters are counted elsewhere.
   }
   if (job.outer.has_value()) {
-    const hooks::GradientSizes fragment{.numel = job.outer->largest_fragment(gradients.numel)};
-    const int64_t exchange = hooks::hook_row(hooks::kAnyFormatHook)
-                                 .payload_bytes(fragment, layouts.exchange, {nullptr, job.outer->wire(), std::nullopt});
+    const int64_t exchange = payload_bytes_of_exchange(*job.outer, gradients.numel, layouts);
     plan["payload_bytes_per_exchange_and_rank"] = exchange;
     if (job.outer->sync_seconds()) {
       plan[payload_name(job.ddp.hook())] = kUnknownRounds;

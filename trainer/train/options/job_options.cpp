@@ -42,6 +42,8 @@ void check_outer_options(const TrainJob& job) {
   outer.validate();
   TORCH_CHECK_VALUE(!job.ddp.find_unused_parameters(), "find_unused_parameters: makes all ranks communicate in every ",
                     "step, which the hook ", job.ddp.hook(), " avoids");
+  TORCH_CHECK_VALUE(!outer.quorum() || !job.ddp.static_graph(),
+                    "static_graph: is not possible with outer_quorum, because all ranks learn the graph together");
   if (outer.sync_seconds()) {
     check_rounds_of_seconds(job);
     return;

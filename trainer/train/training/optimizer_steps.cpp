@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <exception>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -113,6 +114,11 @@ TrainingParts OptimizerSteps::parts() {
           .share_chooser = share_chooser_ ? &*share_chooser_ : nullptr,
           .order = order_,
           .batch_size = options_.batch_size};
+}
+
+int64_t OptimizerSteps::groups() const {
+  const std::vector<int64_t> groups = ddp_.hook_groups();
+  return groups.empty() ? ddp_.process_group()->getSize() : std::ssize(std::set<int64_t>(groups.begin(), groups.end()));
 }
 
 int64_t OptimizerSteps::payload_bytes_sent() const {

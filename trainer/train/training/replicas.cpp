@@ -13,6 +13,7 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/errors.h>
+#include "hooks/table/hook_table.h"
 #include "ops/common/text.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
@@ -120,6 +121,13 @@ struct Copies {
 };
 
 }  // namespace
+
+bool replicas_must_be_equal(const TrainingSetup& setup, const ReplicatedModel& model) {
+  const bool may_round_differently = hooks::hook_row(setup.ddp.hook()).approximates() &&
+                                     setup.ddp.power_sgd().memory == hooks::PowerSgdMemory::kAveraged;
+  return setup.group->getSize() > 1 && setup.outer == std::nullopt && model.keeps_replicas_equal() &&
+         !may_round_differently;
+}
 
 bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
   return all_equal(hashes_on_all_ranks(group, tensors));

@@ -11,8 +11,14 @@
 #include <narrowcast/process_group.h>
 #include "trainer/ddp/pieces/pieces.h"
 #include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/training/training_loop.h"
+#include "trainer/train/training/training_state.h"
 
 namespace narrowcast::training {
+
+// Whether all ranks' replicas must have equal bits between steps. With PowerSGD's averaged memory ranks on different
+// machines may differ in the last bits (docs/reference/hooks.md).
+bool replicas_must_be_equal(const TrainingSetup& setup, const ReplicatedModel& model);
 
 // A collective: each rank hashes its tensors, and all ranks gather the hashes, 8 bytes each. Returns true on all ranks
 // if all ranks' tensors have equal bits. Throws c10::DistBackendError if a peer failed.

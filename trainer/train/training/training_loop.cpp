@@ -9,10 +9,10 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "hooks/table/hook_table.h"
 #include "trainer/base/process/process_memory.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/last_point.h"
@@ -33,7 +33,10 @@ class TrainingRun {
         options_(options),
         steps_(setup, options),
         last_point_(steps_, setup.checkpoints.surviving),
-        stop_agreement_(setup.group, setup.checkpoints.asked_to_stop) {}
+        stop_agreement_(setup.group, setup.checkpoints.asked_to_stop),
+        window_of_rounds_(steps_.groups()) {
+    if (steps_.has_quorum()) steps_.outer()->set_notes([this] { return notes(); });
+  }
 
   TrainingResult run() {
     try {
@@ -84,7 +87,24 @@ class TrainingRun {
       steps_.take_next(counters_);
       phase_ = Phase::kBetweenSteps;
       last_point_.remember(counters_now(), Reports::kDue);
-      finish_step();
+      is_in_rounds() ? finish_rounds() : finish_step();
+    }
+  }
+
+  OuterOptimizer::Notes notes() {
+    const auto& asked = setup_.checkpoints.asked_to_stop;
+    return WindowOfRounds::notes_of(take_window(steps_, counters_), setup_.group->getRank(), asked ? asked() : 0);
+  }
+
+  // Whether no rank may wait for all others, except for what all do together, such as an evaluation.
+  bool is_in_rounds() const { return steps_.has_quorum() && counters_.step > setup_.outer->warmup_steps(); }
+
+  // A step of a late rank may end several rounds. A checkpoint may have ended one more, with the step that is over.
+  void finish_rounds() {
+    for (const OuterOptimizer::Round& round : steps_.outer()->take_rounds()) {
+      window_of_rounds_.add(round);
+      counters_.step = round.steps;
+      if (round.steps > duties_done_at_) finish_step();
     }
   }
 
@@ -100,7 +120,7 @@ class TrainingRun {
     }
     if (is_due(options_.eval_every)) {
       evaluate();
-      if (is_over() && counters_.window_batches > 0) {
+      if (is_over() && (is_in_rounds() ? window_of_rounds_.has_steps() : counters_.window_batches > 0)) {
         report();  // Reports the rest of the steps if the training ended early.
       }
     }
@@ -151,16 +171,17 @@ class TrainingRun {
     if (is_over() || diverged_at_.has_value()) {
       return;
     }
-    if (stop_signal_ == 0) {
+    if (is_in_rounds()) {
+      stop_agreement_.finish();  // That of the warm-up.
+      stop_signal_ = std::max(stop_signal_, window_of_rounds_.signal());
+    } else if (stop_signal_ == 0) {
       stop_signal_ = steps_.ends_rounds_by_time() ? stop_agreement_.at_meeting() : stop_agreement_.after_step();
     }
     if (stop_signal_ == recovery::kNewcomers) {
       stop_signal_ = 0;
       stop_for_newcomers();
     }
-    if (stop_signal_ == 0) {
-      return;
-    }
+    if (stop_signal_ == 0) return;
     if (saved_step_ != counters_.step) {
       save();
     }
@@ -183,8 +204,8 @@ class TrainingRun {
   TrainingResult result() {
     steps_.finish_step();
     const bool goes_on_later = preempted_.has_value() || takes_in_newcomers_;
-    if (steps_.outer() != nullptr && !diverged_at_.has_value() && !goes_on_later) {
-      steps_.outer()->finish();
+    if (auto* const outer = steps_.outer(); outer != nullptr && !goes_on_later) {
+      diverged_at_ ? static_cast<void>(outer->state()) : outer->finish();  // A late rank may still need messages.
     }
     const bool ends_early = counters_.step < options_.steps && !diverged_at_.has_value() && !goes_on_later;
     return {.validation_loss = counters_.validation_loss,
@@ -209,12 +230,8 @@ class TrainingRun {
   // Collective: all ranks learn the mean loss, which ranks had gradients that were not finite, and thus whether to
   // continue. If all steps were skipped there is no loss.
   void report() {
-    window_ = window_of_all_ranks(setup_.group, {.loss = steps_.window_loss(),
-                                                 .steps = counters_.window_steps,
-                                                 .batches = counters_.window_batches,
-                                                 .nonfinite_steps = steps_.take_nonfinite_steps(),
-                                                 .skipped_in_a_row = counters_.skipped_in_a_row.value_or(0),
-                                                 .peak_memory_bytes = program::peak_memory_bytes()});
+    window_ = is_in_rounds() ? window_of_rounds_.take_window()
+                             : window_of_all_ranks(setup_.group, take_window(steps_, counters_));
     const double seconds = window_seconds();
     exchange_ = exchange_report(seconds);
     counters_.seconds += seconds;
@@ -228,9 +245,6 @@ class TrainingRun {
     if (setup_.observer != nullptr) {
       setup_.observer->on_step(step_report(seconds));
     }
-    steps_.set_window_loss(0);
-    counters_.window_steps = 0;
-    counters_.window_batches = 0;
     counters_.window_seconds = 0;
     window_began_ = Clock::now();
   }
@@ -273,7 +287,7 @@ class TrainingRun {
     setup_.observer->on_hook({.step = counters_.step, .hook = steps_.model().hook_name(), .decision = decision_});
   }
 
-  // Returns the time of training since the last report.
+  // Time of training since the last report.
   double window_seconds() const {
     return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - window_began_).count();
   }
@@ -315,25 +329,12 @@ class TrainingRun {
       return;
     }
     buckets_reported_ = true;
-    if (setup_.observer == nullptr) {
-      return;
-    }
-    reporting::BucketsReport report{.step = step, .chosen = {}, .backward_seconds = choice->backward_seconds};
-    for (const BucketChoice::Size& size : choice->sizes) {
-      report.sizes.push_back({.cap_mb = size.cap_mb, .buckets = size.buckets, .seconds_left = size.seconds_left});
-    }
-    report.chosen = report.sizes.at(static_cast<size_t>(choice->chosen));
-    setup_.observer->on_buckets(report);
+    if (setup_.observer != nullptr) setup_.observer->on_buckets(buckets_report(step, *choice));
   }
 
-  // Collective. A corrupted replica must be neither trained further nor saved. With PowerSGD's averaged memory ranks on
-  // different machines may differ in the last bits (docs/reference/hooks.md).
+  // Collective. A corrupted replica must be neither trained further nor saved.
   void check_replicas() {
-    const bool may_round_differently = hooks::hook_row(setup_.ddp.hook()).approximates() &&
-                                       setup_.ddp.power_sgd().memory == hooks::PowerSgdMemory::kAveraged;
-    const bool must_be_equal =
-        setup_.outer == std::nullopt && steps_.model().keeps_replicas_equal() && !may_round_differently;
-    if (!must_be_equal || setup_.group->getSize() == 1 || checked_step_ == counters_.step) {
+    if (!replicas_must_be_equal(setup_, steps_.model()) || checked_step_ == counters_.step) {
       return;
     }
     training::check_replicas(setup_.group, replicated_state(steps_.parts()), counters_.step);
@@ -370,6 +371,7 @@ class TrainingRun {
   OptimizerSteps steps_;
   LastPoint last_point_;
   recovery::StopAgreement stop_agreement_;
+  WindowOfRounds window_of_rounds_;  // with a quorum, since the last report
   Counters counters_;
   Phase phase_ = Phase::kBetweenSteps;  // kInStep: take_next runs, or has thrown.
   int64_t duties_done_at_ = 0;          // The last step after which the duties of a step were done.

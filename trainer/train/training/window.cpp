@@ -2,11 +2,27 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/consensus.h>
 
+#include "trainer/base/process/process_memory.h"
+#include "trainer/train/training/optimizer_steps.h"
+#include "trainer/train/training/training_state.h"
+
 namespace narrowcast::training {
+
+WindowOfRank take_window(OptimizerSteps& steps, Counters& counters) {
+  const WindowOfRank window = {.loss = steps.window_loss(),
+                               .steps = std::exchange(counters.window_steps, 0),
+                               .batches = std::exchange(counters.window_batches, 0),
+                               .nonfinite_steps = steps.take_nonfinite_steps(),
+                               .skipped_in_a_row = counters.skipped_in_a_row.value_or(0),
+                               .peak_memory_bytes = program::peak_memory_bytes()};
+  steps.set_window_loss(0);
+  return window;
+}
 
 Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own) {
   const auto ranks = static_cast<size_t>(group->getSize());
@@ -31,6 +47,53 @@ Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own
           .batches = sums[2] / static_cast<double>(ranks),
           .skipped = skips ? std::optional(skipped) : std::nullopt,
           .peak_memory_bytes = static_cast<int64_t>(peak)};
+}
+
+OuterOptimizer::Notes WindowOfRounds::notes_of(const WindowOfRank& own, int64_t rank, int signal) {
+  return {own.loss,
+          static_cast<double>(own.steps),
+          static_cast<double>(own.batches),
+          static_cast<double>(own.nonfinite_steps),
+          static_cast<double>(own.skipped_in_a_row),
+          static_cast<double>(own.peak_memory_bytes),
+          static_cast<double>(rank),
+          static_cast<double>(signal)};
+}
+
+void WindowOfRounds::add(const OuterOptimizer::Round& round) {
+  for (const OuterOptimizer::Notes& notes : round.notes) {
+    sum_.loss += notes[0];
+    sum_.steps += static_cast<int64_t>(notes[1]);
+    sum_.batches += static_cast<int64_t>(notes[2]);
+    if (notes[3] > 0) nonfinite_ranks_.push_back(static_cast<int64_t>(notes[6]));
+    sum_.skipped_in_a_row = std::max(sum_.skipped_in_a_row, static_cast<int64_t>(notes[4]));
+    sum_.peak_memory_bytes = std::max(sum_.peak_memory_bytes, static_cast<int64_t>(notes[5]));
+    signal_ = std::max(signal_, static_cast<int>(notes[7]));
+  }
+}
+
+Window WindowOfRounds::take_window() {
+  std::ranges::sort(nonfinite_ranks_);
+  nonfinite_ranks_.erase(std::ranges::unique(nonfinite_ranks_).begin(), nonfinite_ranks_.end());
+  const WindowOfRank sum = std::exchange(sum_, {});
+  reporting::SkippedReport skipped;
+  skipped.in_a_row = sum.skipped_in_a_row;
+  skipped.nonfinite_ranks = std::exchange(nonfinite_ranks_, {});
+  const bool skips = skipped.in_a_row > 0 || !skipped.nonfinite_ranks.empty();
+  return {.loss = sum.loss / static_cast<double>(sum.steps),
+          .has_loss = sum.steps > 0,
+          .batches = static_cast<double>(sum.batches) / static_cast<double>(groups_),
+          .skipped = skips ? std::optional(skipped) : std::nullopt,
+          .peak_memory_bytes = sum.peak_memory_bytes};
+}
+
+reporting::BucketsReport buckets_report(int64_t step, const BucketChoice& choice) {
+  reporting::BucketsReport report{.step = step, .chosen = {}, .backward_seconds = choice.backward_seconds};
+  for (const BucketChoice::Size& size : choice.sizes) {
+    report.sizes.push_back({.cap_mb = size.cap_mb, .buckets = size.buckets, .seconds_left = size.seconds_left});
+  }
+  report.chosen = report.sizes.at(static_cast<size_t>(choice.chosen));
+  return report;
 }
 
 std::optional<reporting::OuterReport> outer_report(const OuterOptimizer* outer) {

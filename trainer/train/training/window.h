@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
+#include <narrowcast/ddp.h>
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/process_group.h>
 #include "trainer/train/reporting/progress.h"
@@ -20,6 +22,12 @@ struct WindowOfRank {
   int64_t peak_memory_bytes = 0;
 };
 
+class OptimizerSteps;
+struct Counters;
+
+// What this rank has done since the last call: the counters of the window, which become 0.
+WindowOfRank take_window(OptimizerSteps& steps, Counters& counters);
+
 // The results of all ranks.
 struct Window {
   double loss = 0;  // mean over ranks and steps
@@ -32,6 +40,34 @@ struct Window {
 // Collective. With an outer optimizer ranks skip steps independently: the longest run of skipped steps counts. Throws
 // c10::DistBackendError if a peer fails.
 Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own);
+
+// The same with a quorum of outer steps (OuterOptions::quorum), in which no rank waits for all others: each group sends
+// its part with its messages, and each rank adds up the parts of the rounds that it ends. So all ranks have the same
+// window after the same round. The first rank of a group stands for the group.
+class WindowOfRounds {
+ public:
+  // `groups`: their number.
+  explicit WindowOfRounds(int64_t groups) : groups_(groups) {}
+
+  // What rank `rank` sends. `signal` asks all ranks to stop; 0 without one.
+  static OuterOptimizer::Notes notes_of(const WindowOfRank& own, int64_t rank, int signal);
+
+  void add(const OuterOptimizer::Round& round);
+  // Whether a step was added since the last window.
+  bool has_steps() const { return sum_.batches > 0; }
+  // The greatest signal that was added.
+  int signal() const { return signal_; }
+  Window take_window();
+
+ private:
+  const int64_t groups_;
+  WindowOfRank sum_;  // and the greatest of skipped_in_a_row and peak_memory_bytes
+  std::vector<int64_t> nonfinite_ranks_;
+  int signal_ = 0;
+};
+
+// The report of the sizes of buckets from which one was chosen after `step` steps.
+reporting::BucketsReport buckets_report(int64_t step, const BucketChoice& choice);
 
 // The report of an outer optimizer so far; empty for null.
 std::optional<reporting::OuterReport> outer_report(const OuterOptimizer* outer);

@@ -121,6 +121,30 @@ void open_connections(const Group& group, std::optional<int64_t> given, const No
   engine->send_over({.backend = std::move(opened), .most_in_flight = in_flight, .connections = count});
 }
 
+BackendPtr connect_to_peers(const Group& group, const std::string& call, const std::vector<int64_t>& peers,
+                            std::optional<int64_t> given) {
+  TORCH_CHECK_VALUE(group, "process_group must be a process group, but is null");
+  const int64_t count =
+      given ? *given : choose_connections(group, NodeLayout::flat(group->getSize()), kMostConnections).connections;
+  std::optional<Listener> listener;
+  collectives::Announcement own{.call = call, .entries = {{"connections", std::to_string(count)}}};
+  own.refusal = collectives::refusal_of([&] {
+    check_count(count);
+    check_open_files(count, peers);
+    listener.emplace(listen_for_peers(*group->getBackend(c10::DeviceType::CPU), {peers, count}));
+  });
+  collectives::agree(group, own);
+  SocketBackendPtr connected;
+  meet_together(group, call, *listener, {peers, count}, [&](SocketsByPeer sockets) {
+    if (sockets.empty()) return;
+    const BackendPtr backend = group->getBackend(c10::DeviceType::CPU);
+    connected = c10::make_intrusive<SocketBackend>(backend, gloo_networks(*backend), count, std::move(sockets),
+                                                   kMostEarlyBytes);
+  });
+  if (connected != nullptr) remember(connected);
+  return connected;
+}
+
 std::string connections_text(const Group& group) {
   const int64_t count = group->getSize() == 1 ? 1 : engine::Engine::for_group(group)->carrier().connections;
   const std::string reason = reason_for(group, count);

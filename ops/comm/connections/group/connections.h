@@ -8,6 +8,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
 
 #include <narrowcast/export.h>
 #include "ops/comm/node/node_layout.h"
@@ -40,6 +41,15 @@ namespace NARROWCAST_EXPORT connections {
 // backend for CPU tensors is not Gloo. Throws c10::DistBackendError on all ranks if some cannot connect.
 void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::optional<int64_t> count,
                       const node::NodeLayout& layout, int64_t most_early_bytes = kMostEarlyBytes);
+
+// A collective: TCP connections of this rank with `peers`, ranks that have this rank among theirs, over which only the
+// caller sends. The group's engine and other callers do not use them. All ranks pass the same `call`, which names the
+// purpose in errors, and the same `count` per peer; without a number, the ranks choose one. Returns a backend with the
+// ranks of the group that sends to the peers and receives from them, and whose works report isCompleted. Null without
+// peers. Throws as open_connections.
+c10::intrusive_ptr<c10d::Backend> connect_to_peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                                   const std::string& call, const std::vector<int64_t>& peers,
+                                                   std::optional<int64_t> count);
 
 // The number of connections in use, and the reason if the ranks have chosen it: "4 (auto: ...)". Thread-safe.
 std::string connections_text(const c10::intrusive_ptr<c10d::ProcessGroup>& group);

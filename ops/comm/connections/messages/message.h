@@ -25,7 +25,7 @@ struct Waiting {
   };  // StripedMessages::Options::on_failure. The caller does not hold the mutex.
 };
 
-// The mutex guards all members. wait and abort take it; callers of the other functions hold it.
+// The mutex guards all members. wait, isCompleted and abort take it; callers of the other functions hold it.
 class Message final : public c10d::Work {
  public:
   // `name` of the operation in errors: "send" or "recv".
@@ -34,6 +34,11 @@ class Message final : public c10d::Work {
 
   // Throws std::runtime_error if the message has failed, or after the time limit, which closes all sockets: as Gloo's.
   bool wait(std::chrono::milliseconds timeout) override;
+  // Whether a wait would return, or throw, at once.
+  bool isCompleted() override {
+    const std::lock_guard<std::mutex> lock(waiting_->mutex);
+    return is_complete_ || !failure_.empty();
+  }
   // Ends one wait, the current or the next one, which returns false.
   void abort() override {
     const std::lock_guard<std::mutex> lock(waiting_->mutex);

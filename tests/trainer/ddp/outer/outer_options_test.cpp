@@ -113,6 +113,8 @@ TEST(OuterOptions, FragmentsTakeTurns) {
 // A value of each option that is not its default.
 const std::vector<std::pair<std::string, hooks::OptionValue>> kOthers = {{"sync_every", int64_t{12}},
                                                                          {"sync_seconds", 2.5},
+                                                                         {"outer_quorum", int64_t{3}},
+                                                                         {"outer_grace_seconds", 1.5},
                                                                          {"outer_optimizer", std::string("nesterov")},
                                                                          {"outer_learning_rate", 0.5},
                                                                          {"outer_momentum", 0.25},
@@ -162,8 +164,10 @@ TEST(OuterOptions, AreRefusedByName) {
   OuterOptions options;
   EXPECT_EQ(
       error_message<c10::ValueError>([&] { options.set("hook_format", std::string("fp32")); }),
-      "unknown option 'hook_format'; known: sync_every, sync_seconds, outer_optimizer, outer_learning_rate, "
-      "outer_momentum, fragments, overlap_steps, outer_mix, outer_warmup, outer_format, outer_error_feedback, "
+      "unknown option 'hook_format'; known: sync_every, sync_seconds, outer_quorum, outer_grace_seconds, "
+      "outer_optimizer, "
+      "outer_learning_rate, outer_momentum, fragments, overlap_steps, outer_mix, outer_warmup, outer_format, "
+      "outer_error_feedback, "
       "outer_error_decay, stochastic_rounding, levels, node_size, link_gbit, link_us, connections, first_exchange");
   EXPECT_EQ(error_message<c10::TypeError>([&] { options.set("outer_format", int64_t{5}); }),
             "outer_format: must be str, but is int 5");

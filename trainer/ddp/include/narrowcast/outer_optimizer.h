@@ -9,9 +9,12 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/optim/optimizer.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
@@ -39,7 +42,9 @@ struct OuterState {
   bool groups_differ = false;
 };
 
+class QuorumRounds;
 class RoundClock;
+struct EndedRound;
 
 // Wraps an optimizer and calls its step:
 //
@@ -76,12 +81,21 @@ class RoundClock;
 // must be steps of all ranks: hold_round before the first one, settle_buckets after the backward pass of each, and
 // release_round after the second backward pass. Warm-up steps are steps of all ranks anyway.
 //
+// With OuterOptions::quorum, slow groups of ranks do not stop the others. Each group sends its difference to all
+// others. D is the mean of the differences of the groups that take part in a round, weighted by the inner steps of
+// their ranks. A group that is late for a round takes the same outer step when it comes, and moves its own parameters
+// by as much as the reference: so what it has learnt stays in its difference, and is in the next round. As above, all
+// ranks have the same number of steps and the same reference after the same round. But a step may end several rounds on
+// a late rank.
+//
 // All these operations are elementwise. So fragments are consecutive, equal parts of the parameters in the order of the
 // optimizer's groups, and a border may lie within a parameter. The optimizer's state (Adam's moments) and buffers stay
 // local to a rank. All ranks make the same calls in the same order, from one thread each.
 //
 // Memory: 4 bytes per parameter for x, 4 with momentum, and 4 per element of the largest fragment. Error feedback needs
-// the memory that WireOptions::error_feedback states, as if the parameters were gradients.
+// the memory that WireOptions::error_feedback states, as if the parameters were gradients. With a quorum, a group also
+// keeps one message of each group, at most 256 MiB of later messages, 4 bytes per parameter while it is late, and its
+// own messages until all groups have received them. At 1 GiB of these it waits for the slowest receiver.
 class NARROWCAST_EXPORT OuterOptimizer {
  public:
   // A collective. `inner`, which outlives this, has all parameters; parameters that require no gradient are not
@@ -94,7 +108,8 @@ class NARROWCAST_EXPORT OuterOptimizer {
   //   - if options, groups, or sizes, dtypes or values of parameters differ between ranks.
   // `groups`: for each rank, a number that identifies the ranks with which it averages its gradients in each step
   // (CommHook::groups); by default it is alone. With sync_seconds, the clock of a group's first rank decides for all of
-  // its ranks, which it tells after each step. Otherwise `groups` has no effect.
+  // its ranks, which it tells after each step. With a quorum, the first rank exchanges messages for them. Otherwise
+  // `groups` has no effect.
   OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options,
                  const std::vector<int64_t>& groups = {});
   // Waits for the exchange that is under way, so that the group remains usable; not while an exception passes.
@@ -116,13 +131,15 @@ class NARROWCAST_EXPORT OuterOptimizer {
 
   // A collective: joins the exchange that is under way, and all ranks take the outer parameters. Local steps that a
   // rank has taken since a fragment was last issued are lost in it. So call it after a multiple of sync_every steps
-  // since the warm-up. With sync_seconds no step is lost, as it begins with end_round.
+  // since the warm-up. With sync_seconds no step is lost, as it begins with end_round. With a quorum none is lost
+  // either: it waits for all ranks, and averages all differences that no round has averaged yet.
   void finish();
 
   // Steps so far, taken and skipped, including the warm-up. Equal on all ranks if steps_are_common(). With sync_seconds
-  // a rank that has taken fewer steps in a round than another one jumps to the other's number when the round ends.
+  // a rank that has taken fewer steps in a round than another one jumps to the other's number when the round ends. With
+  // a quorum, each round counts sync_every steps.
   int64_t steps() const { return steps_; }
-  // False from a rank's first step in a round of sync_seconds to the end of the round. Always true with sync_every.
+  // False from a rank's first step in a round of sync_seconds, or of a quorum, to the end of the round. Else true.
   bool steps_are_common() const { return steps_ == common_steps_; }
 
   // A collective: with sync_seconds, ends the round although its time is not over. Waits for the other ranks to end
@@ -145,6 +162,20 @@ class NARROWCAST_EXPORT OuterOptimizer {
   };
   // Of the last round of sync_seconds; no value before its end.
   const std::optional<RoundSteps>& last_round() const { return last_round_; }
+
+  // With a quorum: numbers that the caller sends with each message of its group, for instance the sum of its losses. So
+  // ranks know them from each other without waiting.
+  using Notes = std::array<double, 8>;
+  // A round as all ranks see it.
+  struct Round {
+    int64_t steps = 0;                 // steps() at its end
+    std::vector<int64_t> groups = {};  // that took part, in ascending order; see the constructor
+    std::vector<Notes> notes = {};     // of these groups
+  };
+  // `notes` is called whenever this rank sends a message; in a group of several ranks, the first rank's notes count.
+  void set_notes(std::function<Notes()> notes) { notes_ = std::move(notes); }
+  // After set_notes: the rounds that have ended on this rank since the last call, in order.
+  std::vector<Round> take_rounds() { return std::exchange(ended_rounds_, {}); }
 
   // Whether the next step belongs to the warm-up: its gradients must be averaged over all ranks.
   bool is_warming_up() const;
@@ -175,7 +206,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
 
   // A collective. Returns the state on which later steps depend, besides parameters and the wrapped optimizer. Waits
   // for the exchange that is under way, which is still joined at the step when it is due: a checkpoint changes no bit
-  // of the results.
+  // of the results. With a quorum it waits for all ranks, and averages messages that came too late for the last round.
   OuterState state();
 
   // A collective: resumes from such a state, before the first step, with the same options. In a world of the same size
@@ -226,6 +257,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
   void begin_rounds();
   void check_equal_parameters() const;
   void make_memory();
+  void make_exchange();
   void issue(int64_t fragment, std::optional<double> factor = std::nullopt);
   void decay_residuals();
   at::Tensor wait_for_mean();
@@ -236,6 +268,17 @@ class NARROWCAST_EXPORT OuterOptimizer {
   void take_reference() const;
   void load_under_way(const hooks::HookState& replica);
   void load_round(const hooks::HookState& own);
+  void end_step_of_quorum();
+  bool catch_up();
+  void catch_up_with_all();
+  void average_late_messages();
+  void average_rest();
+  void send_difference();
+  void take_round(const EndedRound& round, int64_t counted_steps);
+  void move_own(const at::Tensor& by);
+  int64_t steps_in_round() const;
+  hooks::HookState state_of_quorum() const;
+  void load_quorum(const OuterState& saved);
   at::Tensor part(const at::Tensor& flat, const Fragment& fragment) const;
 
   torch::optim::Optimizer& inner_;
@@ -250,7 +293,12 @@ class NARROWCAST_EXPORT OuterOptimizer {
   at::Tensor momentum_;  // undefined if there is no momentum
   at::Tensor sent_;      // as long as the largest fragment
   std::optional<Exchange> under_way_;
-  std::unique_ptr<RoundClock> clock_;  // null without sync_seconds
+  std::unique_ptr<RoundClock> clock_;     // null without sync_seconds
+  std::unique_ptr<QuorumRounds> quorum_;  // null without a quorum
+  bool is_late_ = false;                  // Whether this rank's group joins the next round as soon as it can.
+  int64_t unsent_steps_ = 0;              // of this rank since its group's last message
+  std::function<Notes()> notes_;
+  std::vector<Round> ended_rounds_;
   int64_t steps_ = 0;
   int64_t common_steps_ = 0;  // the last number of steps that was equal on all ranks
   std::optional<RoundSteps> last_round_ = {};

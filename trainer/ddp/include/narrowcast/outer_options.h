@@ -44,6 +44,16 @@ struct OuterOptions {
   // For tests and simulations: ranks may have different clocks.
   TORCH_ARG(std::function<double()>, clock) = {};
 
+  // Slow groups of ranks do not stop the others: an outer step is taken once this number of groups have sent their
+  // differences, and grace_seconds have passed since, or all groups that took part in the last outer step have sent,
+  // too. A group that is late keeps its difference for its next outer step. At least 1, at most the number of groups
+  // (those of CommHook::groups; each rank is one by default). Excludes sync_seconds, fragments, overlap_steps, mix,
+  // levels, node_size and the link. `wire().connections` is the number of TCP connections between two groups.
+  TORCH_ARG(std::optional<int64_t>, quorum) = std::nullopt;
+
+  // With a quorum below the number of groups: >= 0 and finite; the default is 0.
+  TORCH_ARG(std::optional<double>, grace_seconds) = std::nullopt;
+
   // The outer step that is taken with the mean.
   TORCH_ARG(OuterKind, optimizer) = OuterKind::kAverage;
 

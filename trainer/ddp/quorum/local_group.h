@@ -1,6 +1,8 @@
 // Ranks that average their gradients in each step, and so must take the same steps.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -26,6 +28,12 @@ class LocalGroup {
   // A collective of this group, not of all ranks: returns the first rank's value. `step` names it in errors. Sends
   // nothing in a group of one rank. Throws c10::DistBackendError if a rank of the group fails.
   int64_t from_first(int64_t value, const char* step) const;
+  // The same for a tensor of the same sizes, dtype and device on all ranks of the group.
+  at::Tensor from_first(const at::Tensor& values, const char* step) const;
+
+  // Whether the group has more than one rank.
+  bool has_others() const { return part_ && part_->group(); }
+  const node::NodeLayout& layout() const { return groups_; }
 
  private:
   const int64_t rank_;

@@ -1,4 +1,4 @@
-#include "trainer/ddp/outer/local_group.h"
+#include "trainer/ddp/quorum/local_group.h"
 
 #include <ATen/ops/full.h>
 
@@ -23,15 +23,19 @@ std::vector<int64_t> LocalGroup::first_ranks() const {
   return first;
 }
 
-int64_t LocalGroup::from_first(int64_t value, const char* step) const {
-  if (!part_ || !part_->group()) {
-    return value;
+at::Tensor LocalGroup::from_first(const at::Tensor& values, const char* step) const {
+  if (!has_others()) {
+    return values;
   }
   const ProcessGroupPtr& group = part_->group();
-  std::vector<at::Tensor> values = {
-      at::full({1}, value, at::TensorOptions(at::kLong).device(collectives::any_device(group)))};
-  with_network_errors(rank_, step, [&] { group->broadcast(values)->wait(); });
-  return values[0].item<int64_t>();
+  const bool moves = collectives::moves_tensors_on(values.device().type(), group);
+  std::vector<at::Tensor> sent = {values.to(moves ? values.device() : collectives::any_device(group))};
+  with_network_errors(rank_, step, [&] { group->broadcast(sent)->wait(); });
+  return sent[0].to(values.device());
+}
+
+int64_t LocalGroup::from_first(int64_t value, const char* step) const {
+  return has_others() ? from_first(at::full({1}, value, at::kLong), step).item<int64_t>() : value;
 }
 
 }  // namespace narrowcast
