@@ -30,7 +30,7 @@ using StatePtr = std::shared_ptr<collectives::LowRankState>;
 // Two parameters that are matrices, in states of a hook of rank 2.
 class PowerSgdStatesTest : public ::testing::Test {
  protected:
-  // Of whole parameters, one matrix each.
+  // Matrices of whole parameters, one each.
   CompressionPlan plan_of(const std::vector<at::Tensor>& parameters) const {
     std::vector<collectives::ShapedRange> shaped;
     int64_t numel = 0;

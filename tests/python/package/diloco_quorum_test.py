@@ -45,7 +45,8 @@ class OnEachRank(RankTestCase):
         self.assertEqual(outer.steps, 2 * ROUNDS)
         of_ranks = gathered(flat(model))
         self.assert_same(of_ranks, of_ranks[:1].expand_as(of_ranks).contiguous())
-        self.assertEqual(own == 2 * ROUNDS, dist.get_rank() != LATE)
+        if dist.get_rank() == LATE:
+            self.assertLess(own, 2 * ROUNDS)
 
     def refuses(self):
         for wrong, text in (({"outer_quorum": 4}, "outer_quorum: must be at most the number of groups \\(3\\), but is 4"),

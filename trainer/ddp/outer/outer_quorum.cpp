@@ -24,6 +24,7 @@ constexpr const char* kResidual = "residual.fragment.0";
 constexpr const char* kOwnSteps = "own_steps";
 constexpr const char* kUnsentSteps = "unsent_steps";
 constexpr const char* kIsLate = "is_late";
+constexpr const char* kMessages = "messages";
 constexpr const char* kGroups = "groups";
 
 int64_t count_of(const HookState& state, const char* name) {
@@ -41,7 +42,7 @@ int64_t OuterOptimizer::steps_in_round() const {
 }
 
 // A group that finds ended rounds does not wait for another one in the same step: the caller may have something to do
-// after these rounds for which all ranks wait.
+// after these rounds for which all ranks wait. But it sends what it has, so that it is in the next round.
 void OuterOptimizer::end_step_of_quorum() {
   ++unsent_steps_;
   const bool is_due = steps_ - common_steps_ >= steps_in_round();
@@ -50,6 +51,7 @@ void OuterOptimizer::end_step_of_quorum() {
   }
   if (catch_up()) {
     is_late_ = true;
+    if (!quorum_->has_sent() && unsent_steps_ > 0) send_difference();
     return;
   }
   if (!quorum_->has_sent()) {
@@ -167,6 +169,7 @@ HookState OuterOptimizer::state_of_quorum() const {
   HookState state = {{kOwnSteps, int_tensor(steps_ - common_steps_)},
                      {kUnsentSteps, int_tensor(unsent_steps_)},
                      {kIsLate, int_tensor(is_late_ ? 1 : 0)},
+                     {kMessages, int_tensor(quorum_->messages())},
                      {kGroups, int_tensor(quorum_->groups())}};
   if (quorum_->residual().defined()) {
     state.emplace(kResidual, quorum_->residual());
@@ -199,6 +202,7 @@ void OuterOptimizer::load_quorum(const OuterState& saved) {
     unsent_steps_ = count_of(own, kUnsentSteps);
     is_late_ = count_of(own, kIsLate) != 0;
     steps_ += count_of(own, kOwnSteps);
+    quorum_->continue_after(count_of(own, kMessages));
   }
 }
 

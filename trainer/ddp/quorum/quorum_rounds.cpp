@@ -113,7 +113,7 @@ std::optional<EndedRound> QuorumRounds::next_ended() {
 at::Tensor QuorumRounds::encode_difference(const at::Tensor& difference) {
   const WireFormat format = *options_.wire().format;
   // Each message has other random numbers.
-  const EncodeOptions rounding{.seed = options_.wire().stochastic_rounding_seed, .step = sent_ * groups_ + own_};
+  const EncodeOptions rounding{.seed = options_.wire().stochastic_rounding_seed, .step = messages() * groups_ + own_};
   if (!residual_.defined()) {
     return encode(difference, format, rounding);
   }
@@ -122,7 +122,7 @@ at::Tensor QuorumRounds::encode_difference(const at::Tensor& difference) {
   residual_.add_(difference);
   at::Tensor encoded = encode(residual_, format, rounding);
   residual_.sub_(decode(encoded, format, elements_));
-  if (!all_finite(residual_)) residual_.zero_();  // This exchange will be lost, but not all later ones.
+  if (!all_finite(residual_)) residual_.zero_();  // This exchange will be lost, but later ones will not.
   return encoded;
 }
 
@@ -288,7 +288,11 @@ std::optional<EndedRound> QuorumRounds::rest() {
   if (is_first()) {
     round = with_network_errors(group_->getRank(), kRound, [&] { return average(groups); });
   }
-  return count(*share(std::move(round)));
+  // Who is on time has nothing to send here, and gets grace in the next round as before.
+  const std::vector<int64_t> on_time = last_round_;
+  round = count(*share(std::move(round)));
+  last_round_ = on_time;
+  return round;
 }
 
 void QuorumRounds::wait_for_sends() {

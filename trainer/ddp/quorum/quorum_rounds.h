@@ -67,6 +67,9 @@ class QuorumRounds {
   // Sends the group's difference from the reference, of which only the first rank's counts. At most one message waits
   // to be averaged. `weight`: inner steps of one rank.
   void send(const at::Tensor& difference, int64_t weight, const OuterOptimizer::Notes& notes);
+  // Messages of this group so far. Stochastic rounding draws other numbers for each of them, also after a resume.
+  int64_t messages() const { return earlier_ + sent_; }
+  void continue_after(int64_t messages) { earlier_ = messages; }
   // Whether a message of this group waits to be averaged.
   bool has_sent() const { return sent_ > averaged_; }
 
@@ -78,7 +81,7 @@ class QuorumRounds {
   // How many rounds the group has still to take until all have ended the same rounds, with next_missing().
   int64_t missing_rounds();
   EndedRound next_missing();
-  // Then: the round of all messages that were not averaged yet; no value if there are none.
+  // Call it afterwards. Returns the round of all messages that were not averaged yet; no value without one.
   std::optional<EndedRound> rest();
   // Waits until the messages of all ranks have left them.
   void wait_for_sends();
@@ -120,8 +123,9 @@ class QuorumRounds {
   std::optional<RoundDecisions> decisions_;  // on the first rank of a group
   std::optional<RoundMail> mail_;            // the same
   at::Tensor residual_;
-  int64_t sent_ = 0;      // messages of this group
-  int64_t averaged_ = 0;  // of them
+  int64_t earlier_ = 0;   // messages of this group before a resume
+  int64_t sent_ = 0;      // and since then
+  int64_t averaged_ = 0;  // of those that were sent since then
   int64_t rounds_ = 0;
   std::vector<int64_t> last_round_;  // groups that took part in it
   std::vector<int64_t> ended_by_;    // rounds that each group had ended when it sent its last message

@@ -1,4 +1,4 @@
-// Which groups take part in an outer round: decided once per round, in a store.
+// Decides once per round, in a store, which groups take part in an outer round.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

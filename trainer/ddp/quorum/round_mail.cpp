@@ -44,10 +44,10 @@ void RoundMail::post_receive(int64_t group) {
 void RoundMail::look() {
   for (int64_t group = 0; group < std::ssize(inbox_); ++group) {
     Inbox& inbox = inbox_.at(group);
-    while (inbox.receive != nullptr && inbox.receive->isCompleted()) {
+    if (inbox.receive != nullptr && inbox.receive->isCompleted()) {
       with_peer("receiving from", group, [&] { inbox.receive->wait(); });
-      inbox.received.push_back(inbox.memory);
-      post_receive(group);
+      inbox.received.push_back(std::exchange(inbox.memory, {}));
+      inbox.receive.reset();
     }
   }
 }
@@ -96,6 +96,7 @@ at::Tensor RoundMail::take(int64_t group) {
   at::Tensor message = std::move(inbox.received.front());
   inbox.received.pop_front();
   ++inbox.taken;
+  if (group != own_group_) post_receive(group);
   return message;
 }
 

@@ -49,12 +49,12 @@ class RoundMail {
 
  private:
   struct Inbox {
-    std::deque<at::Tensor> received = {};
+    std::deque<at::Tensor> received = {};  // At most one of another group: later ones wait in the connection.
     int64_t taken = 0;
     int64_t posted = 0;                                     // Number of receives so far.
-    at::Tensor memory = {};                                 // Of the receive in progress.
-    c10::intrusive_ptr<c10d::Work> receive = {};            // Null for the own group.
-    std::deque<c10::intrusive_ptr<c10d::Work>> sends = {};  // To the group, in order, the first of them unfinished.
+    at::Tensor memory = {};                                 // for the receive in progress
+    c10::intrusive_ptr<c10d::Work> receive = {};            // Null for the own group, and while a message waits.
+    std::deque<c10::intrusive_ptr<c10d::Work>> sends = {};  // to the group, in order; the first of them is unfinished
   };
   void post_receive(int64_t group);
   void drop_finished(int64_t group);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trainer/base/files/safetensors_header.h"
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 
 namespace narrowcast::recovery {
 

@@ -11,7 +11,7 @@
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/process_group.h>
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 
 namespace narrowcast::recovery {
 

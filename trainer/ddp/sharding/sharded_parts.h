@@ -12,13 +12,13 @@
 
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/sharded_optimizer.h>
-#include "trainer/ddp/pieces/pieces.h"
 #include "trainer/ddp/sharding/group_exchange.h"
 #include "trainer/ddp/sharding/node_exchange.h"
 #include "trainer/ddp/sharding/optimizer_kinds.h"
 #include "trainer/ddp/sharding/shard_agreement.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 #include "trainer/ddp/shards/copy_exchange.h"
+#include "trainer/ddp/shards/pieces.h"
 #include "trainer/ddp/shards/shard_exchange.h"
 #include "trainer/ddp/shards/shards.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {

@@ -138,24 +138,25 @@ std::vector<Option> outer_step_rows(OuterOptions& outer) {
                    .range = at_least(1)}),
       hook_option({.flag = "sync_seconds",
                    .variable = variable(outer.sync_seconds()),
-                   .help =
-                       "instead of --sync_every: seconds between averages. Each group takes as many steps in them as "
-                       "it can, and the average is weighted by steps. Results differ from run to run.",
+                   .help = "instead of --sync_every: seconds between averages, in which each group takes as many steps "
+                           "as it can.",
                    .usual = "0",
                    .unit = "seconds",
                    .range = positive()}),
       hook_option({.flag = "outer_quorum",
                    .variable = variable(outer.quorum()),
-                   .help = "take an outer step once this number of groups have sent their parameters. Groups that are "
-                           "late are in a later step. Default: all groups.",
+                   .help = "take an outer step once so many groups have sent; late ones are in a later step. Default: "
+                           "all groups.",
                    .usual = "0",
-                   .range = at_least(1)}),
+                   .range = at_least(1),
+                   .role = Role::kCircumstance}),  // A site may be gone for good.
       hook_option({.flag = "outer_grace_seconds",
                    .variable = variable(outer.grace_seconds()),
                    .help = "with --outer_quorum: seconds to wait for the other groups of the last outer step.",
                    .usual = "0",
                    .unit = "seconds",
-                   .range = {.least = 0}}),
+                   .range = {.least = 0},
+                   .role = Role::kCircumstance}),
       hook_option({.flag = "outer_optimizer",
                    .variable = variable(outer.optimizer(), parse_outer_kind),
                    .help = absl::StrCat("use of the parameters' mean: ", name_of(OuterKind::kAverage), " (take it), ",

@@ -81,7 +81,7 @@ Option hook_option(Option option) {
   TORCH_CHECK_VALUE(named != nullptr, "--", option.flag, ": is not an option of a hook");
   option.help = absl::StrCat("With ", hooks_that_take(named->kind), ": ", option.help);
   option.in_plan = InPlan::kComputed;
-  option.role = role_of(named->kind);
+  if (option.role == Role::kFree) option.role = role_of(named->kind);
   option.verified = outer == nullptr || outer->kind != hooks::OptionKind::kLocal;  // No parameters are exchanged.
   return option;
 }

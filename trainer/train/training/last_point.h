@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/recovery.h"
 #include "trainer/train/training/training_state.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include <narrowcast/process_group.h>
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::training {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <narrowcast/process_group.h>
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/training/training_state.h"

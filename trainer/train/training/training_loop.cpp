@@ -35,7 +35,11 @@ class TrainingRun {
         last_point_(steps_, setup.checkpoints.surviving),
         stop_agreement_(setup.group, setup.checkpoints.asked_to_stop),
         window_of_rounds_(steps_.groups()) {
-    if (steps_.has_quorum()) steps_.outer()->set_notes([this] { return notes(); });
+    if (!steps_.has_quorum()) return;
+    steps_.outer()->set_notes([this] {
+      return WindowOfRounds::notes_of(take_window(steps_, counters_), setup_.group->getRank(),
+                                      setup_.checkpoints.asked_to_stop);
+    });
   }
 
   TrainingResult run() {
@@ -91,11 +95,6 @@ class TrainingRun {
     }
   }
 
-  OuterOptimizer::Notes notes() {
-    const auto& asked = setup_.checkpoints.asked_to_stop;
-    return WindowOfRounds::notes_of(take_window(steps_, counters_), setup_.group->getRank(), asked ? asked() : 0);
-  }
-
   // Whether no rank may wait for all others, except for what all do together, such as an evaluation.
   bool is_in_rounds() const { return steps_.has_quorum() && counters_.step > setup_.outer->warmup_steps(); }
 
@@ -104,6 +103,10 @@ class TrainingRun {
     for (const OuterOptimizer::Round& round : steps_.outer()->take_rounds()) {
       window_of_rounds_.add(round);
       counters_.step = round.steps;
+      if (counters_.step == options_.steps) {  // The last report and evaluation include late ranks.
+        steps_.outer()->finish();
+        for (const auto& rest : steps_.outer()->take_rounds()) window_of_rounds_.add(rest);
+      }
       if (round.steps > duties_done_at_) finish_step();
     }
   }
@@ -160,8 +163,7 @@ class TrainingRun {
     return counters_.step == options_.steps || stops_early;
   }
 
-  // After every `every` steps (0: none), or at the first step after that at which duties are done; and after the last
-  // one.
+  // After every `every` steps (0: none), at the first duties at or after that step, and after the last step.
   bool is_due(int64_t every) const {
     return is_over() || (every > 0 && counters_.step / every > duties_done_at_ / every);
   }
@@ -172,7 +174,7 @@ class TrainingRun {
       return;
     }
     if (is_in_rounds()) {
-      stop_agreement_.finish();  // That of the warm-up.
+      stop_agreement_.finish();  // The round of the warm-up.
       stop_signal_ = std::max(stop_signal_, window_of_rounds_.signal());
     } else if (stop_signal_ == 0) {
       stop_signal_ = steps_.ends_rounds_by_time() ? stop_agreement_.at_meeting() : stop_agreement_.after_step();
@@ -199,8 +201,7 @@ class TrainingRun {
     takes_in_newcomers_ = last_point_.is_known() || saved_step_ == counters_.step;
   }
 
-  // With an outer optimizer the result is the outer parameters. A diverged training has no useful result, and a
-  // training that a signal ended resumes from its checkpoint.
+  // With an outer optimizer the result is the outer parameters, unless the training has diverged or goes on later.
   TrainingResult result() {
     steps_.finish_step();
     const bool goes_on_later = preempted_.has_value() || takes_in_newcomers_;
@@ -227,8 +228,7 @@ class TrainingRun {
             .takes_in_newcomers = takes_in_newcomers_};
   }
 
-  // Collective: all ranks learn the mean loss, which ranks had gradients that were not finite, and thus whether to
-  // continue. If all steps were skipped there is no loss.
+  // Collective: all ranks learn the mean loss, if there was a step, which ranks skipped, and thus whether to continue.
   void report() {
     window_ = is_in_rounds() ? window_of_rounds_.take_window()
                              : window_of_all_ranks(setup_.group, take_window(steps_, counters_));

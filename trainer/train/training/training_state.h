@@ -14,7 +14,7 @@
 #include <narrowcast/model.h>
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/sharded_optimizer.h>
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/optimization/share_chooser.h"

@@ -49,7 +49,8 @@ Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own
           .peak_memory_bytes = static_cast<int64_t>(peak)};
 }
 
-OuterOptimizer::Notes WindowOfRounds::notes_of(const WindowOfRank& own, int64_t rank, int signal) {
+OuterOptimizer::Notes WindowOfRounds::notes_of(const WindowOfRank& own, int64_t rank,
+                                               const std::function<int()>& asked) {
   return {own.loss,
           static_cast<double>(own.steps),
           static_cast<double>(own.batches),
@@ -57,7 +58,7 @@ OuterOptimizer::Notes WindowOfRounds::notes_of(const WindowOfRank& own, int64_t 
           static_cast<double>(own.skipped_in_a_row),
           static_cast<double>(own.peak_memory_bytes),
           static_cast<double>(rank),
-          static_cast<double>(signal)};
+          static_cast<double>(asked ? asked() : 0)};
 }
 
 void WindowOfRounds::add(const OuterOptimizer::Round& round) {

@@ -1,7 +1,8 @@
-// What all ranks have done since a training's last report.
+// The work of all ranks since a training's last report.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct WindowOfRank {
 class OptimizerSteps;
 struct Counters;
 
-// What this rank has done since the last call: the counters of the window, which become 0.
+// Returns the counters of the window, which become 0: the work of this rank since the last call.
 WindowOfRank take_window(OptimizerSteps& steps, Counters& counters);
 
 // The results of all ranks.
@@ -49,8 +50,9 @@ class WindowOfRounds {
   // `groups`: their number.
   explicit WindowOfRounds(int64_t groups) : groups_(groups) {}
 
-  // What rank `rank` sends. `signal` asks all ranks to stop; 0 without one.
-  static OuterOptimizer::Notes notes_of(const WindowOfRank& own, int64_t rank, int signal);
+  // Returns the numbers that rank `rank` sends. `asked` returns the signal that asks all ranks to stop, 0 without one;
+  // it may be null.
+  static OuterOptimizer::Notes notes_of(const WindowOfRank& own, int64_t rank, const std::function<int()>& asked);
 
   void add(const OuterOptimizer::Round& round);
   // Whether a step was added since the last window.

@@ -56,7 +56,7 @@ TEST(MuonArchive, AnArchiveWithoutADtypeLeavesTheDtypeAlone) {
   EXPECT_EQ(options.ns_dtype(), at::kBFloat16);
 }
 
-// Of an optimizer that has taken a step: what was saved before its first one.
+// The optimizer has taken a step, and gets its state from before that step.
 TEST(MuonArchive, AStateThatWasNotSavedIsGone) {
   SmallModel model;
   std::stringstream file;

@@ -156,7 +156,7 @@ TEST(OuterSeconds, ErrorFeedbackLosesNothingWhenWeightsChange) {
           way -= gradients[of] * (0.25 * steps[of] * steps[of] / (steps[0] + steps[1]));
         }
       }
-      const double largest = 4 * 0.25 * 8 * 8 / (4 + 8) * 2;  // Of a scaled difference.
+      const double largest = 4 * 0.25 * 8 * 8 / (4 + 8) * 2;  // The bound is of a scaled difference.
       const double missing = (outer.reference() - way).abs().max().template item<double>();
       EXPECT_EQ(missing <= 2 * largest / 127, feedback) << missing;
     });

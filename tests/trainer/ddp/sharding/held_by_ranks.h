@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 
 namespace narrowcast::testing {
 

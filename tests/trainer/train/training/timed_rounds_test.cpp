@@ -33,7 +33,7 @@ using testing::TemporaryFolder;
 
 constexpr double kSeconds = 8;
 constexpr int64_t kSteps = 30;
-// Of a step, by rank: a round has 8, 4, 1 and 2 steps.
+// Seconds of a step, by rank: a round has 8, 4, 1 and 2 steps.
 constexpr double kSecondsPerStep[] = {1, 2, 8, 4};
 
 // Seconds that pass with each look.
@@ -140,7 +140,7 @@ void expect_equal(const Models& models, const Models& others) {
   }
 }
 
-// The rounds end at steps 8, 16, 24 and 30. What is due at steps 10 and 20 is done at 16 and 24.
+// The rounds end at steps 8, 16, 24 and 30. Duties of steps 10 and 20 are done at 16 and 24.
 TEST(TimedRounds, DoWhatIsDueAtTheEndOfARound) {
   const TemporaryFolder folder;
   const Models models = small_models(3);

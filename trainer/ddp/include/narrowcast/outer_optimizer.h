@@ -160,7 +160,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
     int64_t fewest = 0;
     int64_t most = 0;
   };
-  // Of the last round of sync_seconds; no value before its end.
+  // Steps in the last round of sync_seconds; no value before its end.
   const std::optional<RoundSteps>& last_round() const { return last_round_; }
 
   // With a quorum: numbers that the caller sends with each message of its group, for instance the sum of its losses. So

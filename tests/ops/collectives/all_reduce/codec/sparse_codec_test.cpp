@@ -75,7 +75,7 @@ TEST_P(SparseCodecOf, DecodesIntoItsSliceOnly) {
   }
 }
 
-// Of four ranks, of which this one is the third, so that a mean is exact but for the roundings of its sum.
+// This rank is the third of four, so that only the sum of a mean is rounded.
 TEST_P(SparseCodecOf, ReducesInTheOrderOfRanks) {
   const at::Tensor others[] = {random_message(), random_message(), random_message()};
   const auto bytes = [&](size_t i) { return others[i].const_data_ptr<uint8_t>(); };

@@ -1,4 +1,4 @@
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 
 #include <c10/util/StringUtil.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 #include "trainer/ddp/shards/shards.h"
 
 namespace narrowcast::pieces {

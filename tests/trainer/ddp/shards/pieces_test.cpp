@@ -1,4 +1,4 @@
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
-#include "tests/trainer/ddp/pieces/shards_of_state.h"
+#include "tests/trainer/ddp/shards/shards_of_state.h"
 
 namespace narrowcast::pieces {
 namespace {

@@ -13,8 +13,8 @@
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
-#include "tests/trainer/ddp/pieces/shards_of_state.h"
-#include "trainer/ddp/pieces/pieces.h"
+#include "tests/trainer/ddp/shards/shards_of_state.h"
+#include "trainer/ddp/shards/pieces.h"
 
 namespace narrowcast::pieces {
 namespace {

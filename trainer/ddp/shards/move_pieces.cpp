@@ -11,7 +11,7 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
 #include "trainer/base/files/json.h"
-#include "trainer/ddp/pieces/pieces.h"
+#include "trainer/ddp/shards/pieces.h"
 
 namespace narrowcast::pieces {
 namespace {
