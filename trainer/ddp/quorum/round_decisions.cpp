@@ -12,6 +12,9 @@ namespace {
 // Not a list. A store returns it for a key that does not exist, if it is the expected value.
 constexpr const char* kNotDecided = "?";
 
+// Each takes a round trip. With more than one per round, none stays for ever.
+constexpr int kMostForgotten = 2;
+
 std::string key_of(int64_t round) { return c10::str("round/", round); }
 
 }  // namespace
@@ -35,7 +38,7 @@ std::optional<std::vector<int64_t>> RoundDecisions::find(int64_t round) {
 }
 
 void RoundDecisions::forget_before(int64_t round) {
-  for (; forgotten_ < round; ++forgotten_) {
+  for (int count = 0; forgotten_ < round && count < kMostForgotten; ++forgotten_, ++count) {
     store_->deleteKey(key_of(forgotten_));
   }
 }

@@ -27,7 +27,7 @@ class RoundDecisions {
   // The groups that take part in the round; no value if it is not decided.
   std::optional<std::vector<int64_t>> find(int64_t round);
 
-  // Deletes the keys of the rounds before `round`, which no rank reads any more. One rank calls it.
+  // Deletes keys of rounds before `round`, which no rank reads any more: at most two per call. One rank calls it.
   void forget_before(int64_t round);
 
  private:

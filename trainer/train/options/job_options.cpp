@@ -22,6 +22,19 @@ void check_rounds_of_seconds(const TrainJob& job) {
                     "static_graph: is not possible with sync_seconds, because all ranks learn ", "the graph together");
 }
 
+// All ranks choose the size of buckets together, in the first four steps after a start. An early stop would be followed
+// by an outer step with what late groups have learnt, and so by another model than the one that was evaluated.
+void check_quorum_of_job(const TrainJob& job) {
+  constexpr int64_t kFewestSteps = 4;
+  TORCH_CHECK_VALUE(!job.ddp.static_graph(),
+                    "static_graph: is not possible with outer_quorum, because all ranks learn the graph together");
+  TORCH_CHECK_VALUE(job.outer->sync_every() >= kFewestSteps, "sync_every: must be at least ", kFewestSteps,
+                    " with outer_quorum, because all ranks take their first steps together, but is ",
+                    job.outer->sync_every());
+  TORCH_CHECK_VALUE(job.training.early_stop == 0, "early_stop: ", job.training.early_stop,
+                    " is not possible with outer_quorum, which averages the work of late groups at the end");
+}
+
 }  // namespace
 
 bool keeps_replicas_equal(const TrainJob& job) {
@@ -42,8 +55,7 @@ void check_outer_options(const TrainJob& job) {
   outer.validate();
   TORCH_CHECK_VALUE(!job.ddp.find_unused_parameters(), "find_unused_parameters: makes all ranks communicate in every ",
                     "step, which the hook ", job.ddp.hook(), " avoids");
-  TORCH_CHECK_VALUE(!outer.quorum() || !job.ddp.static_graph(),
-                    "static_graph: is not possible with outer_quorum, because all ranks learn the graph together");
+  if (outer.quorum()) check_quorum_of_job(job);
   if (outer.sync_seconds()) {
     check_rounds_of_seconds(job);
     return;

@@ -73,12 +73,12 @@ class OptimizerSteps {
   OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
   // Null without a sharded optimizer.
   ShardedOptimizer* sharded() { return sharded_ ? &*sharded_ : nullptr; }
-  // Whether all ranks have counted equally many steps, so that collectives of all ranks are possible: see
-  // OuterOptimizer.
   // Whether rounds end without slow groups (OuterOptions::quorum).
   bool has_quorum() const { return outer_ && outer_->options().quorum().has_value(); }
   // The number of groups whose ranks average their gradients in each step: without such groups, that of the ranks.
   int64_t groups() const;
+  // Whether all ranks have counted equally many steps, so that collectives of all ranks are possible: see
+  // OuterOptimizer.
   bool steps_are_common() const { return !outer_ || outer_->steps_are_common(); }
   // Whether ranks meet only where clocks say so (OuterOptions::sync_seconds). Not in the warm-up.
   bool ends_rounds_by_time() const {

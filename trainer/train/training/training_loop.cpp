@@ -175,7 +175,7 @@ class TrainingRun {
     }
     if (is_in_rounds()) {
       stop_agreement_.finish();  // The round of the warm-up.
-      stop_signal_ = std::max(stop_signal_, window_of_rounds_.signal());
+      stop_signal_ = std::max(stop_signal_, window_of_rounds_.take_signal());
     } else if (stop_signal_ == 0) {
       stop_signal_ = steps_.ends_rounds_by_time() ? stop_agreement_.at_meeting() : stop_agreement_.after_step();
     }

@@ -69,7 +69,9 @@ void WindowOfRounds::add(const OuterOptimizer::Round& round) {
     if (notes[3] > 0) nonfinite_ranks_.push_back(static_cast<int64_t>(notes[6]));
     sum_.skipped_in_a_row = std::max(sum_.skipped_in_a_row, static_cast<int64_t>(notes[4]));
     sum_.peak_memory_bytes = std::max(sum_.peak_memory_bytes, static_cast<int64_t>(notes[5]));
-    signal_ = std::max(signal_, static_cast<int>(notes[7]));
+    const auto signal = static_cast<int>(notes[7]);
+    newcomers_ = newcomers_ || signal == recovery::kNewcomers;
+    if (signal != recovery::kNewcomers) signal_ = std::max(signal_, signal);
   }
 }
 

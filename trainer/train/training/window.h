@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/process_group.h>
+#include "trainer/ddp/recovery/stop_agreement.h"
 #include "trainer/train/reporting/progress.h"
 
 namespace narrowcast::training {
@@ -57,8 +59,11 @@ class WindowOfRounds {
   void add(const OuterOptimizer::Round& round);
   // Whether a step was added since the last window.
   bool has_steps() const { return sum_.batches > 0; }
-  // The greatest signal that was added.
-  int signal() const { return signal_; }
+  // The greatest signal that was added; else kNewcomers if newcomers were added since the last call, else 0.
+  int take_signal() {
+    const bool newcomers = std::exchange(newcomers_, false);
+    return signal_ == 0 && newcomers ? recovery::kNewcomers : signal_;
+  }
   Window take_window();
 
  private:
@@ -66,6 +71,7 @@ class WindowOfRounds {
   WindowOfRank sum_;  // and the greatest of skipped_in_a_row and peak_memory_bytes
   std::vector<int64_t> nonfinite_ranks_;
   int signal_ = 0;
+  bool newcomers_ = false;
 };
 
 // The report of the sizes of buckets from which one was chosen after `step` steps.
