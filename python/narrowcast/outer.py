@@ -38,7 +38,7 @@ class DiLoCo:
         outer_error_decay, fragments, overlap_steps, outer_mix, outer_warmup, first_exchange, stochastic_rounding, levels,
         node_size, link_gbit, link_us, connections; and silence_seconds as for CommHook. With sync_seconds or outer_quorum also local_group
         ("node" by default, "none" or a number), as of the hook post_local_sgd: ranks that take the same steps. With outer_quorum=Q
-        an outer step is taken once Q such groups have sent and outer_grace_seconds (0) have passed; who is late is in a later one, and
+        an outer step is taken once Q such groups have sent and outer_grace_seconds (0) have passed; late groups are in a later one, and
         `steps` may jump. Sparse formats ("top2_15") refuse the
         momentum of "nesterov": with them pass "sgd", outer_error_feedback=True and an outer_learning_rate of about 3.
 

@@ -1,4 +1,4 @@
-// Rounds of an outer optimizer with a quorum: who is late takes the rounds of the others later, and loses nothing.
+// Rounds of an outer optimizer with a quorum: a late group takes the rounds of the others later, and loses nothing.
 #include <narrowcast/outer_optimizer.h>
 
 #include <ATen/core/grad_mode.h>

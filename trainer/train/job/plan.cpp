@@ -92,9 +92,10 @@ void add_options(nlohmann::json& plan, const std::vector<hooks::NamedOption>& op
 // Adds the synchronisation between groups, except its bytes.
 void add_outer(nlohmann::json& plan, const OuterOptions& outer) {
   add_options(plan, outer.named(), [](hooks::OptionKind) { return true; });
-  plan["replicas"] = c10::str("equal at the end", outer.warmup_steps() > 0 ? " and in the warm-up" : "",
-                              outer.fragments() == 1 && outer.mix() == 0 ? ", and right after each exchange" : "",
-                              "; else equal within a local group");
+  plan["replicas"] =
+      c10::str("equal at the end", outer.warmup_steps() > 0 ? " and in the warm-up" : "",
+               outer.fragments() == 1 && outer.mix() == 0 && !outer.quorum() ? ", and right after each exchange" : "",
+               "; else equal within a local group");
 }
 
 // The options of hierarchical averaging, of gradients or of parameters. Null if the hook does not support it.

@@ -94,8 +94,8 @@ struct EndedRound;
 //
 // Memory: 4 bytes per parameter for x, 4 with momentum, and 4 per element of the largest fragment. Error feedback needs
 // the memory that WireOptions::error_feedback states, as if the parameters were gradients. With a quorum, a group also
-// keeps one message of each group, at most 256 MiB of later messages, 4 bytes per parameter while it is late, and its
-// own messages until all groups have received them. At 1 GiB of these it waits for the slowest receiver.
+// keeps one message of each group, at most 256 MiB of messages that follow, 4 bytes per parameter while it is late, and
+// its own messages until all groups have received them. At 1 GiB of these it waits for the slowest receiver.
 class NARROWCAST_EXPORT OuterOptimizer {
  public:
   // A collective. `inner`, which outlives this, has all parameters; parameters that require no gradient are not
@@ -137,7 +137,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
 
   // Steps so far, taken and skipped, including the warm-up. Equal on all ranks if steps_are_common(). With sync_seconds
   // a rank that has taken fewer steps in a round than another one jumps to the other's number when the round ends. With
-  // a quorum, each round counts sync_every steps.
+  // a quorum, each round counts sync_every steps, and the number is equal on all ranks after the same round.
   int64_t steps() const { return steps_; }
   // False from a rank's first step in a round of sync_seconds, or of a quorum, to the end of the round. Else true.
   bool steps_are_common() const { return steps_ == common_steps_; }
