@@ -16,14 +16,19 @@ class OpenMpiLauncherTest : public LaunchedTraining {
     }
   }
 
-  const Words mpirun = {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2"};
+  // The command that starts the ranks of a job. Each job has a folder of its own for Open MPI's files: two that start at
+  // once otherwise both make the user's folder in /tmp, and the second one fails.
+  Words mpirun(const std::string& job) const {
+    const std::string files = folder / (job + "_files");
+    return {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", files, "-n", "2"};
+  }
 };
 
-TEST_F(OpenMpiLauncherTest, TrainsAsNarrowcastRunDoes) { expect_parameters_of_narrowcast_run(mpirun); }
+TEST_F(OpenMpiLauncherTest, TrainsAsNarrowcastRunDoes) { expect_parameters_of_narrowcast_run(mpirun("launched")); }
 
 TEST_F(OpenMpiLauncherTest, TwoJobsAtOnceDoNotMeet) {
-  RunningProgram first(mpirun + Words{kNarrowcastTrain} + flags_into("first"), alone());
-  RunningProgram second(mpirun + Words{kNarrowcastTrain} + flags_into("second"), alone());
+  RunningProgram first(mpirun("first") + Words{kNarrowcastTrain} + flags_into("first"), alone());
+  RunningProgram second(mpirun("second") + Words{kNarrowcastTrain} + flags_into("second"), alone());
   for (RunningProgram* const job : {&first, &second}) {
     const ProgramEnd end = job->wait();
     EXPECT_EQ(end.exit_code, 0) << end.errors;
@@ -32,7 +37,7 @@ TEST_F(OpenMpiLauncherTest, TwoJobsAtOnceDoNotMeet) {
 }
 
 TEST_F(OpenMpiLauncherTest, AStaleRankIsAnError) {
-  const ProgramEnd end = launch(mpirun + Words{kNarrowcastTrain} + flags_into("none"), {{"RANK", "7"}});
+  const ProgramEnd end = launch(mpirun("stale") + Words{kNarrowcastTrain} + flags_into("none"), {{"RANK", "7"}});
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("RANK=7 contradicts OMPI_COMM_WORLD_RANK=0 of Open MPI"));
 }
