@@ -1,5 +1,4 @@
 """narrowcast-train with a package: real programs over sockets, beside eager PyTorch and a TorchScript module."""
-import math
 import os
 import re
 import shutil
@@ -28,18 +27,6 @@ class Trainings(TrainingsTestCase):
         self.assertEqual(re.findall(r"accuracy +(\d\S+)", evaluated), accuracies[-1:])
         self.run_command(f"{TRAIN}--steps=1 --init_from=int8/model.safetensors")
 
-    def test_losses_are_those_of_the_torchscript_module(self):
-        """Dropout draws the same numbers, so that losses differ by rounding only."""
-        flags = "--hook=none --steps=12 --log_every=1 --output_dir="
-        self.run_command(f"{ON_TWO_RANKS}{TRAIN}{flags}compiled")
-        script = TRAIN.replace("net.pt2", "net.pt --loss=cross_entropy")
-        self.run_command(f"{ON_TWO_RANKS}{script}{flags}script")
-        compiled, scripted = self.losses("compiled"), self.losses("script")
-        self.assertGreaterEqual(len(compiled), 12)
-        self.assertEqual(len(compiled), len(scripted))
-        for ours, theirs in zip(compiled, scripted):
-            self.assertTrue(math.isclose(ours, theirs, rel_tol=2e-4), (ours, theirs))
-
     def test_every_hooks_gradients(self):
         printed = self.run_command(f"{ON_TWO_RANKS}narrowcast-train --data=mnist --model=net.pt2 --verify_gradients")
         self.assertIn("int8", printed)
@@ -58,18 +45,6 @@ class Trainings(TrainingsTestCase):
                 shutil.rmtree(self.folder / "more")
                 shutil.rmtree(self.folder / "checkpoints")
 
-    def test_bits_do_not_depend_on_the_overlap(self):
-        """With --find_unused_parameters, the gradients are handed out after the step has computed all of them."""
-        train = f"{ON_TWO_RANKS}{TRAIN}--steps=12 --bucket_cap_mb=0.05 --overwrite --output_dir="
-        digests = {}
-        for name, flags in (("overlap", "--hook=none"), ("at_once", "--hook=none --find_unused_parameters"),
-                            ("view", "--hook=none --gradient_as_bucket_view"),
-                            ("whole_int8", INT8), ("sharded", f"{INT8}--shard_optimizer=all --parameter_format=fp32")):
-            self.run_command(f"{train}{name} {flags}")
-            digests[name] = self.digest(name)
-        self.assertEqual(len({digests[name] for name in ("overlap", "at_once", "view")}), 1, digests)
-        self.assertEqual(digests["whole_int8"], digests["sharded"])
-
     def test_ranks_with_different_packages(self):
         self.run_command(f"{TRAIN}--steps=1 --output_dir=same --overwrite")
         for rank in range(2):
@@ -85,22 +60,6 @@ class Trainings(TrainingsTestCase):
             with self.subTest(command=command):
                 printed = self.run_command(f"{ON_TWO_RANKS}sh -c 'cd rank$RANK && {command}'", code=2)
                 self.assertIn("model_hash", printed)
-
-    def test_weights_of_the_torchscript_module(self):
-        """Both kinds of files contain one class's state_dict(). The module's has all buffers under all names."""
-        script = TRAIN.replace("net.pt2", "net.pt --loss=cross_entropy")
-        self.run_command(f"{TRAIN}--steps=1 --output_dir=of_package --overwrite")
-        printed = self.run_command(f"{script}--steps=1 --init_from=of_package/model.safetensors --output_dir=of_script --overwrite")
-        self.assertIn("lacks the buffer", printed)
-        self.run_command(f"{TRAIN}--steps=1 --init_from=of_script/model.safetensors")
-
-    def test_weights_without_a_buffer(self):
-        weights = {name: value.clone() for name, value in Net().state_dict().items() if name != "norm.running_mean"}
-        safetensors.torch.save_file(weights, self.folder / "less.safetensors")
-        for command in (f"{TRAIN}--steps=1 --init_from=less.safetensors",
-                        "narrowcast-train --evaluate=less.safetensors --model=net.pt2 --data=mnist"):
-            self.assertIn("less.safetensors lacks the buffer 'norm.running_mean': the values in net.pt2 are kept",
-                          self.run_command(command))
 
     def test_the_example_in_cpp(self):
         printed = self.run_command(f"{ON_TWO_RANKS}{os.environ['NARROWCAST_PACKAGE_EXAMPLE']} net.pt2")
