@@ -174,15 +174,16 @@ BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTe
 
 void check_contains_parameters(const std::vector<at::Tensor>& outputs) {
   for (const at::Tensor& output : outputs) {
-    std::shared_ptr<torch::autograd::Node> node = output.defined() ? output.grad_fn() : nullptr;
+    // The output keeps its graph. (The type of a node's owner depends on LibTorch's version.)
+    const torch::autograd::Node* node = output.defined() ? output.grad_fn().get() : nullptr;
     while (node != nullptr) {
       TORCH_CHECK_VALUE(node->name().find(kDeferredLossNode) == std::string::npos,
                         "find_unused_parameters and static_graph need the parameters in the autograd graph, but the "
                         "module computes its loss in the backward pass: do not call compute_loss_in_backward, or ",
                         "leave out these options");
-      std::vector<std::shared_ptr<torch::autograd::Node>> next;
+      std::vector<const torch::autograd::Node*> next;
       for (const torch::autograd::Edge& edge : node->next_edges()) {
-        if (edge.is_valid()) next.push_back(edge.function);
+        if (edge.is_valid()) next.push_back(edge.function.get());
       }
       node = next.size() == 1 ? next[0] : nullptr;  // Only constants multiply such a loss.
     }
