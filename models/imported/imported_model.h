@@ -49,14 +49,6 @@ class ImportedModel : public Model {
   // the vocabulary.
   virtual std::optional<int64_t> classes() const { return std::nullopt; }
 
-  // The numbers of samples that a training step and evaluate take at once, as far as they are known.
-  struct BatchSizes {
-    int64_t least = 1;
-    int64_t most = std::numeric_limits<int64_t>::max();
-  };
-  virtual BatchSizes trained_sizes() const { return {}; }
-  virtual BatchSizes evaluated_sizes() const { return {}; }
-
   // Empty: the file does not record how the model was made.
   ModelOptions options() const override { return {}; }
 

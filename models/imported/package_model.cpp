@@ -128,11 +128,11 @@ std::optional<int64_t> PackageModel::classes() const {
   return has_classes() ? std::optional(manifest_.evaluate.outputs->back()) : std::nullopt;
 }
 
-ImportedModel::BatchSizes PackageModel::trained_sizes() const {
+Model::BatchSizes PackageModel::trained_sizes() const {
   return {.least = manifest_.train.least_batch, .most = manifest_.train.most_batch};
 }
 
-ImportedModel::BatchSizes PackageModel::evaluated_sizes() const {
+Model::BatchSizes PackageModel::evaluated_sizes() const {
   return {.least = manifest_.evaluate.least_batch, .most = manifest_.evaluate.most_batch};
 }
 

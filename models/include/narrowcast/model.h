@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -48,6 +49,14 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
 
   // The loss and, if the model counts them, the share of right answers. Takes the same batches as forward.
   virtual Evaluated evaluate(const Batch& batch) { return {.loss = forward(batch)}; }
+
+  // The numbers of samples that a training step and evaluate take at once, as far as they are known.
+  struct BatchSizes {
+    int64_t least = 1;
+    int64_t most = std::numeric_limits<int64_t>::max();
+  };
+  virtual BatchSizes trained_sizes() const { return {}; }
+  virtual BatchSizes evaluated_sizes() const { return {}; }
 
   // A language model's context and next-token logits, for generate(). Valid as long as the model exists. std::nullopt:
   // the model cannot generate text.

@@ -78,7 +78,7 @@ void AllGatherJob::start(engine::Transport& transport) {
   if (has_levels()) {
     use_ = node_->take_slot(kMessagesArray);
   }
-  placed_ = offsets_.place_in(memory_->take(offsets_.total_bytes(), transport.most_in_flight()));
+  placed_ = offsets_.place_in(*memory_, transport.most_in_flight());
   receives_.clear();
   for (size_t place = 0; place < column_.size(); ++place) {
     if (column_[place] != options_.rank) {

@@ -31,7 +31,7 @@ ReduceScatterJob::ReduceScatterJob(ReduceScatter call, int64_t rank, int64_t wor
       received_.push_back(offsets_.add(bytes));
     }
   }
-  placed_ = offsets_.place_in(memory.take(offsets_.total_bytes()));
+  placed_ = offsets_.place_in(memory);
 }
 
 void ReduceScatterJob::start(engine::Transport& transport) {

@@ -1,4 +1,4 @@
-// The rendezvous of a job on several nodes, through a store (group/store_protocol.h).
+// The rendezvous of a job on several nodes, through a store (store/store_protocol.h).
 #pragma once
 
 #include <cstdint>

@@ -285,7 +285,7 @@ void check_shares(const TrainJob& job, const JobInputs& inputs, int64_t world_si
                     inputs.device.str(), "; give the samples of each rank");
   if (inputs.imported == nullptr) return;
   const auto [least, most] = training::sizes_of_passes(job.training, world_size);
-  const models::ImportedModel::BatchSizes taken = inputs.imported->trained_sizes();
+  const models::Model::BatchSizes taken = inputs.imported->trained_sizes();
   TORCH_CHECK_VALUE(taken.least <= least && most <= taken.most, "shares: ", data::to_string(shares),
                     ": a rank may get ", least, " to ", most, " samples at once, but ", job.model, " takes ",
                     taken.least, " to ", taken.most);

@@ -67,11 +67,6 @@ struct HeldOutSums {
   double judged = 0;  // samples whose answers were counted
 };
 
-models::ImportedModel::BatchSizes sizes_of(const models::Model& model) {
-  const auto* const imported = dynamic_cast<const models::ImportedModel*>(&model);
-  return imported != nullptr ? imported->evaluated_sizes() : models::ImportedModel::BatchSizes();
-}
-
 // Evaluates held-out batches of one rank.
 class Evaluator {
  public:
@@ -91,7 +86,7 @@ class Evaluator {
   int64_t samples() const { return samples_; }
 
   std::vector<HeldOutBatch> batches(const EvaluatingRank& of) const {
-    return held_out_batches(samples_, of, options_.batch, sizes_of(model_));
+    return held_out_batches(samples_, of, options_.batch, model_.evaluated_sizes());
   }
 
   models::Evaluated evaluate(const HeldOutBatch& batch) const {
@@ -119,7 +114,7 @@ EvaluationOptions evaluation_of(const TrainingOptions& options, int64_t micro_ba
 }
 
 std::vector<HeldOutBatch> held_out_batches(int64_t samples, const EvaluatingRank& of, int64_t batch,
-                                           const models::ImportedModel::BatchSizes& sizes) {
+                                           const models::Model::BatchSizes& sizes) {
   TORCH_CHECK_VALUE(samples >= sizes.least, "data: an evaluation has ", samples, " held-out samples, but the model ",
                     "takes at least ", sizes.least, " at once; hold out more, or set eval_batches = 0");
   const int64_t shares = std::min(of.world_size, samples / sizes.least);

@@ -43,7 +43,7 @@ struct HeldOutBatch {
 // for the model joins the batch before it. With too few samples for all ranks, the first ranks evaluate all of them.
 // Throws c10::ValueError if the model takes more samples at once than there are.
 std::vector<HeldOutBatch> held_out_batches(int64_t samples, const EvaluatingRank& of, int64_t batch,
-                                           const models::ImportedModel::BatchSizes& sizes);
+                                           const models::Model::BatchSizes& sizes);
 
 // A model's results on held-out data.
 struct HeldOut {

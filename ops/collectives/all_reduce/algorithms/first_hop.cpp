@@ -67,7 +67,7 @@ int64_t FirstHop::channel(int64_t hop, size_t chunk) const {
 }
 
 void FirstHop::post_receives(engine::Transport& transport) {
-  placed_ = offsets_.place_in(memory_->take(offsets_.total_bytes(), transport.most_in_flight()));
+  placed_ = offsets_.place_in(*memory_, transport.most_in_flight());
   receives_.clear();
   for (size_t chunk = 0; chunk < chunks(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {

@@ -1,4 +1,4 @@
-// The one-shot mean.
+// The one-shot all-reduce.
 #include <algorithm>
 #include <utility>
 
@@ -37,7 +37,7 @@ class OneShot final : public AllReduceExchange {
   int64_t advances() const override { return 0; }
 
   void post_receives(engine::Transport& transport) override {
-    placed_ = offsets_.place_in(memory_->take(offsets_.total_bytes(), transport.most_in_flight()));
+    placed_ = offsets_.place_in(*memory_, transport.most_in_flight());
     receives_.clear();
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
       for (int64_t distance = 1; distance < options_.world_size; ++distance) {

@@ -63,7 +63,8 @@ size_t MessageOffsets::add(int64_t bytes) {
   return messages_.size() - 1;
 }
 
-const std::vector<at::Tensor>& MessageOffsets::place_in(const MessageMemory::Buffer& buffer) {
+const std::vector<at::Tensor>& MessageOffsets::place_in(MessageMemory& memory, size_t in_flight) {
+  const MessageMemory::Buffer buffer = memory.take(total_, in_flight);
   Views& views = views_[buffer.place];
   if (!views.buffer.is_same(buffer.bytes)) {
     views.messages.clear();

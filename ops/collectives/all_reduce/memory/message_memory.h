@@ -57,10 +57,8 @@ class MessageOffsets {
   // Adds a message of that size and returns its index.
   size_t add(int64_t bytes);
 
-  int64_t total_bytes() const { return total_; }
-
-  // The messages by index, as views of the buffer. The views are kept from step to step.
-  const std::vector<at::Tensor>& place_in(const MessageMemory::Buffer& buffer);
+  // Takes the next buffer of `memory`. Returns the messages by index, as views of it, which are kept from step to step.
+  const std::vector<at::Tensor>& place_in(MessageMemory& memory, size_t in_flight = engine::kMaxInFlight);
 
  private:
   struct Message {

@@ -71,7 +71,7 @@ TEST(HeldOutLoss, WorksWithFewerSamplesThanRanks) {
 }
 
 std::vector<int64_t> batch_sizes(int64_t samples, const EvaluatingRank& of, int64_t batch,
-                                 const models::ImportedModel::BatchSizes& sizes) {
+                                 const models::Model::BatchSizes& sizes) {
   std::vector<int64_t> result;
   int64_t last = -1;
   for (const auto& [begin, end] : held_out_batches(samples, of, batch, sizes)) {

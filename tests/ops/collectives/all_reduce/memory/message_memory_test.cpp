@@ -52,15 +52,16 @@ TEST(MessageOffsets, PlacesMessagesOneAfterTheOther) {
   EXPECT_EQ(offsets.add(1), 0);
   EXPECT_EQ(offsets.add(0), 1);
   EXPECT_EQ(offsets.add(65), 2);
-  EXPECT_EQ(offsets.total_bytes(), 64 + 128);
-  MessageMemory memory;
-  const MessageMemory::Buffer buffer = memory.take(offsets.total_bytes());
-  const std::vector<at::Tensor>& messages = offsets.place_in(buffer);
+  MessageMemory memory(/*users=*/1);
+  const std::vector<at::Tensor>& messages = offsets.place_in(memory);
   ASSERT_EQ(messages.size(), 3);
   EXPECT_EQ(messages[0].numel(), 1);
   EXPECT_EQ(messages[1].numel(), 0);
   EXPECT_EQ(messages[2].numel(), 65);
-  EXPECT_EQ(messages[2].const_data_ptr<uint8_t>(), buffer.bytes.const_data_ptr<uint8_t>() + 64);
+  const at::Tensor buffer = memory.take(0).bytes;
+  EXPECT_EQ(buffer.numel(), 64 + 128);
+  EXPECT_EQ(messages[0].const_data_ptr<uint8_t>(), buffer.const_data_ptr<uint8_t>());
+  EXPECT_EQ(messages[2].const_data_ptr<uint8_t>(), buffer.const_data_ptr<uint8_t>() + 64);
 }
 
 }  // namespace
