@@ -78,6 +78,7 @@ void Peer::check_usable() const {
 
 MessagePtr Peer::send(int64_t tag, const at::Tensor& bytes) {
   check_usable();
+  if (!why_no_sends_.empty()) throw std::runtime_error(why_no_sends_);
   auto message = c10::make_intrusive<Message>(waiting_, "send", bytes);
   const int64_t total = bytes.numel();
   if (total == 0) {
@@ -265,10 +266,36 @@ void Peer::close(Connection& connection) const {
 }
 
 // A peer that leaves closes its sockets one after the other. The others may still carry what it has sent.
+//
+// Or the network has ended one socket of a peer that lives. What was on the way there is lost, and no later message can
+// be relied on. Then the peer is to notice the same at once: it finds that all sockets have ended, and closes them.
 void Peer::end_connection(Connection& connection) {
   close(connection);
   const bool is_last = std::ranges::none_of(connections_, [](const auto& other) { return other.socket.is_open(); });
-  if (is_last || connection.is_within_frame()) lose(text_of_end());
+  if (is_last || connection.reads_frame()) {
+    lose(text_of_end());
+  } else {
+    end_sending();
+    has_left();
+  }
+}
+
+void Peer::end_sending() {
+  if (!why_no_sends_.empty()) return;
+  why_no_sends_ = text_of_end();
+  fail_sends(why_no_sends_);
+  for (Connection& connection : connections_) {
+    if (!connection.socket.is_open()) continue;
+    ::shutdown(connection.socket.get(), SHUT_WR);
+    if (std::exchange(connection.wants_room, false)) poller_.update(connection);
+  }
+}
+
+void Peer::fail_sends(const std::string& why) {
+  for (Connection& connection : connections_) {
+    if (connection.sent != nullptr) std::exchange(connection.sent, {})->fail(why);
+  }
+  for (const Outgoing& outgoing : std::exchange(outgoing_, {})) outgoing.message->fail(why);
 }
 
 std::string Peer::text_of_end() const { return "Connection closed by peer " + address_; }
@@ -291,11 +318,10 @@ void Peer::lose(const std::string& why) {
   failure_ = why;
   for (Connection& connection : connections_) {
     close(connection);
-    if (connection.sent != nullptr) std::exchange(connection.sent, {})->fail(why);
     connection.received.reset();
     connection.is_parked = false;
   }
-  for (const Outgoing& outgoing : std::exchange(outgoing_, {})) outgoing.message->fail(why);
+  fail_sends(why);
   for (const auto& [tag, receives] : std::exchange(posted_, {})) {
     for (const MessagePtr& receive : receives) receive->fail(why);
   }

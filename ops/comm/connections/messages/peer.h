@@ -51,7 +51,7 @@ struct Connection {
   int64_t frame_read = 0;
   bool is_parked = false;  // It has a header, and is not read until the frame's message may have memory.
 
-  bool is_within_frame() const { return sent != nullptr || received != nullptr || header_read > 0; }
+  bool reads_frame() const { return received != nullptr || header_read > 0; }
 };
 
 // The caller holds the mutex of Waiting.
@@ -87,7 +87,8 @@ class Peer {
 
   // Closes the sockets. All messages that are not complete fail, also later ones. The first reason counts.
   void lose(const std::string& why);
-  bool is_lost() const { return !failure_.empty(); }
+  // Whether it is lost, or one of its sockets has ended.
+  bool is_lost() const { return !failure_.empty() || !why_no_sends_.empty(); }
   // Whether a socket has failed or brought wrong bytes. It is false for a peer that has ended.
   bool has_failed() const { return has_failed_; }
 
@@ -110,6 +111,8 @@ class Peer {
   };
 
   void check_usable() const;
+  void end_sending();
+  void fail_sends(const std::string& why);
   void close(Connection& connection) const;
   bool take_frame(Connection& connection);
   void park(Connection& connection) const;
@@ -128,7 +131,8 @@ class Peer {
   const int64_t most_early_;
   int64_t early_bytes_ = 0;  // Bytes of messages without a receive.
   bool has_left_ = false;
-  std::string failure_;  // Why it is lost; empty if it is not.
+  std::string why_no_sends_;  // Why nothing can be sent any more; empty if that is possible.
+  std::string failure_;       // Why it is lost; empty if it is not.
   bool has_failed_ = false;
   uint64_t sent_ = 0;  // Number of messages.
   std::deque<Outgoing> outgoing_;

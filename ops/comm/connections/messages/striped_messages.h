@@ -31,7 +31,8 @@ using SocketsByPeer = std::map<int64_t, std::vector<FileDescriptor>>;
 // memory is bounded (Options::most_early_bytes). Once it is full, senders wait for receives.
 //
 // Works throw std::runtime_error, as Gloo's do. If a socket of a peer fails, all messages with that peer fail: the peer
-// is lost. A peer that has closed all its sockets is lost as well, but complete messages from it can still be received.
+// is lost. A peer whose sockets have ended, or one of them, is lost as well: nothing can be sent to it any more. But
+// messages from it that have arrived, or are on the way in other sockets, can still be received.
 class StripedMessages {
  public:
   // News of the group from elsewhere.

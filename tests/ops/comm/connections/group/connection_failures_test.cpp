@@ -3,12 +3,15 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ops/comm/connections/group/connections.h"
 #include "ops/comm/engine/engine.h"
@@ -97,6 +100,38 @@ TEST(Leaving, OfOneRankLeavesTheConnectionsOfTheOthers) {
     });
   };
   EXPECT_THROW(run(), testing::Death);
+}
+
+// The connected TCP sockets of this process.
+std::vector<int> connected_sockets() {
+  std::vector<int> sockets;
+  for (int number = 0; number < 1024; ++number) {
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    if (::getpeername(number, reinterpret_cast<sockaddr*>(&address), &length) == 0 && address.ss_family == AF_INET) {
+      sockets.push_back(number);
+    }
+  }
+  return sockets;
+}
+
+// As a firewall that ends one connection of two processes that live.
+TEST(ProcessesThatLoseASocket, LoseEachOther) {
+  const auto codes = testing::fork_ranks(2, [](int64_t rank, const Group& group) {
+    const std::vector<int> before = connected_sockets();
+    open_connections(group, 4, one_level(group));
+    std::vector<int> opened = connected_sockets();
+    std::erase_if(opened, [&](int socket) { return std::ranges::find(before, socket) != before.end(); });
+    ASSERT_EQ(opened.size(), 4);
+    const auto begin = Clock::now();
+    if (rank == 0) ::shutdown(opened[2], SHUT_RDWR);
+    const std::string peer = std::to_string(1 - rank);
+    EXPECT_THAT(error_of_exchange(group), AllOf(HasSubstr("rank " + std::to_string(rank) + ": exchange 0: "),
+                                                HasSubstr("rank " + peer), HasSubstr("Connection closed by peer")));
+    EXPECT_LT(Clock::now() - begin, testing::kPatience / 4);
+    testing::wait_for_ranks(group);  // The group's own connections are as they were.
+  });
+  EXPECT_THAT(codes, ::testing::Each(testing::kRankPassed));
 }
 
 // Rank 1 finds in the meeting that it has too few files. The others must not wait for it.

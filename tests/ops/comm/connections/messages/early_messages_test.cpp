@@ -17,6 +17,7 @@
 #include "tests/ops/comm/connections/messages/standard_error.h"
 #include "tests/ops/comm/connections/messages/two_ends.h"
 #include "tests/support/patience.h"
+#include "tests/support/sanitized.h"
 
 namespace narrowcast::connections {
 namespace {
@@ -168,6 +169,25 @@ TEST(EarlyMessages, LargerThanWhatIsOnTheWayEndAPeerThatHasLeft) {
   EXPECT_THAT(standard_error<std::runtime_error>([&] { receive->wait(kPatience / 2); }),
               ::testing::HasSubstr("Connection closed by peer"));
   EXPECT_EQ(failures, 0) << "it has ended";
+}
+
+// A frame that no machine has memory for, from a peer that lives: its connections are not to be trusted.
+TEST(EarlyMessages, ThatMemoryIsTooSmallForAreAFailure) {
+  if (test::kSanitized) GTEST_SKIP() << "an allocation that is too large ends the process";
+  std::promise<void> failed;
+  StripedMessages::Options options = patient();
+  options.most_early_bytes = 2 * kMostMessageBytes;
+  options.on_failure = [&] { failed.set_value(); };
+  auto [own, peer] = connected_pair();
+  std::vector<FileDescriptor> sockets;
+  sockets.push_back(std::move(own));
+  const auto messages = messages_over(std::move(sockets), options);
+  const WorkPtr receive = messages->receive(kPeer, 0, empty_bytes(1));
+  const FrameHeader header{kFrameMark, 0, 1, kMostMessageBytes, 0, 8};
+  ASSERT_EQ(::send(peer.get(), &header, sizeof(header), 0), static_cast<ssize_t>(sizeof(header)));
+  EXPECT_THAT(standard_error<std::runtime_error>([&] { receive->wait(); }),
+              ::testing::StartsWith("no memory for a message of 1099511627776 bytes: "));
+  EXPECT_EQ(failed.get_future().wait_for(kPatience), std::future_status::ready);
 }
 
 // The sockets' thread needs the lock under which a receive is posted.

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -136,6 +137,62 @@ TEST(StripedMessages, WhatAPeerHasSentBeforeItLeftCanStillBeReceived) {
   EXPECT_TRUE(at::equal(received, sent));
   EXPECT_THROW(ends.second->receive(kPeer, 4, received)->wait(), std::runtime_error);
   EXPECT_THROW(ends.second->send(kPeer, 4, sent)->wait(), std::runtime_error);
+}
+
+// The network ends one of several sockets, and what was under way there is lost. Nobody waits for it.
+TEST(StripedMessages, TheEndOfOneSocketIsTheLossOfThePeerOnBothSides) {
+  std::atomic<int> failures = 0;
+  StripedMessages::Options options = patient();
+  options.on_failure = [&] { ++failures; };
+  std::vector<FileDescriptor> firsts;
+  std::vector<FileDescriptor> seconds;
+  for (int i = 0; i < 3; ++i) {
+    auto [one, other] = connected_pair();
+    firsts.push_back(std::move(one));
+    seconds.push_back(std::move(other));
+  }
+  const FileDescriptor middle(::dup(firsts[1].get()));
+  const auto first = messages_over(std::move(firsts), options);
+  const auto second = messages_over(std::move(seconds), options);
+  const at::Tensor sent = random_bytes(1000);
+  EXPECT_TRUE(first->send(kPeer, 0, sent)->wait());
+  std::vector<WorkPtr> works = {first->receive(kPeer, 1, empty_bytes(10)), second->receive(kPeer, 1, empty_bytes(10)),
+                                // More than the kernel keeps.
+                                first->send(kPeer, 2, random_bytes(50'000'000))};
+  const auto begin = std::chrono::steady_clock::now();
+  ::shutdown(middle.get(), SHUT_RDWR);
+  for (const WorkPtr& work : works) {
+    EXPECT_THAT(standard_error<std::runtime_error>([&] { work->wait(); }), HasSubstr("Connection closed by peer"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kPatience / 4);
+  for (const auto* const end : {&first, &second}) {
+    EXPECT_TRUE((*end)->has_lost_peers());
+    EXPECT_THROW((*end)->send(kPeer, 3, sent), std::runtime_error);
+  }
+  EXPECT_EQ(failures, 0) << "as if the peer had ended";
+}
+
+TEST(StripedMessages, WhatIsUnderWayInOtherSocketsArrivesAfterTheEndOfOne) {
+  std::vector<FileDescriptor> own(3);
+  std::vector<FileDescriptor> others(3);
+  for (size_t i = 0; i < own.size(); ++i) std::tie(own[i], others[i]) = connected_pair();
+  const auto messages = messages_over(std::move(own));
+  const at::Tensor received = empty_bytes(20);
+  const WorkPtr receive = messages->receive(kPeer, 5, received);
+  others[0].close();
+  while (!messages->has_lost_peers()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int64_t i = 1; i < 3; ++i) {
+    const FrameHeader header{kFrameMark, 0, 5, 20, 10 * (i - 1), 10};
+    const std::string frame = std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + std::string(10, 1);
+    ASSERT_EQ(::send(others[i].get(), frame.data(), frame.size(), 0), static_cast<ssize_t>(frame.size()));
+    char byte = 0;
+    EXPECT_EQ(::recv(others[i].get(), &byte, 1, 0), 0) << "the peer is told, on each socket, that nothing comes";
+  }
+  EXPECT_TRUE(receive->wait());
+  EXPECT_EQ(received.sum().item<int64_t>(), 20);
+  const WorkPtr next = messages->receive(kPeer, 6, received);
+  others.clear();
+  EXPECT_THAT(standard_error<std::runtime_error>([&] { next->wait(); }), HasSubstr("Connection closed by peer"));
 }
 
 TEST(StripedMessages, AMessageOfAnotherSizeIsAnErrorThatNamesBoth) {
