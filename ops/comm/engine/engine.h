@@ -89,7 +89,8 @@ inline constexpr size_t kMaxInFlightOverCarrier = 4;
 struct Carrier {
   c10::intrusive_ptr<c10d::Backend> backend = {};  // Its ranks are those of the group's backend; null: that backend.
   size_t most_in_flight = kMaxInFlight;            // Jobs, at most kMaxInFlightOverCarrier.
-  int64_t connections = 1;                         // With each peer on another node. All ranks say the same.
+  int64_t connections = 1;                         // With each peer on another node. The same on all ranks.
+  std::string reason = {};                         // Why that number, if it is not the caller's.
 };
 
 // Runs jobs first in, first out, with at most two in flight, or as many as a carrier has. Job k + 1 starts (encodes and

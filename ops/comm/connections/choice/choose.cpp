@@ -42,20 +42,18 @@ constexpr int64_t kMorePings = 3;
 // per round trip, and each connection by itself: 64 of them still exceed most links.
 constexpr const char* kSendsWindowsAtOnce = "reno";
 
-// A trial sees some trains.
-constexpr double kTrialRoundTrips = 5;
-constexpr double kLeastTrialSeconds = 0.02;
 constexpr int64_t kTrialConnections = 64;
-constexpr std::chrono::milliseconds kMostWaitOfTrial{2000};
 
 // Files that a program opens besides: data, checkpoints, logs.
 constexpr int64_t kFilesOfProgram = 64;
 
-using Choices = KeptByKey<NodeLayout, Choice>;
+// By layout and greatest number of peers of a rank.
+using Choices = KeptByKey<std::pair<NodeLayout, int64_t>, Choice>;
 
+// Groups with one backend share its connections.
 std::shared_ptr<Choices> choices_of(const Group& group) {
-  static PerGroup<Choices> choices;
-  return choices.of(group);
+  static PerOwner<c10d::Backend, Choices> choices;
+  return choices.of(group->getBackend(c10::DeviceType::CPU));
 }
 
 // The connections with each of `peers` ranks that this rank may open, at most `most`.
@@ -70,6 +68,27 @@ int64_t possible_connections(int64_t peers, int64_t most) {
 int64_t agreed_connections(const Group& group, int64_t peers, int64_t most) {
   const auto possible = static_cast<double>(possible_connections(peers, most));
   return std::llround(-collectives::greatest_of_ranks(group, kChoosing, {-possible})[0]);
+}
+
+// Of all ranks.
+struct Limits {
+  int64_t possible = 0;  // Connections with each peer that each rank may have.
+  int64_t peers = 0;     // The greatest number of peers.
+};
+
+// A collective.
+Limits agree_on_limits(const Group& group, const Use& use) {
+  const int64_t possible = std::max(use.open_now, possible_connections(use.peers, use.most));
+  const auto all = collectives::agree(group, {.call = use.call,
+                                              .entries = {{"connections", "auto"}},
+                                              .numbers = {possible, use.peers},
+                                              .refusal = use.refusal});
+  Limits limits{.possible = use.most};
+  for (const collectives::Announcement& each : all) {
+    limits.possible = std::min(limits.possible, each.numbers.at(0));
+    limits.peers = std::max(limits.peers, each.numbers.at(1));
+  }
+  return limits;
 }
 
 // Throws on all ranks if one refuses.
@@ -98,17 +117,22 @@ std::string gigabits(double bytes_per_second) { return decimals("%.2f Gbit/s", 8
 
 std::string short_text(double seconds) { return c10::str("round trip ", std::llround(1e6 * seconds), " us"); }
 
-Choice choose(const Group& group, const NodeLayout& layout, int64_t most) {
-  if (layout.nodes() == 1) return {1, "one node"};
+constexpr const char* kTooFewFiles = "RLIMIT_NOFILE allows no more";
+
+// For any number of files. Empty if there are too few files to measure the link.
+std::optional<Choice> choose(const Group& group, const NodeLayout& layout, const Use& use, const Limits& limits) {
   const auto peers = collectives::peers_between_nodes(layout, group->getRank());
   const double seconds = most_round_trip(group, peers);
-  if (seconds < kLeastRoundTripSeconds) return {1, short_text(seconds)};
-  const int64_t others = layout.nodes() - 1;
-  const int64_t possible = agreed_connections(group, peers ? others : 0, most);
-  if (possible < 2) return {1, "RLIMIT_NOFILE allows no more"};
+  if (seconds < use.least_round_trip) return Choice{1, short_text(seconds)};
+  if (limits.possible < 2) return std::nullopt;
   const LongLink link = measure_long_link(group, layout, seconds);
-  if (link.round_trip_seconds < kLeastRoundTripSeconds) return {1, short_text(link.round_trip_seconds)};
-  return {connections_for(link, others, possible), text_of(link)};
+  if (link.round_trip_seconds < use.least_round_trip) return Choice{1, short_text(link.round_trip_seconds)};
+  return Choice{connections_for(link, limits.peers, use.most), text_of(link)};
+}
+
+Choice within(const Choice& wanted, int64_t possible) {
+  if (wanted.connections <= possible) return wanted;
+  return {possible, c10::str(wanted.reason, "; ", kTooFewFiles)};
 }
 
 }  // namespace
@@ -131,24 +155,20 @@ std::string text_of(const LongLink& link) {
 }
 
 int64_t connections_for(const LongLink& link, int64_t peers, int64_t most) {
-  if (link.round_trip_seconds < kLeastRoundTripSeconds) return 1;
   const double under_way = kMargin * chosen_rate(link) * link.round_trip_seconds;
   const double count = std::ceil(under_way / (static_cast<double>(peers) * link.bytes_under_way));
-  const auto limit = static_cast<double>(most);
-  return std::min(most, static_cast<int64_t>(std::clamp(count, 2.0, std::max(2.0, limit))));
+  return static_cast<int64_t>(std::clamp(count, 2.0, static_cast<double>(most)));
 }
 
 LongLink measure_long_link(const Group& group, const NodeLayout& layout, double most_round_trip) {
   const auto peers = collectives::peers_between_nodes(layout, group->getRank());
   const std::set<int64_t> both = peers ? std::set<int64_t>{peers->from, peers->to} : std::set<int64_t>{};
-  const Invited invited{
-      {both.begin(), both.end()}, agreed_connections(group, std::ssize(both), kTrialConnections), kSendsWindowsAtOnce};
+  const Invited invited{.peers = {both.begin(), both.end()},
+                        .connections = agreed_connections(group, std::ssize(both), kTrialConnections),
+                        .sockets = {.congestion_control = kSendsWindowsAtOnce, .keeps_times = true}};
   const Listener listener = agree_to_listen(group, invited);
   // As long on all ranks. If one ended earlier, its peer would receive nothing for the rest of the time.
-  const std::chrono::duration<double> time(
-      std::clamp(kTrialRoundTrips * most_round_trip, kLeastTrialSeconds, kMostTrialSeconds));
-  // Others wait for this rank's report as long as for a message.
-  const auto wait = std::min(kMostWaitOfTrial, timeout_of(*group->getBackend(c10::DeviceType::CPU)) / 4);
+  const TrialTimes times = times_of_trial(most_round_trip, timeout_of(*group->getBackend(c10::DeviceType::CPU)));
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double rate = kNone;
   double round_trip = 0;
@@ -156,7 +176,7 @@ LongLink measure_long_link(const Group& group, const NodeLayout& layout, double 
     if (!peers) return;
     const auto& from = sockets.at(peers->from);
     round_trip = least_round_trip(from);
-    const Trial trial = send_and_receive(sockets.at(peers->to), from, {.wait = wait, .time = time});
+    const Trial trial = send_and_receive(sockets.at(peers->to), from, times);
     collectives::count_measuring_bytes(group, trial.bytes_sent);
     if (const double measured = rate_of_trains(trial.arrivals, round_trip); measured > 0) rate = measured;
   });
@@ -167,18 +187,20 @@ LongLink measure_long_link(const Group& group, const NodeLayout& layout, double 
           .bytes_under_way = -agreed[2]};
 }
 
-Choice choose_connections(const Group& group, const NodeLayout& layout, int64_t most) {
+Choice choose_connections(const Group& group, const NodeLayout& layout, const Use& use) {
   if (group->getSize() == 1) return {1, "one rank"};
+  const Limits limits = agree_on_limits(group, use);
+  if (layout.nodes() == 1) return {1, "one node"};
   const auto choices = choices_of(group);
-  if (const auto known = choices->find(layout)) return *known;
-  const auto chosen = std::make_shared<const Choice>(choose(group, layout, most));
-  choices->keep(layout, chosen);
-  return *chosen;
-}
-
-std::string reason_for(const Group& group, int64_t connections) {
-  const auto last = choices_of(group)->last();
-  return last != nullptr && last->connections == connections ? last->reason : "";
+  const std::pair key(layout, limits.peers);
+  auto wanted = choices->find(key);
+  if (wanted == nullptr) {
+    const std::optional<Choice> chosen = choose(group, layout, use, limits);
+    if (!chosen) return {1, kTooFewFiles};
+    wanted = std::make_shared<const Choice>(*chosen);
+    choices->keep(key, wanted);
+  }
+  return within(*wanted, limits.possible);
 }
 
 }  // namespace narrowcast::connections

@@ -19,27 +19,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A trial sees some trains.
+constexpr double kTrialRoundTrips = 5;
+constexpr double kLeastTrialSeconds = 0.02;
+constexpr std::chrono::seconds kMostWait{2};
+
 constexpr size_t kPieceToSend = size_t{1} << 18;
 // All bytes of one call have the time of the last packet among them.
 constexpr size_t kPieceToReceive = size_t{1} << 14;
-
-// The kernel's time of arrival is wall-clock time.
-void keep_times(int socket) {
-  const int on = 1;
-  static_cast<void>(::setsockopt(socket, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof(on)));
-}
 
 double seconds_of(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+// As the kernel's time of arrival.
 double now() {
   timespec time{};
   ::clock_gettime(CLOCK_REALTIME, &time);
   return seconds_of(time);
 }
 
-// The time of the last packet that was read.
+// The time of the last packet that was read. It is now, if the kernel has not kept it.
 double time_of(const msghdr& message) {
   for (auto* control = CMSG_FIRSTHDR(&message); control != nullptr;
        control = CMSG_NXTHDR(const_cast<msghdr*>(&message), control)) {
@@ -107,11 +107,14 @@ double rate_of_trains(std::vector<Arrival> arrivals, double round_trip_seconds) 
   return rate;
 }
 
+TrialTimes times_of_trial(double most_round_trip, std::chrono::milliseconds timeout) {
+  using Seconds = std::chrono::duration<double>;
+  const Seconds trains(std::clamp(kTrialRoundTrips * most_round_trip, kLeastTrialSeconds, kMostTrialSeconds));
+  return {.wait = std::min<Seconds>(kMostWait, timeout / 4), .time = std::min<Seconds>(trains, timeout / 8)};
+}
+
 Trial send_and_receive(const std::vector<FileDescriptor>& to, const std::vector<FileDescriptor>& from,
                        const TrialTimes& times) {
-  for (const auto* const sockets : {&to, &from}) {
-    for (const FileDescriptor& socket : *sockets) keep_times(socket.get());
-  }
   std::vector<pollfd> events;
   for (const FileDescriptor& socket : from) events.push_back({socket.get(), POLLIN, 0});
   for (const FileDescriptor& socket : to) events.push_back({socket.get(), POLLOUT, 0});
@@ -154,7 +157,7 @@ double least_round_trip(const std::vector<FileDescriptor>& sockets) {
 }
 
 double most_bytes_under_way() {
-  return std::min(largest_buffer("tcp_wmem", 4 << 20), largest_buffer("tcp_rmem", 6 << 20) / 2);
+  return std::min(largest_buffer("tcp_wmem", 4 << 20) * 2 / 3, largest_buffer("tcp_rmem", 6 << 20) / 2);
 }
 
 }  // namespace narrowcast::connections

@@ -64,11 +64,38 @@ void check_count(int64_t count) {
 }
 
 void check_open_files(int64_t count, const std::vector<int64_t>& peers) {
+  if (count == 1) return;
   const int64_t needed = count * std::ssize(peers) + kOtherFiles;
   const int64_t left = network::open_files_left(needed);
   TORCH_CHECK_VALUE(left >= needed, "connections: ", count, " with each of ", peers.size(), " ranks need ", needed,
                     " files, but RLIMIT_NOFILE of ", network::open_file_limit(), " leaves ", left,
                     "; raise the limit (ulimit -n)");
+}
+
+void check_is_idle(const engine::Engine& engine) {
+  TORCH_CHECK_VALUE(engine.is_idle(), "connections: an exchange of the group is in flight");
+}
+
+struct Asked {
+  int64_t connections = 1;
+  std::string reason = {};  // Empty if the caller has given the number.
+};
+
+// A collective, if no number is given.
+Asked asked_connections(const Group& group, const engine::Engine& engine, std::optional<int64_t> given,
+                        const NodeLayout& layout, const OpeningOptions& options) {
+  if (given) return {*given, layout.nodes() == 1 && *given > 1 ? "one node" : ""};
+  const auto peers = layout.nodes() == 1 ? std::vector<int64_t>() : peers_of(group->getRank(), layout);
+  const engine::Carrier now = engine.carrier();
+  const Choice choice =
+      choose_connections(group, layout,
+                         {.call = kOpening,
+                          .most = kMostConnections,
+                          .peers = std::ssize(peers),
+                          .open_now = has_connections(now, now.connections, peers) ? now.connections : 0,
+                          .refusal = collectives::refusal_of([&] { check_is_idle(engine); }),
+                          .least_round_trip = options.least_round_trip});
+  return {choice.connections, "auto: " + choice.reason};
 }
 
 // Watches can close them from now on.
@@ -82,50 +109,58 @@ void remember(const SocketBackendPtr& opened) {
 }  // namespace
 
 void open_connections(const Group& group, std::optional<int64_t> given, const NodeLayout& layout,
-                      int64_t most_early_bytes) {
+                      const OpeningOptions& options) {
   TORCH_CHECK_VALUE(group, "process_group must be a process group, but is null");
-  const int64_t asked = given ? *given : choose_connections(group, layout, kMostConnections).connections;
   if (group->getSize() == 1) {
-    check_count(asked);
+    if (given) check_count(*given);
     return;
   }
-  const int64_t count = layout.nodes() == 1 ? 1 : asked;  // One node opens none.
   const auto engine = engine::Engine::for_group(group);
   const BackendPtr backend = group->getBackend(c10::DeviceType::CPU);
+  const Asked asked = asked_connections(group, *engine, given, layout, options);
+  const int64_t count = layout.nodes() == 1 ? 1 : asked.connections;  // One node opens none.
   const std::vector<int64_t> peers = count == 1 ? std::vector<int64_t>() : peers_of(group->getRank(), layout);
   const bool has_them = has_connections(engine->carrier(), count, peers);
   std::optional<Listener> listener;
   collectives::Announcement own{
-      .call = kOpening, .entries = {{"connections", std::to_string(asked)}}, .numbers = {has_them ? 1 : 0}};
+      .call = kOpening, .entries = {{"connections", std::to_string(asked.connections)}}, .numbers = {has_them ? 1 : 0}};
   own.refusal = collectives::refusal_of([&] {
-    check_count(asked);
+    check_count(asked.connections);
     if (!has_them) check_open_files(count, peers);
-    TORCH_CHECK_VALUE(engine->is_idle(), "connections: an exchange of the group is in flight");
+    check_is_idle(*engine);
     if (count > 1) listener.emplace(listen_for_peers(*backend, {peers, count}));
   });
   const std::vector<collectives::Announcement> all = collectives::agree(group, own);
-  if (std::ranges::all_of(all, [](const auto& each) { return each.numbers.at(0) == 1; })) return;
+  if (std::ranges::all_of(all, [](const auto& each) { return each.numbers.at(0) == 1; })) {
+    engine::Carrier kept = engine->carrier();
+    kept.reason = asked.reason;
+    engine->send_over(std::move(kept));
+    return;
+  }
   if (count == 1) {
-    engine->send_over({});
+    engine->send_over({.reason = asked.reason});
     return;
   }
   SocketBackendPtr opened;  // Null for a rank without peers.
   meet_together(group, kOpening, *listener, {peers, count}, [&](SocketsByPeer sockets) {
     if (sockets.empty()) return;
     opened = c10::make_intrusive<SocketBackend>(backend, gloo_networks(*backend), count, std::move(sockets),
-                                                most_early_bytes);
+                                                options.most_early_bytes);
   });
   if (opened != nullptr) remember(opened);
   // A node's memory has slots for the usual number of exchanges.
   const size_t in_flight = layout.has_levels() ? engine::kMaxInFlight : engine::kMaxInFlightOverCarrier;
-  engine->send_over({.backend = std::move(opened), .most_in_flight = in_flight, .connections = count});
+  engine->send_over(
+      {.backend = std::move(opened), .most_in_flight = in_flight, .connections = count, .reason = asked.reason});
 }
 
 BackendPtr connect_to_peers(const Group& group, const std::string& call, const std::vector<int64_t>& peers,
                             std::optional<int64_t> given) {
   TORCH_CHECK_VALUE(group, "process_group must be a process group, but is null");
-  const int64_t count =
-      given ? *given : choose_connections(group, NodeLayout::flat(group->getSize()), kMostConnections).connections;
+  const int64_t count = given ? *given
+                              : choose_connections(group, NodeLayout::flat(group->getSize()),
+                                                   {.call = call, .most = kMostConnections, .peers = std::ssize(peers)})
+                                    .connections;
   std::optional<Listener> listener;
   collectives::Announcement own{.call = call, .entries = {{"connections", std::to_string(count)}}};
   own.refusal = collectives::refusal_of([&] {
@@ -139,16 +174,16 @@ BackendPtr connect_to_peers(const Group& group, const std::string& call, const s
     if (sockets.empty()) return;
     const BackendPtr backend = group->getBackend(c10::DeviceType::CPU);
     connected = c10::make_intrusive<SocketBackend>(backend, gloo_networks(*backend), count, std::move(sockets),
-                                                   kMostEarlyBytes);
+                                                   OpeningOptions{}.most_early_bytes);
   });
   if (connected != nullptr) remember(connected);
   return connected;
 }
 
 std::string connections_text(const Group& group) {
-  const int64_t count = group->getSize() == 1 ? 1 : engine::Engine::for_group(group)->carrier().connections;
-  const std::string reason = reason_for(group, count);
-  return std::to_string(count) + (reason.empty() ? "" : " (auto: " + reason + ")");
+  if (group->getSize() == 1) return "1 (one rank)";
+  const engine::Carrier carrier = engine::Engine::for_group(group)->carrier();
+  return std::to_string(carrier.connections) + (carrier.reason.empty() ? "" : " (" + carrier.reason + ")");
 }
 
 void close_connections(c10d::Backend& backend) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <narrowcast/export.h>
+#include "ops/comm/connections/choice/choose.h"
 #include "ops/comm/node/node_layout.h"
 
 namespace narrowcast::connections {
@@ -18,8 +19,11 @@ namespace narrowcast::connections {
 // The largest number of connections with a peer.
 inline constexpr int64_t kMostConnections = 64;
 
-// See StripedMessages::Options::most_early_bytes.
-inline constexpr int64_t kMostEarlyBytes = int64_t{1} << 28;
+// Only tests set them.
+struct OpeningOptions {
+  int64_t most_early_bytes = int64_t{1} << 28;       // See StripedMessages::Options.
+  double least_round_trip = kLeastRoundTripSeconds;  // With a shorter one the ranks choose one connection.
+};
 
 }  // namespace narrowcast::connections
 
@@ -36,11 +40,12 @@ namespace NARROWCAST_EXPORT connections {
 // as long as the group; its other collectives do not use them. They are opened at the address of the group's Gloo
 // backend. Thread-safe.
 //
-// Throws c10::ValueError on all ranks if `count` is not in 1..kMostConnections or differs between ranks. It does so as
-// well if a rank may not open the files (RLIMIT_NOFILE), if an exchange of the group is in flight, or if the group's
-// backend for CPU tensors is not Gloo. Throws c10::DistBackendError on all ranks if some cannot connect.
+// Throws c10::ValueError on all ranks if `count` is not in 1..kMostConnections or differs between ranks, or if only
+// some ranks give one. It does so as well if a rank may not open the files (RLIMIT_NOFILE), if an exchange of the group
+// is in flight, or if the group's backend for CPU tensors is not Gloo. Throws c10::DistBackendError on all ranks if
+// some cannot connect.
 void open_connections(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::optional<int64_t> count,
-                      const node::NodeLayout& layout, int64_t most_early_bytes = kMostEarlyBytes);
+                      const node::NodeLayout& layout, const OpeningOptions& options = {});
 
 // A collective: TCP connections of this rank with `peers`, ranks that have this rank among theirs, over which only the
 // caller sends. The group's engine and other callers do not use them. All ranks pass the same `call`, which names the
@@ -51,7 +56,8 @@ c10::intrusive_ptr<c10d::Backend> connect_to_peers(const c10::intrusive_ptr<c10d
                                                    const std::string& call, const std::vector<int64_t>& peers,
                                                    std::optional<int64_t> count);
 
-// The number of connections in use, and the reason if the ranks have chosen it: "4 (auto: ...)". Thread-safe.
+// The number of connections in use, and the reason if the ranks have chosen it or if there is one node: "4 (auto:
+// ...)", "1 (one node)". Thread-safe.
 std::string connections_text(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 // Ends the connections of Gloo's `backend`, and those of engines whose groups have it: messages in progress and later

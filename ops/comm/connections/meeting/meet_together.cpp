@@ -39,10 +39,14 @@ std::vector<Card> exchange_cards(const Group& group, const std::string& call, co
 Listener listen_for_peers(c10d::Backend& backend, const Invited& invited) {
   const std::string ip = gloo_address(backend);
   try {
-    return Listener(invited.peers.empty() ? kNobody : ip, invited.congestion_control);
+    return Listener(invited.peers.empty() ? kNobody : ip, invited.sockets);
   } catch (const std::system_error& error) {
     TORCH_CHECK_VALUE(false, "connections: ", error.what());
   }
+}
+
+std::chrono::milliseconds patience_within(std::chrono::milliseconds timeout) {
+  return std::min(kPatience, timeout / 2);
 }
 
 void meet_together(const Group& group, const std::string& call, const Listener& listener, const Invited& invited,
@@ -52,9 +56,8 @@ void meet_together(const Group& group, const std::string& call, const Listener& 
   const MeetingOptions options{.rank = group->getRank(),
                                .peers = invited.peers,
                                .connections = invited.connections,
-                               // Others wait for this rank's report as long as for a message.
-                               .patience = std::min(kPatience, timeout / 2),
-                               .congestion_control = invited.congestion_control};
+                               .patience = patience_within(timeout),
+                               .sockets = invited.sockets};
   act_together(
       group, call, [&] { use(meet(listener, cards, options)); }, [&] { listener.stop_meeting(); });
 }

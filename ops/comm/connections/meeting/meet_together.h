@@ -3,6 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -21,8 +22,12 @@ inline constexpr int64_t kOtherFiles = 4;
 struct Invited {
   std::vector<int64_t> peers = {};
   int64_t connections = 1;
-  std::string congestion_control = {};
+  SocketOptions sockets = {};
 };
+
+// For how long a rank waits for its peers in a meeting. Others wait for this rank's report for `timeout`, as for a
+// message.
+std::chrono::milliseconds patience_within(std::chrono::milliseconds timeout);
 
 // Listens at the address of the group's Gloo backend; a rank without peers listens for nobody. c10::ValueError if the
 // backend is not Gloo's, or if the system refuses.

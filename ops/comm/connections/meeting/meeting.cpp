@@ -26,12 +26,17 @@ constexpr size_t kMostStrangers = 256;
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-// A kernel without that congestion control keeps its own.
-FileDescriptor open_socket(int family, const std::string& congestion_control) {
+// A kernel without that congestion control keeps its own. Accepted sockets have the options of their listener.
+FileDescriptor open_socket(int family, const SocketOptions& options) {
   FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const std::string& congestion_control = options.congestion_control;
   if (!congestion_control.empty()) {
     static_cast<void>(::setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(),
                                    static_cast<socklen_t>(congestion_control.size())));
+  }
+  if (options.keeps_times) {
+    const int on = 1;
+    static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof(on)));
   }
   return socket;
 }
@@ -83,7 +88,7 @@ class Meeting {
 
   void connect_to(int64_t peer, int64_t index) {
     const SocketAddress& address = cards_.at(static_cast<size_t>(peer)).address;
-    FileDescriptor socket = open_socket(address.bytes.ss_family, options_.congestion_control);
+    FileDescriptor socket = open_socket(address.bytes.ss_family, options_.sockets);
     if (!socket.is_open() || (::connect(socket.get(), address.get(), address.length) != 0 && errno != EINPROGRESS)) {
       throw_cannot_connect(peer, errno);
     }
@@ -162,9 +167,9 @@ class Meeting {
 
 }  // namespace
 
-Listener::Listener(const std::string& ip, const std::string& congestion_control) {
+Listener::Listener(const std::string& ip, const SocketOptions& options) {
   const SocketAddress wanted = SocketAddress::of_ip(ip);
-  socket_ = open_socket(wanted.bytes.ss_family, congestion_control);
+  socket_ = open_socket(wanted.bytes.ss_family, options);
   if (!socket_.is_open() || ::bind(socket_.get(), wanted.get(), wanted.length) != 0 ||
       ::listen(socket_.get(), SOMAXCONN) != 0) {
     throw_system_error("listening at " + ip);

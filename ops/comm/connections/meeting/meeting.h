@@ -20,12 +20,18 @@ struct Card {
   Token token = {};
 };
 
+// Options of new connections. They are set before the first packet.
+struct SocketOptions {
+  std::string congestion_control = {};  // For example "reno"; empty: the system's.
+  bool keeps_times = false;             // Whether the kernel keeps when each packet arrives (SO_TIMESTAMPNS).
+};
+
 // A socket on which this rank listens, its card, and an event that stops the rank's meeting.
 class Listener {
  public:
-  // `congestion_control` of accepted connections, as in MeetingOptions. std::system_error if the address is not this
-  // machine's, or if there are too many files.
-  explicit Listener(const std::string& ip, const std::string& congestion_control = {});
+  // `options` of accepted connections. std::system_error if the address is not this machine's, or if there are too many
+  // files.
+  explicit Listener(const std::string& ip, const SocketOptions& options = {});
 
   const Card& card() const { return card_; }
   int socket() const { return socket_.get(); }
@@ -45,8 +51,7 @@ struct MeetingOptions {
   std::vector<int64_t> peers = {};  // Ranks that meet this rank, and have it among their peers.
   int64_t connections = 1;          // With each of them.
   std::chrono::milliseconds patience{0};
-  // For connections that this rank opens, e.g. "reno"; empty: the system's.
-  std::string congestion_control = {};
+  SocketOptions sockets = {};  // Of connections that this rank opens.
 };
 
 // Listener::stop_meeting has ended the meeting.

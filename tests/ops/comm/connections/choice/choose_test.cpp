@@ -4,20 +4,29 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ops/comm/connections/group/connections.h"
+#include "ops/comm/engine/engine.h"
 #include "ops/comm/groups/group.h"
 #include "ops/comm/link/link.h"
+#include "tests/support/error_message.h"
+#include "tests/support/open_file_limit.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::connections {
 namespace {
 
 using node::NodeLayout;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::run_ranks;
+using ::testing::StartsWith;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr double kGbit = 1.25e8;  // bytes per second
@@ -41,10 +50,9 @@ TEST(ConnectionsFor, OfSeveralPeersShareTheLink) {
   EXPECT_EQ(connections_for(long_link(200, 10), 1000, 64), 2) << "so that senders do not wait for announcements";
 }
 
-TEST(ConnectionsFor, IsOneOnShortLinksAndWithinLimits) {
-  EXPECT_EQ(connections_for(long_link(1.9, 100), 1, 64), 1);
+TEST(ConnectionsFor, AreFromTwoToTheMost) {
+  EXPECT_EQ(connections_for(long_link(2.1, 1), 1, 64), 2);
   EXPECT_EQ(connections_for(long_link(200, 1), 1, 5), 5);
-  EXPECT_EQ(connections_for(long_link(200, 1), 1, 1), 1);
 }
 
 TEST(ConnectionsFor, TakeALowRateAsAtMostTwiceOfIt) {
@@ -64,30 +72,104 @@ TEST(TextOfALink, NamesTheRateThatDecides) {
 TEST(ChooseConnections, IsOneForOneNodeAndOneRank) {
   for (const int64_t ranks : {1, 3}) {
     run_ranks(ranks, [&](int64_t, const Group& group) {
-      const Choice choice = choose_connections(group, NodeLayout::of_size(ranks, ranks), 64);
+      const Choice choice = choose_connections(group, NodeLayout::of_size(ranks, ranks), {.call = "choosing"});
       EXPECT_EQ(choice.connections, 1);
       EXPECT_EQ(choice.reason, ranks == 1 ? "one rank" : "one node");
     });
   }
 }
 
+constexpr double kEveryLinkIsLong = 0;
+constexpr double kNoLinkIsLong = 1e9;
+
 // Loopback has a short round trip, unless this machine is busy.
-TEST(ChooseConnections, IsTheSameOnAllRanksAndKept) {
-  for (const int64_t node_size : {1, 2}) {
-    run_ranks(5, [&](int64_t rank, const Group& group) {
-      const NodeLayout layout = NodeLayout::of_size(5, node_size);
-      const int64_t chosen = choose_connections(group, layout, 64).connections;
-      // Without a word between ranks: the others do not take part.
-      if (rank == 1) {
-        EXPECT_EQ(choose_connections(group, layout, 64).connections, chosen);
-      }
-      open_connections(group, chosen, layout);  // Throws if the numbers of ranks differ.
-      open_connections(group, std::nullopt, layout);
-      EXPECT_THAT(connections_text(group), ::testing::StartsWith(std::to_string(chosen) + " (auto: "));
-      open_connections(group, 3, layout);
-      EXPECT_EQ(connections_text(group), "3");
-    });
+TEST(ChooseConnections, IsTheSameOnAllRanks) {
+  for (const double least_round_trip : {kEveryLinkIsLong, kLeastRoundTripSeconds, kNoLinkIsLong}) {
+    for (const int64_t node_size : {1, 2}) {
+      run_ranks(5, [&](int64_t, const Group& group) {
+        const Choice chosen = choose_connections(group, NodeLayout::of_size(5, node_size),
+                                                 {.call = "choosing", .least_round_trip = least_round_trip});
+        const auto number = static_cast<double>(chosen.connections);
+        EXPECT_EQ(collectives::greatest_of_ranks(group, "comparing", {number, -number}),
+                  std::vector({number, -number}));
+        EXPECT_THAT(chosen.reason, HasSubstr("round trip "));
+        if (least_round_trip == kEveryLinkIsLong) {
+          EXPECT_GE(chosen.connections, 2);
+          EXPECT_THAT(chosen.reason, HasSubstr(" MB in one"));
+        } else if (least_round_trip == kNoLinkIsLong) {
+          EXPECT_EQ(chosen.connections, 1);
+        }
+      });
+    }
   }
+}
+
+// A second measurement would have other figures.
+TEST(ChooseConnections, IsKeptForALayoutANumberOfPeersAndABackend) {
+  run_ranks(2, [&](int64_t, const Group& group) {
+    const NodeLayout layout = NodeLayout::flat(2);
+    const Use use{.call = "choosing", .peers = 1, .least_round_trip = kEveryLinkIsLong};
+    const auto measured = [&](const Group& asking, const Use& by) {
+      const int64_t before = collectives::measuring_bytes_sent(asking);
+      choose_connections(asking, layout, by);
+      return collectives::measuring_bytes_sent(asking) > before;
+    };
+    EXPECT_TRUE(measured(group, use));
+    EXPECT_FALSE(measured(group, use));
+    Use other_use = use;
+    other_use.peers = 2;
+    EXPECT_TRUE(measured(group, other_use));
+    EXPECT_FALSE(measured(group, use)) << "also after another choice";
+    const Group other = c10::make_intrusive<c10d::ProcessGroup>(group->getRank(), group->getSize());
+    other->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                      group->getBackend(c10::DeviceType::CPU));
+    EXPECT_FALSE(measured(other, use));
+    EXPECT_EQ(choose_connections(other, layout, use).reason, choose_connections(group, layout, use).reason);
+  });
+}
+
+TEST(ChooseConnections, RefusesRanksThatDoNotAllChoose) {
+  run_ranks(3, [&](int64_t rank, const Group& group) {
+    const NodeLayout layout = NodeLayout::flat(3);
+    const auto error_of = [&](std::optional<int64_t> count) {
+      return testing::error_message<c10::ValueError>([&] { open_connections(group, count, layout); });
+    };
+    EXPECT_EQ(error_of(rank == 2 ? std::optional<int64_t>(4) : std::nullopt),
+              "opening connections: connections differs between ranks: rank 0 has auto, rank 2 has 4");
+    EXPECT_EQ(error_of(rank == 2 ? std::nullopt : std::optional<int64_t>(4)),
+              "opening connections: connections differs between ranks: rank 0 has 4, rank 2 has auto");
+  });
+}
+
+// The choice is kept, and needs more files than are left later.
+TEST(ProcessesThatChoose, OpenNoMoreConnectionsThanTheirFilesAllow) {
+  const auto codes = testing::fork_ranks(2, [](int64_t rank, const Group& group) {
+    const NodeLayout layout = NodeLayout::flat(2);
+    const OpeningOptions options{.least_round_trip = kEveryLinkIsLong};
+    const auto open_and_name = [&](std::optional<int64_t> count) {
+      open_connections(group, count, layout, options);
+      return connections_text(group);
+    };
+    constexpr const char* kNoMore = "RLIMIT_NOFILE allows no more)";
+    {
+      const auto limit = rank == 1 ? std::make_unique<testing::OpenFileLimit>(testing::next_descriptor() + 5) : nullptr;
+      EXPECT_EQ(open_and_name(std::nullopt), std::string("1 (auto: ") + kNoMore) << "too few to measure the link";
+    }
+    const std::string chosen = open_and_name(std::nullopt);
+    EXPECT_THAT(chosen, AllOf(HasSubstr(" MB in one"), Not(HasSubstr("RLIMIT"))));
+    EXPECT_GE(engine::Engine::for_group(group)->carrier().connections, 2);
+    {
+      const auto limit = rank == 1 ? std::make_unique<testing::OpenFileLimit>(testing::next_descriptor() + 3) : nullptr;
+      EXPECT_EQ(open_and_name(std::nullopt), chosen) << "these are open";
+      EXPECT_EQ(open_and_name(1), "1");
+    }
+    {
+      const auto limit = rank == 1 ? std::make_unique<testing::OpenFileLimit>(testing::next_descriptor() + 3) : nullptr;
+      EXPECT_THAT(open_and_name(std::nullopt), AllOf(StartsWith("1 (auto: "), EndsWith(kNoMore)));
+    }
+    EXPECT_EQ(open_and_name(std::nullopt), chosen);
+  });
+  EXPECT_THAT(codes, ::testing::Each(testing::kRankPassed));
 }
 
 // The measurement of a long link, on loopback.

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -107,6 +108,9 @@ void expect_equal_means(const Group& group, const Mean& mean, const NodesPtr& no
   }
 }
 
+// A number, or the choice of the ranks.
+constexpr std::array<std::optional<int64_t>, 6> kCounts = {1, 2, 3, 4, 16, std::nullopt};
+
 // The bits of a mean, for every number of connections.
 class OfMean : public ::testing::TestWithParam<Mean> {};
 
@@ -119,12 +123,16 @@ TEST_P(OfMean, DoNotChangeItsBits) {
     const auto engine = Engine::for_group(group);
     for (const WireFormat format : {WireFormat::kInt8B128, WireFormat::kVar5, WireFormat::kFp32}) {
       at::Tensor expected;
-      for (const int64_t count : {1, 2, 3, 4, 16}) {
-        open_connections(group, count, nodes->layout);
+      for (const std::optional<int64_t> count : kCounts) {
+        open_connections(group, count, nodes->layout, {.least_round_trip = 0});
+        if (!count && nodes->layout.nodes() > 1) {
+          EXPECT_GE(engine->carrier().connections, 2) << "as on a long link";
+          EXPECT_THAT(connections_text(group), AllOf(HasSubstr(" (auto: round trip "), HasSubstr(" MB in one)")));
+        }
         const at::Tensor result = values.clone();
         engine->submit(job_of(mean, rank, nodes, format, result))->waitAndThrow();
         if (!expected.defined()) expected = result;
-        EXPECT_TRUE(at::equal(result, expected)) << count << " connections";
+        EXPECT_TRUE(at::equal(result, expected)) << (count ? std::to_string(*count) : "auto") << " connections";
       }
     }
   });
@@ -149,7 +157,7 @@ TEST_P(WithoutEarlyMessages, SeveralMeansInFlightEnd) {
   run_ranks(mean.ranks, [&](int64_t, const Group& group) {
     const auto nodes = node::find_nodes(group, mean.node_size);
     for (const int64_t count : {2, 4}) {
-      open_connections(group, count, nodes->layout, /*most_early_bytes=*/0);
+      open_connections(group, count, nodes->layout, {.most_early_bytes = 0});
       // 2.8 MB for each: more than the kernel keeps for a rank that does not read.
       expect_equal_means(group, mean, nodes, 6, 700'000);
       if (mean.node_size == 1) expect_exchanges(group, 1'500'000);
@@ -189,8 +197,28 @@ TEST(OpenConnections, OneNodeOpensNone) {
   run_ranks(2, [](int64_t, const Group& group) {
     open_connections(group, 4, NodeLayout::of_size(2, 2));
     EXPECT_EQ(Engine::for_group(group)->carrier().backend, nullptr);
-    EXPECT_EQ(connections_text(group), "1");
+    EXPECT_EQ(connections_text(group), "1 (one node)");
     expect_exchanges(group, 1000);
+  });
+}
+
+TEST(ConnectionsText, NamesTheReasonOfThisNumberOnly) {
+  run_ranks(2, [](int64_t, const Group& group) {
+    const auto text = [&](std::optional<int64_t> count, const NodeLayout& layout) {
+      open_connections(group, count, layout);
+      return connections_text(group);
+    };
+    const NodeLayout one_node = NodeLayout::of_size(2, 2);
+    EXPECT_EQ(connections_text(group), "1");
+    EXPECT_EQ(text(std::nullopt, one_node), "1 (auto: one node)");
+    EXPECT_EQ(text(1, flat(group)), "1") << "given, although the last choice was 1";
+    EXPECT_THAT(text(std::nullopt, flat(group)), HasSubstr(" (auto: round trip "));
+    EXPECT_EQ(text(3, flat(group)), "3");
+    EXPECT_EQ(text(3, one_node), "1 (one node)");
+  });
+  run_ranks(1, [](int64_t, const Group& group) {
+    open_connections(group, 3, flat(group));
+    EXPECT_EQ(connections_text(group), "1 (one rank)");
   });
 }
 
@@ -229,7 +257,7 @@ TEST(OpenConnections, RefusesAChangeWhileAnExchangeIsInFlight) {
     const engine::Observer waits{.on_start = [&] { go.get_future().wait(); }};
     const auto future =
         engine->submit(std::make_shared<engine::TwoHops>(0, 1000, rank == 1 ? waits : engine::Observer{}));
-    for (const int64_t count : {1, 4}) {
+    for (const std::optional<int64_t> count : {std::optional<int64_t>(1), std::optional<int64_t>(4), {}}) {
       EXPECT_EQ(testing::error_message<c10::ValueError>([&] { open_connections(group, count, flat(group)); }),
                 "opening connections on rank 0: connections: an exchange of the group is in flight");
     }

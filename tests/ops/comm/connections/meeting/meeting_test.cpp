@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -69,6 +72,32 @@ TEST(Meeting, ConnectsEachPairByNumberAndTurnsStrangersAway) {
         ASSERT_EQ(::recv(ranks[peer]->sockets.at(rank)[i].get(), &received, 1, MSG_WAITALL), 1);
         EXPECT_EQ(received, sent);
       }
+    }
+  }
+}
+
+// Packets may come as soon as a connection is open.
+TEST(Meeting, GivesBothEndsTheirOptions) {
+  const SocketOptions options{.congestion_control = "reno", .keeps_times = true};
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int i = 0; i < 2; ++i) ranks.push_back(std::make_unique<Rank>(Rank{Listener("127.0.0.1", options)}));
+  const std::vector<Card> cards = cards_of(ranks);
+  const auto meet_as = [&](int64_t rank) {
+    ranks[rank]->sockets = meet(ranks[rank]->listener, cards, {rank, {1 - rank}, 2, kPatience, options});
+  };
+  std::thread peer([&] { meet_as(0); });
+  meet_as(1);
+  peer.join();
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    for (const auto& socket : ranks[rank]->sockets.at(1 - rank)) {
+      int keeps_times = 0;
+      socklen_t length = sizeof(keeps_times);
+      EXPECT_EQ(::getsockopt(socket.get(), SOL_SOCKET, SO_TIMESTAMPNS, &keeps_times, &length), 0);
+      EXPECT_EQ(keeps_times, 1) << rank;
+      std::array<char, 16> name{};
+      length = name.size();
+      EXPECT_EQ(::getsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), &length), 0);
+      EXPECT_STREQ(name.data(), "reno") << rank;
     }
   }
 }
