@@ -32,6 +32,7 @@ using node::NodeLayout;
 
 constexpr const char* kChoosing = "choosing connections";
 constexpr double kMargin = 1.25;
+constexpr double kLeastShareMeasured = 1.0 / 3;
 
 // A round trip of 16 bytes is measured once, and more often if it is so short that a late thread counts.
 constexpr double kSurelyLongSeconds = 20e-3;
@@ -139,7 +140,7 @@ Choice within(const Choice& wanted, int64_t possible) {
 
 double chosen_rate(const LongLink& link) {
   if (link.bytes_per_second == 0) return kUsualBytesPerSecond;
-  return std::max(link.bytes_per_second, std::min(kUsualBytesPerSecond, 2 * link.bytes_per_second));
+  return std::max(link.bytes_per_second, std::min(kUsualBytesPerSecond, link.bytes_per_second / kLeastShareMeasured));
 }
 
 std::string text_of(const LongLink& link) {

@@ -26,8 +26,9 @@ inline constexpr double kLeastRoundTripSeconds = 2e-3;
 // The rate of a link that was not measured: 1 Gbit/s.
 inline constexpr double kUsualBytesPerSecond = 1.25e8;
 
-// The rate for which connections are chosen. A busy machine measures less than the link has, and too few connections
-// cost more time than too many. So a rate below kUsualBytesPerSecond is doubled, but to no more than that one.
+// The rate for which connections are chosen. A busy machine measures less than the link has, down to a third, and too
+// few connections cost more time than too many. So a rate below kUsualBytesPerSecond counts three times, but as no more
+// than that one.
 double chosen_rate(const LongLink& link);
 
 // The least number of connections with each of `peers` ranks, from 2 to `most` >= 2, which fills the link.

@@ -55,9 +55,9 @@ TEST(ConnectionsFor, AreFromTwoToTheMost) {
   EXPECT_EQ(connections_for(long_link(200, 1), 1, 5), 5);
 }
 
-TEST(ConnectionsFor, TakeALowRateAsAtMostTwiceOfIt) {
-  EXPECT_EQ(connections_for(long_link(200, 0.1), 1, 64), 2);
-  EXPECT_EQ(connections_for(long_link(200, 0.5), 1, 64), 8) << "as for 1 Gbit/s";
+TEST(ConnectionsFor, TakeALowRateAsAtMostThreeTimesIt) {
+  EXPECT_EQ(connections_for(long_link(200, 0.1), 1, 64), 3);
+  EXPECT_EQ(connections_for(long_link(200, 0.34), 1, 64), 8) << "as for 1 Gbit/s";
   EXPECT_EQ(connections_for(long_link(200, 0.9), 1, 64), 8);
   EXPECT_EQ(connections_for(long_link(200, 0), 1, 64), 8) << "not measured";
 }
@@ -65,7 +65,7 @@ TEST(ConnectionsFor, TakeALowRateAsAtMostTwiceOfIt) {
 TEST(TextOfALink, NamesTheRateThatDecides) {
   EXPECT_EQ(text_of(long_link(40, 2)), "round trip 40.0 ms, 2.00 Gbit/s, 4.0 MB in one");
   EXPECT_EQ(text_of(long_link(40, 0.1)),
-            "round trip 40.0 ms, 0.10 Gbit/s measured, taken as 0.20 Gbit/s, 4.0 MB in one");
+            "round trip 40.0 ms, 0.10 Gbit/s measured, taken as 0.30 Gbit/s, 4.0 MB in one");
   EXPECT_EQ(text_of(long_link(40, 0)), "round trip 40.0 ms, rate not measured, taken as 1.00 Gbit/s, 4.0 MB in one");
 }
 
