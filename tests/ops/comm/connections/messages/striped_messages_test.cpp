@@ -180,11 +180,14 @@ TEST(StripedMessages, WhatIsUnderWayInOtherSocketsArrivesAfterTheEndOfOne) {
   const at::Tensor received = empty_bytes(20);
   const WorkPtr receive = messages->receive(kPeer, 5, received);
   others[0].close();
-  while (!messages->has_lost_peers()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 10'000 && !messages->has_lost_peers(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_TRUE(messages->has_lost_peers());
   for (int64_t i = 1; i < 3; ++i) {
     const FrameHeader header{kFrameMark, 0, 5, 20, 10 * (i - 1), 10};
     const std::string frame = std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + std::string(10, 1);
-    ASSERT_EQ(::send(others[i].get(), frame.data(), frame.size(), 0), static_cast<ssize_t>(frame.size()));
+    ASSERT_EQ(::send(others[i].get(), frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
     char byte = 0;
     EXPECT_EQ(::recv(others[i].get(), &byte, 1, 0), 0) << "the peer is told, on each socket, that nothing comes";
   }
