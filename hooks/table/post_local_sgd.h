@@ -72,7 +72,7 @@ class PostLocalSgdHook final : public TableHook {
 };
 
 // The groups, according to the options and the nodes.
-node::NodeLayout local_groups(const LocalOptions& options, const node::NodeLayout& nodes);
+NARROWCAST_EXPORT node::NodeLayout local_groups(const LocalOptions& options, const node::NodeLayout& nodes);
 
 // A collective: the groups of a hook with these options.
 NARROWCAST_EXPORT node::NodeLayout find_local_groups(const HookOptions& options);

@@ -20,12 +20,12 @@ class NarrowcastRunNewcomersTest : public NarrowcastRunNodesFixture {
  protected:
   // A launcher with workers that run `script`. The first one is the host.
   Words node(const std::string& script, int workers = 1, const std::string& conf = "last_call_timeout=0.3",
-             int most = 2) const {
+             int most = 2, const std::string& recovery = "in_place") const {
     Words flags = quick();
     flags.back() += "," + conf;
     return launcher(
         {"--nnodes=1:" + std::to_string(most), "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script,
-        flags + Words{"--recovery=in_place", "--max_restarts=3", "--nproc_per_node=" + std::to_string(workers)});
+        flags + Words{"--recovery=" + recovery, "--max_restarts=3", "--nproc_per_node=" + std::to_string(workers)});
   }
 
   // As if all ranks were on one node: the store is at a loopback address.
@@ -143,6 +143,41 @@ TEST_P(NarrowcastRunLastNodeTest, TrainsOnWithOneCopyUntilAnotherNodeJoins) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NarrowcastRunLastNodeTest, ::testing::Values(1, 2));
+
+class NarrowcastRunQuorumTest : public NarrowcastRunNewcomersTest, public ::testing::WithParamInterface<std::string> {};
+
+// Three sites, of which two are lost, and one comes back. Nobody changes a flag.
+TEST_P(NarrowcastRunQuorumTest, GoesOnWithFewerSitesThanTheQuorum) {
+  const std::string script = train({"--hook=post_local_sgd", "--batch_size=6", "--sync_every=4", "--outer_quorum=2",
+                                    "--outer_grace_seconds=0.5", "--local_group=none", "--checkpoint_every=40",
+                                    "--checkpoint_dir=" + folder / "checkpoints"});
+  const auto joins = [&](const std::string& conf) { return node(script, 1, conf, 3, GetParam()); };
+  RunningProgram host(joins("last_call_timeout=60,is_host=true"));
+  RunningProgram second(joins("is_host=false"));
+  RunningProgram third(joins("is_host=false"));
+  const auto wait_for_checkpoints = [&](int more) {
+    const int before = count_of("\"event\":\"checkpoint\"", files::read_file(folder / "out/metrics.jsonl"));
+    wait_until([&] {
+      return count_of("\"event\":\"checkpoint\"", files::read_file(folder / "out/metrics.jsonl")) >= before + more;
+    });
+  };
+  wait_for_steps(3);
+  wait_for_checkpoints(2);
+  third.send(SIGKILL);
+  host.wait_for_errors("warning: outer_quorum: is 2, but there are 2 groups, so outer steps wait for all until");
+  wait_for_checkpoints(2);
+  second.send(SIGKILL);
+  host.wait_for_errors("warning: outer_quorum: is 2, but there is one group, so it has no effect until");
+  wait_for_checkpoints(2);
+  RunningProgram newcomer(joins("is_host=false"));
+  host.wait_for_errors("warning: outer_quorum: is 2, but there are 2 groups", 2);
+  wait_for_checkpoints(2);
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recoveries, NarrowcastRunQuorumTest, ::testing::Values("in_place", "restart"),
+                         [](const auto& info) { return info.param; });
 
 // A newcomer whose ranks cannot work with the others.
 struct Misfit {

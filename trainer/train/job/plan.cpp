@@ -22,6 +22,7 @@
 #include "ops/comm/connections/group/connections.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/network/job_network.h"
+#include "trainer/ddp/outer/outer_arguments.h"
 #include "trainer/ddp/quorum/round_message.h"
 #include "trainer/ddp/reducer/bucket_chooser.h"
 #include "trainer/train/job/optimizer_shards.h"
@@ -337,14 +338,14 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   } else {
     add_muon_parameters(plan, job, inputs);
     add_hook_options(plan, job.ddp);
-    if (job.outer.has_value()) {
-      add_outer(plan, *job.outer);
-    }
+    if (job.outer.has_value()) add_outer(plan, *job.outer);
     add_bucket_size(plan, job, inputs, world_size);
     const hooks::WireOptions wire = expected_wire(job, ranks_per_node);
     const node::NodeLayout layout = hooks::expected_layout(wire, world_size);
     const node::NodeLayout nodes = node::NodeLayout::of_size(world_size, ranks_per_node.value_or(1));
-    add_payload(plan, job, gradients, {.exchange = layout, .gradients = job.outer.has_value() ? nodes : layout});
+    const node::NodeLayout of_gradients = job.outer ? hooks::local_groups(job.ddp.local(), nodes) : layout;
+    if (job.outer && job.dry_run) check_quorum(*job.outer, of_gradients.nodes());
+    add_payload(plan, job, gradients, {.exchange = layout, .gradients = of_gradients});
     add_expected_nodes(plan, job, inputs, wire);
   }
   return files::with_utf8_strings(std::move(plan));  // Paths may have any bytes.
@@ -379,9 +380,7 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   }
   const node::NodeLayout of_gradients =
       job.outer.has_value() ? hooks::find_local_groups(job.ddp.hook_options(group)) : layout;
-  if (job.outer.has_value()) {
-    plan["group_of_rank"] = of_gradients.node_of_rank();
-  }
+  if (job.outer.has_value()) plan["group_of_rank"] = of_gradients.node_of_rank();
   const collectives::Link link = link_of_job(job, options, layout);
   add_link(plan, link, layout);
   add_payload(plan, job, gradients, {.exchange = layout, .gradients = of_gradients, .link = link.between_nodes});

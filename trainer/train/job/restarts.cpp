@@ -2,11 +2,14 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include <narrowcast/consensus.h>
+#include <narrowcast/network_errors.h>
+#include "hooks/table/post_local_sgd.h"
 #include "trainer/base/network/places.h"
 #include "trainer/ddp/process_group/change_watch.h"
 #include "trainer/ddp/process_group/first_failure.h"
@@ -47,6 +50,34 @@ void use_newcomers_of(const ProcessGroupScope& scope, InPlaceRecovery& recovery)
   recovery.has_newcomers = [&scope] { return has_newcomers(scope); };
   recovery.keep_newcomers_out = [&scope] { keep_newcomers_out(scope); };
   recovery.let_ranks_divide = [&scope](int64_t number) { let_ranks_divide(scope, number); };
+}
+
+void use_possible_quorum(const AgreedJob& begun, TrainJob& job, nlohmann::json& plan) {
+  if (!job.outer || !job.outer->quorum()) {
+    return;
+  }
+  const int64_t groups = with_network_errors(begun.group->getRank(), "finding the ranks of each node", [&] {
+    return hooks::find_local_groups(job.ddp.hook_options(begun.group)).nodes();
+  });
+  const int64_t wanted = *job.outer->quorum();
+  if (wanted < groups || (wanted == groups && !job.outer->grace_seconds())) {
+    return;
+  }
+  // A process that replaces another one was started again, and ranks that live on count their attempts.
+  const bool was_started_before = begun.context.env.restart_count > 0;
+  const std::vector<std::string> answers = all_gather_text(begun.group, was_started_before ? "yes" : "");
+  if (std::ranges::find(answers, "yes") == answers.end()) {
+    return;
+  }
+  job.outer->quorum(groups).grace_seconds(std::nullopt);
+  plan["outer_quorum"] = groups;
+  plan.erase("outer_grace_seconds");
+  if (begun.context.env.rank == 0) {
+    begun.context.progress << "warning: outer_quorum: is " << wanted << ", but "
+                           << (groups == 1 ? std::string("there is one group, so it has no effect")
+                                           : c10::str("there are ", groups, " groups, so outer steps wait for all"))
+                           << " until another group joins" << std::endl;
+  }
 }
 
 int64_t ranks_to_check(const TrainJob& job, const WorkerEnv& env) {

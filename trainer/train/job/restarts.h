@@ -29,6 +29,12 @@ bool recovers_in_place(const TrainJob& job, const WorkerEnv& env);
 // use.
 void use_newcomers_of(const ProcessGroupScope& scope, InPlaceRecovery& recovery);
 
+// A collective: changes the outer quorum of `job` to one that the groups of this group's ranks can have. If the job was
+// started before, perhaps with more groups, the quorum becomes at most the number of groups. A quorum of all groups has
+// no grace. `plan` gets both, and rank 0 prints a warning. Otherwise nothing changes, and OuterOptimizer refuses such a
+// quorum.
+void use_possible_quorum(const AgreedJob& begun, TrainJob& job, nlohmann::json& plan);
+
 // The number of ranks for this rank's checks before it meets the others. If nodes may
 // change, the launcher's number may count nodes that wait to join. Then this is the largest number up to the launcher's
 // with which the batch can be shared. The others share it now, and are not hurt by this rank.

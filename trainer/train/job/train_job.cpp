@@ -274,8 +274,9 @@ int run_in_group(const AgreedJob& begun) {
   prove_to_peers(begun.group, process_environment());
   check_plans(begun);
   if (begun.recovery != nullptr) recover_from_memory(begun);
-  const TrainJob job = with_possible_shards(begun);
+  TrainJob job = with_possible_shards(begun);
   nlohmann::json plan = begun.plan;
+  use_possible_quorum(begun, job, plan);
   const AgreedJob agreed = {job, begun.inputs, plan, begun.group, begun.context, begun.recovery};
   add_nodes(plan, job, begun.inputs, begun.group);
   add_optimizer_shards(plan, agreed);

@@ -380,6 +380,10 @@ TEST(Plan, HoldsTheBytesOfOuterExchanges) {
   EXPECT_EQ(of_time["payload_bytes_per_exchange_and_rank"], exchange);
   EXPECT_EQ(of_time["payload_bytes_per_step_and_rank"], "unknown: clocks decide how many steps a round has");
   EXPECT_FALSE(plan.contains("sync_seconds"));
+  TrainJob of_quorum = job;
+  of_quorum.ddp.local({.group_size = 2});
+  of_quorum.outer = OuterOptions().sync_every(100).quorum(1);
+  EXPECT_EQ(make_plan(of_quorum, inputs, 4)["payload_bytes_per_exchange_and_rank"], 128 + 4 * parameters);
   job.outer->fragments(4);
   const nlohmann::json streamed = make_plan(job, inputs, 4);
   EXPECT_NEAR(streamed["payload_bytes_per_exchange_and_rank"], exchange / 4, exchange / 40);

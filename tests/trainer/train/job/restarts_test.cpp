@@ -2,13 +2,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <narrowcast/outer_options.h>
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/ddp/outer/outer_arguments.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/job/restarts.h"
 #include "trainer/train/job/training_job.h"
@@ -186,6 +191,113 @@ TEST(RanksToCheck, AreAPossibleNumberOnNodesThatMayChange) {
             "shares: 30,6 is for a fixed number of ranks, but nodes may come and go; give auto or equal");
   env.node = 0;
   EXPECT_EQ(ranks_to_check(job, env), 8);
+}
+
+// The outer quorum of a job of several ranks, and what all of them have printed.
+struct LeftQuorum {
+  std::optional<int64_t> quorum;
+  std::optional<double> grace;
+  nlohmann::json plan;
+  std::string warnings;
+};
+
+// `restarted`: the ranks that were started before. Groups have `group_size` ranks.
+LeftQuorum left_quorum(const OuterOptions& outer, int64_t world_size, const std::vector<int64_t>& restarted,
+                       int64_t group_size = 1) {
+  TrainJob job;
+  job.ddp.hook("post_local_sgd").local({.group_size = group_size});
+  job.outer = outer;
+  const nlohmann::json plan = {{"outer_quorum", *outer.quorum()},
+                               {"outer_grace_seconds", outer.grace_seconds().value_or(-1)}};
+  std::vector<LeftQuorum> left(static_cast<size_t>(world_size));
+  testing::run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    WorkerEnv env;
+    env.rank = rank;
+    env.restart_count = std::ranges::find(restarted, rank) == restarted.end() ? 0 : 2;
+    left[rank].warnings = testing::outcome_of(env, [&](const JobContext& context) {
+                            TrainJob own = job;
+                            left[rank].plan = plan;
+                            use_possible_quorum({job, {}, plan, group, context}, own, left[rank].plan);
+                            left[rank].quorum = own.outer->quorum();
+                            left[rank].grace = own.outer->grace_seconds();
+                            return 0;
+                          }).progress;
+  });
+  for (int64_t rank = 1; rank < world_size; ++rank) {
+    EXPECT_EQ(left[rank].quorum, left[0].quorum);
+    EXPECT_EQ(left[rank].grace, left[0].grace);
+    EXPECT_EQ(left[rank].plan, left[0].plan);
+    EXPECT_EQ(left[rank].warnings, "");
+  }
+  return left[0];
+}
+
+OuterOptions quorum_of(int64_t quorum, std::optional<double> grace = std::nullopt) {
+  return OuterOptions().sync_every(4).quorum(quorum).grace_seconds(grace);
+}
+
+// One rank may be new, and the others have lived on; or all were started again.
+TEST(UsePossibleQuorum, AJobGoesOnWithFewerGroups) {
+  for (const std::vector<int64_t>& restarted : std::vector<std::vector<int64_t>>{{0, 1}, {0}, {1}}) {
+    const LeftQuorum left = left_quorum(quorum_of(3, 2), 2, restarted);
+    EXPECT_EQ(left.quorum, 2);
+    EXPECT_FALSE(left.grace.has_value()) << "a quorum of all groups has none";
+    EXPECT_EQ(left.plan, (nlohmann::json{{"outer_quorum", 2}}));
+    EXPECT_EQ(left.warnings,
+              "warning: outer_quorum: is 3, but there are 2 groups, so outer steps wait for all until another group "
+              "joins\n");
+    EXPECT_NO_THROW(check_quorum(quorum_of(*left.quorum, left.grace), 2));
+  }
+  EXPECT_EQ(left_quorum(quorum_of(3), 4, {0}, /*group_size=*/2).quorum, 2) << "two groups of two ranks";
+}
+
+TEST(UsePossibleQuorum, AQuorumOfAllGroupsThatAreLeftHasNoGrace) {
+  const LeftQuorum left = left_quorum(quorum_of(2, 2), 2, {0, 1});
+  EXPECT_EQ(left.quorum, 2);
+  EXPECT_FALSE(left.grace.has_value());
+  EXPECT_THAT(left.warnings, HasSubstr("outer_quorum: is 2, but there are 2 groups"));
+}
+
+TEST(UsePossibleQuorum, OneGroupThatIsLeftWaitsForNobody) {
+  const LeftQuorum left = left_quorum(quorum_of(2, 2), 1, {0});
+  EXPECT_EQ(left.quorum, 1);
+  EXPECT_FALSE(left.grace.has_value());
+  EXPECT_EQ(left.warnings,
+            "warning: outer_quorum: is 2, but there is one group, so it has no effect until another group joins\n");
+}
+
+TEST(UsePossibleQuorum, OtherJobsKeepTheirs) {
+  for (const std::vector<int64_t>& restarted : std::vector<std::vector<int64_t>>{{}, {0, 1, 2}}) {
+    const LeftQuorum enough = left_quorum(quorum_of(2, 2), 3, restarted);
+    EXPECT_EQ(enough.quorum, 2);
+    EXPECT_EQ(enough.grace, 2);
+    EXPECT_EQ(enough.plan["outer_grace_seconds"], 2);
+    EXPECT_EQ(enough.warnings, "");
+    EXPECT_EQ(left_quorum(quorum_of(3), 3, restarted).warnings, "");
+  }
+  const LeftQuorum first = left_quorum(quorum_of(3, 2), 2, {});
+  EXPECT_EQ(first.quorum, 3) << "OuterOptimizer refuses it";
+  EXPECT_EQ(first.grace, 2);
+  EXPECT_EQ(first.warnings, "");
+}
+
+// The launcher's ranks of a node are a group.
+TEST(DryRun, RefusesAQuorumOfMoreGroupsThanItPlans) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.dry_run = true;
+  job.ddp.hook("post_local_sgd");
+  job.training.batch_size = 8;
+  job.outer = quorum_of(3);
+  WorkerEnv env;
+  env.world_size = 4;
+  env.local_world_size = 2;
+  const auto error = [&] { return error_message<c10::ValueError>([&] { testing::run_alone(job, env); }); };
+  EXPECT_EQ(error(), "outer_quorum: must be at most the number of groups (2), but is 3");
+  job.outer = quorum_of(2, 1);
+  EXPECT_EQ(error(), "outer_grace_seconds: 1 has no effect with an outer_quorum of all 2 groups");
+  job.ddp.local({.group_size = 1});
+  EXPECT_EQ(error(), "nothing was thrown");
 }
 
 }  // namespace
