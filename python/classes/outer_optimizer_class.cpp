@@ -177,7 +177,7 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
   // OuterParameters. The first one is a collective.
   void take_outer_parameters() {
     check_own_parameters();
-    borrowed_ = std::make_unique<OuterOptimizer::OuterParameters>(outer());
+    with_watch(own_.watch, [&] { borrowed_ = std::make_unique<OuterOptimizer::OuterParameters>(outer()); });
   }
   void restore_own_parameters() {
     TORCH_CHECK_VALUE(borrowed_, "the model does not have the outer parameters");
@@ -200,7 +200,8 @@ class OuterOptimizerClass final : public torch::CustomClassHolder {
 
   // OuterState's parts: `replica`, equal on all ranks, and the state of this rank. A collective.
   std::tuple<StateDict, StateDict> state() {
-    const OuterState state = outer().state();
+    OuterState state;
+    with_watch(own_.watch, [&] { state = outer().state(); });
     return {to_dict(state.replica), to_dict(state.rank.own())};
   }
 

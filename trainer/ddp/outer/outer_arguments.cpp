@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <set>
 #include <string>
@@ -11,6 +13,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/version.h>
 #include "ops/comm/groups/agree.h"
+#include "ops/common/backend_timeout.h"
 #include "trainer/ddp/sharding/shared_parameters.h"
 
 namespace narrowcast {
@@ -31,6 +34,17 @@ std::vector<NamedValue> compared_values(const OuterOptions& options, const std::
     values.push_back({c10::str("parameter ", i), c10::str(parameters[i].scalar_type(), " ", parameters[i].sizes())});
   }
   return values;
+}
+
+// In a group of several ranks, the others wait for the first one's result in a collective.
+void check_grace(const OuterOptions& options, const ProcessGroupPtr& group) {
+  const std::vector<c10::Device> devices = group->getDeviceTypes();
+  if (!options.grace_seconds() || std::ranges::find(devices, c10::Device(at::kCPU)) == devices.end()) {
+    return;
+  }
+  const std::chrono::duration<double> timeout = timeout_of(*group->getBackend(c10::DeviceType::CPU));
+  TORCH_CHECK_VALUE(*options.grace_seconds() < timeout.count(), "outer_grace_seconds: must be below the time limit of ",
+                    "the group's collectives (", timeout.count(), " s), but is ", *options.grace_seconds());
 }
 
 }  // namespace
@@ -95,6 +109,7 @@ OuterOptions agree_on_outer_options(const torch::optim::Optimizer& inner, const 
                       "groups: must have one number per rank (", group->getSize(), "), but has ", groups.size());
     check_quorum(options,
                  groups.empty() ? group->getSize() : std::ssize(std::set<int64_t>(groups.begin(), groups.end())));
+    check_grace(options, group);
   };
   if (group->getSize() == 1) {
     check();

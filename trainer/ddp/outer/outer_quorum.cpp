@@ -107,7 +107,13 @@ void OuterOptimizer::send_difference() {
   const at::NoGradGuard no_grad;
   gather(fragments_[0], sent_);
   sent_.neg_().add_(reference_);
-  quorum_->send(sent_, std::exchange(unsent_steps_, 0), notes_ ? notes_() : Notes{});
+  const Notes notes = notes_of_group();
+  quorum_->send(sent_, std::exchange(unsent_steps_, 0), notes);
+}
+
+OuterOptimizer::Notes OuterOptimizer::notes_of_group() const {
+  const Notes own = notes_ ? notes_() : Notes{};
+  return combine_notes_ ? combine_notes_(quorum_->notes_of_group(own)) : own;
 }
 
 // All ranks have the same mean, so they agree on whether it is lost. `sent_` is the difference in the group's message
@@ -116,7 +122,7 @@ void OuterOptimizer::take_round(const EndedRound& round, int64_t counted_steps) 
   const at::NoGradGuard no_grad;
   ++exchanges_;
   const bool is_usable = all_finite(round.mean);
-  const bool takes_reference = round.has_own && (unsent_steps_ == 0 || !is_usable);
+  const bool takes_reference = round.has_own && unsent_steps_ == 0;
   at::Tensor moved = takes_reference ? at::Tensor() : reference_.clone();
   if (is_usable) {
     take_outer_step(fragments_[0], Exchange{.mean = round.mean});
@@ -131,15 +137,16 @@ void OuterOptimizer::take_round(const EndedRound& round, int64_t counted_steps) 
     if (round.has_own) moved.add_(sent_);
     move_own(moved);
   }
+  // A round of late messages counts no steps, and may be within the rank's own round.
   common_steps_ += counted_steps;
-  steps_ = common_steps_;
+  if (counted_steps > 0) steps_ = common_steps_;
   // Groups that sent their messages in this round have waited for its end since then.
   replicas_are_equal_ = std::ssize(round.headers) == quorum_->groups() &&
                         std::ranges::all_of(round.headers, [&](const RoundHeader& header) {
                           return header.rounds == quorum_->rounds() - 1;
                         });
   if (notes_) {
-    Round ended{.steps = steps_};
+    Round ended{.steps = common_steps_};
     for (const RoundHeader& header : round.headers) {
       ended.groups.push_back(header.group);
       ended.notes.push_back(header.notes);

@@ -38,4 +38,13 @@ int64_t LocalGroup::from_first(int64_t value, const char* step) const {
   return has_others() ? from_first(at::full({1}, value, at::kLong), step).item<int64_t>() : value;
 }
 
+at::Tensor LocalGroup::gather(const at::Tensor& values, const char* step) const {
+  if (!has_others()) {
+    return values.unsqueeze(0);
+  }
+  const ProcessGroupPtr& group = part_->group();
+  return with_network_errors(
+      rank_, step, [&] { return collectives::all_gather_rows(group, values.to(collectives::any_device(group))); });
+}
+
 }  // namespace narrowcast

@@ -31,6 +31,10 @@ class LocalGroup {
   // The same for a tensor of the same sizes, dtype and device on all ranks of the group.
   at::Tensor from_first(const at::Tensor& values, const char* step) const;
 
+  // The same call: returns the values of all ranks of the group, [ranks, n] on the CPU, in their order. `values`: [n]
+  // on the CPU, of the same dtype and size on all of them.
+  at::Tensor gather(const at::Tensor& values, const char* step) const;
+
   // Whether the group has more than one rank.
   bool has_others() const { return part_ && part_->group(); }
   const node::NodeLayout& layout() const { return groups_; }

@@ -99,13 +99,15 @@ std::optional<EndedRound> QuorumRounds::next_ended() {
   std::optional<EndedRound> round;
   if (is_first()) {
     mail_->look();
-    // It has ended only if some group had enough messages, which this group then has as well or will have soon.
-    if (std::ssize(mail_->groups_with_message()) >= *options_.quorum()) {
+    // It has ended only if some group had enough messages, which this group then has as well or will have soon. A group
+    // that is behind asks in any case, so that it takes all rounds that have ended.
+    if (is_behind_ || std::ssize(mail_->groups_with_message()) >= *options_.quorum()) {
       const auto groups = with_network_errors(group_->getRank(), kRound, [&] { return decisions_->find(rounds_); });
       if (groups) round = average(*groups);
     }
   }
   round = share(std::move(round));
+  is_behind_ = round.has_value();
   return round ? std::optional(count(*std::move(round))) : std::nullopt;
 }
 
@@ -124,6 +126,14 @@ at::Tensor QuorumRounds::encode_difference(const at::Tensor& difference) {
   residual_.sub_(decode(encoded, format, elements_));
   if (!all_finite(residual_)) residual_.zero_();  // This exchange will be lost, but later ones will not.
   return encoded;
+}
+
+std::vector<OuterOptimizer::Notes> QuorumRounds::notes_of_group(const OuterOptimizer::Notes& own) const {
+  const at::Tensor row = at::tensor(at::ArrayRef<double>(own.data(), own.size()), at::kDouble);
+  const at::Tensor rows = local_.gather(row, kRound).contiguous();
+  std::vector<OuterOptimizer::Notes> notes(static_cast<size_t>(rows.size(0)));
+  std::memcpy(notes.data(), rows.const_data_ptr(), rows.nbytes());
+  return notes;
 }
 
 void QuorumRounds::send(const at::Tensor& difference, int64_t weight, const OuterOptimizer::Notes& notes) {
@@ -166,8 +176,9 @@ std::vector<int64_t> QuorumRounds::wait_for_quorum() {
     if (std::ssize(groups) >= *options_.quorum()) {
       if (!met) met = now;
       if (is_complete(groups) || now - *met >= grace) return groups;
-    } else if (now - began > timeout_of(*group_->getBackend(c10::DeviceType::CPU))) {
-      throw_time_out(groups);
+    } else if (now - began > timeout()) {
+      throw_time_out(c10::str("only groups ", text_of_groups(groups), " of ", groups_,
+                              " have sent a message, but outer_quorum is ", *options_.quorum()));
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
@@ -175,18 +186,20 @@ std::vector<int64_t> QuorumRounds::wait_for_quorum() {
 
 void QuorumRounds::wait_for_message(int64_t group, Clock::time_point since) {
   for (mail_->look(); !mail_->has_message(group); mail_->look()) {
-    if (Clock::now() - since > timeout_of(*group_->getBackend(c10::DeviceType::CPU))) {
-      throw_time_out(mail_->groups_with_message());
+    if (Clock::now() - since > timeout()) {
+      throw_time_out(c10::str("group ", group, " takes part, but its message has not come completely"));
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }
 }
 
-void QuorumRounds::throw_time_out(const std::vector<int64_t>& groups) const {
+std::chrono::milliseconds QuorumRounds::timeout() const {
+  return timeout_of(*group_->getBackend(c10::DeviceType::CPU));
+}
+
+void QuorumRounds::throw_time_out(const std::string& why) const {
   TORCH_CHECK_WITH(DistBackendError, false, "rank ", group_->getRank(), ": outer round ", rounds_, " timed out after ",
-                   timeout_of(*group_->getBackend(c10::DeviceType::CPU)).count(), "ms: only groups ",
-                   text_of_groups(groups), " of ", groups_, " have sent a message, but outer_quorum is ",
-                   *options_.quorum());
+                   timeout().count(), "ms: ", why);
 }
 
 EndedRound QuorumRounds::wait_for_next() {
@@ -295,8 +308,12 @@ std::optional<EndedRound> QuorumRounds::rest() {
   return round;
 }
 
+// All have read all decisions by now.
 void QuorumRounds::wait_for_sends() {
   while (mail_ && !mail_->has_sent_all()) std::this_thread::sleep_for(kBetweenLooks);
+  if (own_ == 0 && is_first()) {
+    with_network_errors(group_->getRank(), kRound, [&] { decisions_->forget_all_before(rounds_); });
+  }
   collectives::all_gather_rows(group_, kComparing, at::zeros({1}, at::kLong), collectives::any_device(group_));
 }
 

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <narrowcast/outer_optimizer.h>
@@ -64,6 +65,9 @@ class QuorumRounds {
   // The next round, if it has ended without waiting for this group. Only waits for messages that are on the way.
   std::optional<EndedRound> next_ended();
 
+  // The notes of the group's ranks, in their order.
+  std::vector<OuterOptimizer::Notes> notes_of_group(const OuterOptimizer::Notes& own) const;
+
   // Sends the group's difference from the reference, of which only the first rank's counts. At most one message waits
   // to be averaged. `weight`: inner steps of one rank.
   void send(const at::Tensor& difference, int64_t weight, const OuterOptimizer::Notes& notes);
@@ -107,7 +111,9 @@ class QuorumRounds {
   std::vector<int64_t> wait_for_quorum();
   bool is_complete(const std::vector<int64_t>& groups) const;
   void wait_for_message(int64_t group, Clock::time_point since);
-  [[noreturn]] void throw_time_out(const std::vector<int64_t>& groups) const;
+  std::chrono::milliseconds timeout() const;
+  // `why`: for what it has waited.
+  [[noreturn]] void throw_time_out(const std::string& why) const;
   EndedRound count(EndedRound round);
   std::optional<EndedRound> share(std::optional<EndedRound> round) const;
   void forget_decisions();
@@ -127,6 +133,7 @@ class QuorumRounds {
   int64_t sent_ = 0;      // and since then
   int64_t averaged_ = 0;  // of those that were sent since then
   int64_t rounds_ = 0;
+  bool is_behind_ = false;           // The last call of next_ended has found a round.
   std::vector<int64_t> last_round_;  // groups that took part in it
   std::vector<int64_t> ended_by_;    // rounds that each group had ended when it sent its last message
 };

@@ -43,4 +43,8 @@ void RoundDecisions::forget_before(int64_t round) {
   }
 }
 
+void RoundDecisions::forget_all_before(int64_t round) {
+  while (forgotten_ < round) forget_before(round);
+}
+
 }  // namespace narrowcast

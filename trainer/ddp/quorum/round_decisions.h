@@ -29,6 +29,8 @@ class RoundDecisions {
 
   // Deletes keys of rounds before `round`, which no rank reads any more: at most two per call. One rank calls it.
   void forget_before(int64_t round);
+  // Deletes all of them, each in a round trip. For the end.
+  void forget_all_before(int64_t round);
 
  private:
   std::string compare_and_set(int64_t round, const std::string& expected, const std::string& wanted);

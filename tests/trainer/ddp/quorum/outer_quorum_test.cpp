@@ -51,7 +51,7 @@ struct SeenByRank {
 std::vector<SeenByRank> run(const Scenario& scenario) {
   const auto world_size = static_cast<int64_t>(scenario.groups.size());
   std::vector<SeenByRank> seen(scenario.groups.size());
-  Progress progress(world_size);
+  RankProgress progress(world_size);
   run_ranks(world_size, [&](int64_t rank, const auto& group) {
     const int64_t own = scenario.groups[rank];
     QuorumRank own_rank(own, group, scenario.options, scenario.groups);
@@ -177,7 +177,7 @@ TEST(OuterQuorum, GroupsOfTwoRanksMoveTogether) {
 
 // Rank 1 takes no part in the third round, so that rank 0 needs the message of rank 2, which was late for the others.
 TEST(OuterQuorum, AGroupThatWasLateIsInTheNextRound) {
-  Progress progress(3);
+  RankProgress progress(3);
   run_ranks(3, [&](int64_t rank, const auto& group) {
     QuorumRank own(rank, group, quorum_options(kSyncEvery, 2));
     const auto take_steps = [&](int64_t rounds) {
@@ -208,9 +208,9 @@ TEST(OuterQuorum, OnTimeTheOrderOfArrivalChangesNothing) {
   constexpr int64_t kRounds = 4;
   std::vector<at::Tensor> references;
   for (const std::vector<int64_t>& order : std::vector<std::vector<int64_t>>{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}}) {
-    Progress sent(kWorld);
+    RankProgress sent(kWorld);
     run_ranks(kWorld, [&](int64_t rank, const auto& group) {
-      const auto options = quorum_options(kSyncEvery, 2, WireFormat::kInt8B128).grace_seconds(1000);
+      const auto options = quorum_options(kSyncEvery, 2, WireFormat::kInt8B128).grace_seconds(400);
       QuorumRank own(rank, group, options);
       const auto place = std::ranges::find(order, rank) - order.begin();
       int64_t messages = 0;
@@ -255,7 +255,7 @@ TEST(OuterQuorum, OnTimeTheOrderOfArrivalChangesNothing) {
 TEST(OuterQuorum, OnlyGroupsOfTheLastRoundGetGrace) {
   constexpr double kGrace = 2;
   constexpr int64_t kRounds = 12;
-  Progress progress(3);
+  RankProgress progress(3);
   run_ranks(3, [&](int64_t rank, const auto& group) {
     QuorumRank own(rank, group, quorum_options(1, 2).grace_seconds(kGrace));
     wait_for_ranks(group);
@@ -304,7 +304,7 @@ TEST(OuterQuorum, AWarmUpComesFirst) {
 
 // A mean that is not finite is lost on all ranks, also on a late one, whose own difference stays.
 TEST(OuterQuorum, ALostMeanChangesNothing) {
-  Progress progress(3);
+  RankProgress progress(3);
   run_ranks(3, [&](int64_t rank, const auto& group) {
     QuorumRank own(rank, group, quorum_options(kSyncEvery, 2));
     while (own.outer->steps() < 4 * kSyncEvery) {
@@ -337,6 +337,8 @@ TEST(OuterQuorum, WrongArgumentsAreRefusedOnAllRanks) {
     EXPECT_THAT(refused(OuterOptions(right).grace_seconds(-1)),
                 HasSubstr("outer_grace_seconds: must be at least 0, but is -1"));
     EXPECT_THAT(refused(OuterOptions(right).grace_seconds(INFINITY)), HasSubstr("but is inf"));
+    EXPECT_THAT(refused(OuterOptions(right).grace_seconds(480)),
+                HasSubstr("outer_grace_seconds: must be below the time limit of the group's collectives (480 s), but"));
     EXPECT_THAT(refused(OuterOptions(right).quorum(std::nullopt).grace_seconds(1)),
                 HasSubstr("outer_grace_seconds: 1 has no effect without outer_quorum"));
     EXPECT_THAT(refused(OuterOptions(right).fragments(2)), HasSubstr("fragments: 2 is not possible with outer_quorum"));

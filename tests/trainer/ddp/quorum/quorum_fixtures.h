@@ -6,54 +6,20 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/wire_format.h>
-#include "tests/support/patience.h"
+#include "tests/support/rank_progress.h"
 #include "tests/trainer/ddp/all/ddp_fixtures.h"
 
 namespace narrowcast::testing {
-
-// Rounds that each rank has ended. A rank may wait for others.
-class Progress {
- public:
-  explicit Progress(int64_t world_size) : rounds_(static_cast<size_t>(world_size), 0) {}
-
-  void set(int64_t rank, int64_t rounds) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    rounds_.at(rank) = rounds;
-    changed_.notify_all();
-  }
-  void wait_until(const std::function<bool(const std::vector<int64_t>&)>& holds) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!changed_.wait_for(lock, kPatience, [&] { return holds(rounds_); })) {
-      throw std::runtime_error("the other ranks have not come as far as they should");
-    }
-  }
-  void wait_for_others(int64_t rank, int64_t rounds) {
-    wait_until([&](const std::vector<int64_t>& all) {
-      for (size_t other = 0; other < all.size(); ++other) {
-        if (static_cast<int64_t>(other) != rank && all[other] < rounds) return false;
-      }
-      return true;
-    });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<int64_t> rounds_;
-};
 
 // All steps of a rank move its parameters by the same numbers, so that a difference follows from its number of steps.
 class QuorumRank {

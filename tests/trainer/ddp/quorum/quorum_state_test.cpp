@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -28,7 +29,7 @@ OuterOptions on_time(WireFormat format) {
   return quorum_options(kEvery, 2, format)
       .optimizer(OuterKind::kSgd)
       .momentum(format == WireFormat::kFp32 ? 0.5 : 0)
-      .grace_seconds(1000);
+      .grace_seconds(400);
 }
 
 struct SavedQuorum {
@@ -106,7 +107,7 @@ TEST(QuorumState, AnotherWorldTakesTheReferenceAndKeepsResiduals) {
 }
 
 // Rank 2 sends the message for its first round when the others have ended that round.
-void send_too_late(Progress& progress, int64_t rank, QuorumRank& own) {
+void send_too_late(RankProgress& progress, int64_t rank, QuorumRank& own) {
   if (rank != 2) return;
   own.before_send = [&progress, &own] {
     own.before_send = nullptr;
@@ -115,7 +116,7 @@ void send_too_late(Progress& progress, int64_t rank, QuorumRank& own) {
 }
 
 TEST(LateMessages, AreInALaterRound) {
-  Progress progress(3);
+  RankProgress progress(3);
   run_ranks(3, [&](int64_t rank, const auto& group) {
     QuorumRank own(rank, group, quorum_options(kEvery, 2));
     send_too_late(progress, rank, own);
@@ -142,10 +143,31 @@ TEST(LateMessages, AreInALaterRound) {
   });
 }
 
+// Rank 2's message is late, and the others are within a round when all ranks meet: nobody's steps go back.
+TEST(LateMessages, ARoundOfThemCountsNoSteps) {
+  RankProgress progress(3);
+  run_ranks(3, [&](int64_t rank, const auto& group) {
+    QuorumRank own(rank, group, quorum_options(kEvery, 2));
+    send_too_late(progress, rank, own);
+    while (own.outer->exchanges() < 1) {
+      own.step();
+      progress.set(rank, std::ssize(own.rounds));
+    }
+    own.step();
+    EXPECT_EQ(own.outer->steps(), kEvery + 1);
+    own.outer->state();
+    own.note_rounds();
+    EXPECT_THAT(own.rounds.at(1).groups, ElementsAre(2));
+    EXPECT_EQ(own.rounds.at(1).steps, kEvery);
+    EXPECT_EQ(own.outer->steps(), kEvery + 1);
+    own.finish();
+  });
+}
+
 // state, OuterParameters and finish wait for all ranks, which then have the same reference.
 TEST(LateMessages, AreAveragedWhenAllRanksMeet) {
   for (const bool finishes : {false, true}) {
-    Progress progress(3);
+    RankProgress progress(3);
     run_ranks(3, [&](int64_t rank, const auto& group) {
       QuorumRank own(rank, group, quorum_options(kEvery, 2));
       send_too_late(progress, rank, own);
@@ -173,9 +195,33 @@ TEST(LateMessages, AreAveragedWhenAllRanksMeet) {
   }
 }
 
+// Rank 2's message may be in the second round, whose mean is lost. It keeps its steps since then.
+TEST(LateMessages, ALostMeanKeepsTheStepsSinceTheMessage) {
+  RankProgress progress(3);
+  run_ranks(3, [&](int64_t rank, const auto& group) {
+    QuorumRank own(rank, group, quorum_options(kEvery, 2));
+    send_too_late(progress, rank, own);
+    while (own.outer->steps() < 2 * kEvery) {
+      if (rank == 2 && own.taken == 2 * kEvery - 1) progress.wait_for_others(2, 2);
+      if (rank < 2 && own.taken == kEvery) own.parameter.detach()[7] = std::numeric_limits<float>::infinity();
+      own.step();
+      progress.set(rank, std::ssize(own.rounds));
+    }
+    EXPECT_EQ(own.outer->lost_exchanges(), 1);
+    if (rank == 2) {
+      const auto& of_second = own.rounds.at(1).groups;
+      const auto steps = static_cast<double>(own.taken - (std::ranges::binary_search(of_second, 2) ? kEvery : 0));
+      const at::Tensor expected = own.outer->reference() - QuorumRank::gradient_of(2) * (QuorumRank::kStep * steps);
+      EXPECT_TRUE(at::allclose(own.parameter.detach(), expected, 1e-4, 1e-4));
+    }
+    own.finish();
+    EXPECT_TRUE(same_on_all_ranks(group, {own.parameter}));
+  });
+}
+
 // Rank 2 is late by several rounds when the others are in a collective of all ranks.
 TEST(LateMessages, AllRanksMeetAfterTheSameRound) {
-  Progress progress(3);
+  RankProgress progress(3);
   run_ranks(3, [&](int64_t rank, const auto& group) {
     QuorumRank own(rank, group, quorum_options(kEvery, 2));
     if (rank == 2) {
@@ -195,7 +241,7 @@ TEST(LateMessages, AllRanksMeetAfterTheSameRound) {
 }
 
 TEST(LateRanks, WithoutAQuorumTheRoundTimesOut) {
-  Progress progress(3);
+  RankProgress progress(3);
   run_ranks(3, [&](int64_t rank, const auto& group) {
     QuorumRank own(rank, group, quorum_options(1, 2));
     if (rank > 0) {

@@ -55,6 +55,9 @@ TEST(RoundDecisions, ForgetsTheRoundsBefore) {
   EXPECT_EQ(store->getNumKeys(), before - 3);
   EXPECT_EQ(decisions.find(3), std::vector<int64_t>{1});
   EXPECT_EQ(decisions.find(2), std::nullopt);
+  for (int64_t round = 4; round < 12; ++round) decisions.decide(round, {1});
+  decisions.forget_all_before(12);
+  EXPECT_EQ(store->getNumKeys(), before - 4);
 }
 
 TEST(RoundDecisions, RefusesWhatIsNotAList) {

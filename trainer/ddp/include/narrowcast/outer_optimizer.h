@@ -172,8 +172,13 @@ class NARROWCAST_EXPORT OuterOptimizer {
     std::vector<int64_t> groups = {};  // that took part, in ascending order; see the constructor
     std::vector<Notes> notes = {};     // of these groups
   };
-  // `notes` is called whenever this rank sends a message; in a group of several ranks, the first rank's notes count.
-  void set_notes(std::function<Notes()> notes) { notes_ = std::move(notes); }
+  // `notes` is called on each rank whenever its group sends a message. In a group of several ranks, the message has the
+  // first rank's notes or, with `combine`, the result of combine(notes of the group's ranks, in their order). Then the
+  // ranks of the group send their notes to each other. All ranks give `combine`, or none does.
+  void set_notes(std::function<Notes()> notes, std::function<Notes(const std::vector<Notes>&)> combine = {}) {
+    notes_ = std::move(notes);
+    combine_notes_ = std::move(combine);
+  }
   // After set_notes: the rounds that have ended on this rank since the last call, in order.
   std::vector<Round> take_rounds() { return std::exchange(ended_rounds_, {}); }
 
@@ -274,6 +279,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
   void average_late_messages();
   void average_rest();
   void send_difference();
+  Notes notes_of_group() const;
   void take_round(const EndedRound& round, int64_t counted_steps);
   void move_own(const at::Tensor& by);
   int64_t steps_in_round() const;
@@ -298,6 +304,7 @@ class NARROWCAST_EXPORT OuterOptimizer {
   bool is_late_ = false;                  // Whether this rank's group joins the next round as soon as it can.
   int64_t unsent_steps_ = 0;              // of this rank since its group's last message
   std::function<Notes()> notes_;
+  std::function<Notes(const std::vector<Notes>&)> combine_notes_;
   std::vector<Round> ended_rounds_;
   int64_t steps_ = 0;
   int64_t common_steps_ = 0;  // the last number of steps that was equal on all ranks

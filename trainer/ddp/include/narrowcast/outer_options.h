@@ -51,7 +51,8 @@ struct OuterOptions {
   // levels, node_size and the link. `wire().connections` is the number of TCP connections between two groups.
   TORCH_ARG(std::optional<int64_t>, quorum) = std::nullopt;
 
-  // With a quorum below the number of groups: >= 0 and finite; the default is 0.
+  // With a quorum below the number of groups: >= 0 and below the time limit of the group's collectives; the default is
+  // 0.
   TORCH_ARG(std::optional<double>, grace_seconds) = std::nullopt;
 
   // The outer step that is taken with the mean.
