@@ -77,6 +77,9 @@ nlohmann::json outer_json(const OuterReport& report) {
     line["fewest_round_steps"] = report.round_steps->fewest;
     line["most_round_steps"] = report.round_steps->most;
   }
+  if (!report.rounds_by_group.empty()) {
+    line["rounds_by_group"] = report.rounds_by_group;
+  }
   return line;
 }
 

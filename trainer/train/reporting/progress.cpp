@@ -80,6 +80,10 @@ void Observers::on_shares(const SharesReport& report) {
   std::ranges::for_each(observers_, [&](auto* observer) { observer->on_shares(report); });
 }
 
+void Observers::on_absence(const AbsenceReport& report) {
+  std::ranges::for_each(observers_, [&](auto* observer) { observer->on_absence(report); });
+}
+
 Progress::Progress(std::ostream& out, ProgressOptions options) : out_(out), options_(std::move(options)) {}
 
 Progress::~Progress() {
@@ -155,6 +159,13 @@ void Progress::on_shares(const SharesReport& report) {
   }
   out_ << "shares after step " << report.step << ": " << samples << " samples of each batch; a sample takes " << times
        << std::endl;
+}
+
+void Progress::on_absence(const AbsenceReport& report) {
+  keep_line();
+  out_ << position(report.step) << "  group " << report.group << " "
+       << (report.is_back ? "takes part again, after " : "is late: ") << report.missed
+       << " outer steps in a row without it" << std::endl;
 }
 
 std::string Progress::position(int64_t step) const {

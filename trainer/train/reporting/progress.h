@@ -25,6 +25,8 @@ struct OuterReport {
     int64_t most = 0;
   };
   std::optional<RoundSteps> round_steps = std::nullopt;  // see OuterOptimizer::last_round
+  // With a quorum: in how many outer steps since the previous report each group took part; else empty.
+  std::vector<int64_t> rounds_by_group = {};
 };
 
 // Waiting times of ranks between the backward pass and the optimizer step, since the previous report.
@@ -111,6 +113,14 @@ struct SharesReport {
   std::vector<double> seconds_per_sample = {};  // of each rank's own computation
 };
 
+// With a quorum of outer steps: a group of ranks was late for some of them in a row, or takes part again.
+struct AbsenceReport {
+  int64_t step = 0;      // optimizer steps done
+  int64_t group = 0;     // in the order of the groups' first ranks
+  int64_t missed = 0;    // outer steps in a row without the group
+  bool is_back = false;  // Whether it took part in the outer step after them.
+};
+
 // The checkpoint from which a training resumes.
 struct ResumeReport {
   int64_t step = 0;       // optimizer steps done
@@ -140,6 +150,7 @@ class TrainingObserver {
   virtual void on_buckets(const BucketsReport& /*report*/) {}
   virtual void on_hook(const HookReport& /*report*/) {}
   virtual void on_shares(const SharesReport& /*report*/) {}
+  virtual void on_absence(const AbsenceReport& /*report*/) {}
 };
 
 // Forwards every report to several observers, in the order in which they were added.
@@ -155,6 +166,7 @@ class Observers : public TrainingObserver {
   void on_buckets(const BucketsReport& report) override;
   void on_hook(const HookReport& report) override;
   void on_shares(const SharesReport& report) override;
+  void on_absence(const AbsenceReport& report) override;
 
  private:
   std::vector<TrainingObserver*> observers_;
@@ -184,6 +196,7 @@ class Progress : public TrainingObserver {
   void on_buckets(const BucketsReport& report) override;
   void on_hook(const HookReport& report) override;
   void on_shares(const SharesReport& report) override;
+  void on_absence(const AbsenceReport& report) override;
 
  private:
   std::string position(int64_t step) const;

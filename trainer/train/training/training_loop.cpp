@@ -34,12 +34,13 @@ class TrainingRun {
         steps_(setup, options),
         last_point_(steps_, setup.checkpoints.surviving),
         stop_agreement_(setup.group, setup.checkpoints.asked_to_stop),
-        window_of_rounds_(steps_.groups()) {
+        window_of_rounds_(setup.group->getSize(), steps_.groups()) {
     if (!steps_.has_quorum()) return;
-    steps_.outer()->set_notes([this] {
+    const auto notes = [this] {
       return WindowOfRounds::notes_of(take_window(steps_, counters_), setup_.group->getRank(),
                                       setup_.checkpoints.asked_to_stop);
-    });
+    };
+    steps_.outer()->set_notes(notes, &WindowOfRounds::combined);
   }
 
   TrainingResult run() {
@@ -87,9 +88,11 @@ class TrainingRun {
     }
     steps_.begin_at(counters_.step + 1);
     while (!is_over() && !diverged_at_.has_value() && !preempted_.has_value() && !takes_in_newcomers_) {
+      const int64_t steps_before = counters_.step;
       phase_ = Phase::kInStep;
       steps_.take_next(counters_);
       phase_ = Phase::kBetweenSteps;
+      report_buckets(steps_before);
       last_point_.remember(counters_now(), Reports::kDue);
       is_in_rounds() ? finish_rounds() : finish_step();
     }
@@ -98,22 +101,30 @@ class TrainingRun {
   // Whether no rank may wait for all others, except for what all do together, such as an evaluation.
   bool is_in_rounds() const { return steps_.has_quorum() && counters_.step > setup_.outer->warmup_steps(); }
 
-  // A step of a late rank may end several rounds. A checkpoint may have ended one more, with the step that is over.
+  // A step of a late rank may end several rounds, among which its time is divided equally. A checkpoint may have ended
+  // one more, with the step that is over.
   void finish_rounds() {
-    for (const OuterOptimizer::Round& round : steps_.outer()->take_rounds()) {
-      window_of_rounds_.add(round);
-      counters_.step = round.steps;
-      if (counters_.step == options_.steps) {  // The last report and evaluation include late ranks.
-        steps_.outer()->finish();
-        for (const auto& rest : steps_.outer()->take_rounds()) window_of_rounds_.add(rest);
-      }
-      if (round.steps > duties_done_at_) finish_step();
+    const std::vector<OuterOptimizer::Round> rounds = steps_.outer()->take_rounds();
+    const auto began = std::max(rounds_ended_, window_began_);
+    const auto now = Clock::now();
+    for (size_t i = 0; i < rounds.size(); ++i) {
+      rounds_ended_ = began + (now - began) * static_cast<int64_t>(i + 1) / static_cast<int64_t>(rounds.size());
+      finish_round(rounds[i]);
     }
+  }
+
+  void finish_round(const OuterOptimizer::Round& round) {
+    window_of_rounds_.add(round, setup_.observer);
+    counters_.step = round.steps;
+    if (counters_.step == options_.steps) {  // The last report and evaluation include late ranks.
+      steps_.outer()->finish();
+      for (const auto& rest : steps_.outer()->take_rounds()) window_of_rounds_.add(rest, setup_.observer);
+    }
+    if (round.steps > duties_done_at_) finish_step();
   }
 
   // Does what is due after a step, or after a round in which ranks take different numbers of steps.
   void finish_step() {
-    report_buckets(counters_.step - 1);
     if (!steps_.steps_are_common()) {
       return;
     }
@@ -233,49 +244,29 @@ class TrainingRun {
     window_ = is_in_rounds() ? window_of_rounds_.take_window()
                              : window_of_all_ranks(setup_.group, take_window(steps_, counters_));
     const double seconds = window_seconds();
-    exchange_ = exchange_report(seconds);
+    // With an outer optimizer, most steps wait for few ranks, and the outer exchange waits elsewhere.
+    const std::optional<double> waited = steps_.take_exchange_seconds();
+    std::optional<reporting::ExchangeReport> exchange;
+    if (waited && steps_.outer() == nullptr && setup_.group->getSize() > 1) {
+      exchange = exchange_of_all_ranks(setup_.group, *waited, seconds);
+    }
     counters_.seconds += seconds;
     counters_.training_loss = window_.loss;
-    parameter_difference_ = steps_.parameter_difference();
+    const std::optional<double> parameter_difference = steps_.parameter_difference();
     const bool gives_up = window_.skipped && window_.skipped->in_a_row >= options_.max_skipped_steps;
     if (gives_up) gave_up_after_ = window_.skipped;
     if (gives_up || (!std::isfinite(window_.loss) && (window_.has_loss || is_over()))) {
       diverged_at_ = counters_.step;
     }
     if (setup_.observer != nullptr) {
-      setup_.observer->on_step(step_report(seconds));
+      reporting::StepReport report =
+          step_report(steps_, counters_, window_, seconds, options_.batch_size * setup_.units_per_sample);
+      report.parameter_difference = parameter_difference;
+      report.exchange = exchange;
+      setup_.observer->on_step(report);
     }
     counters_.window_seconds = 0;
-    window_began_ = Clock::now();
-  }
-
-  // Not with an outer optimizer: then most steps wait for few ranks, and the outer exchange waits elsewhere.
-  std::optional<reporting::ExchangeReport> exchange_report(double seconds) {
-    const std::optional<double> waited = steps_.take_exchange_seconds();
-    if (!waited.has_value() || steps_.outer() != nullptr || setup_.group->getSize() == 1) {
-      return std::nullopt;
-    }
-    return exchange_of_all_ranks(setup_.group, *waited, seconds);
-  }
-
-  // The report of the steps since the last report, which took `seconds`.
-  reporting::StepReport step_report(double seconds) {
-    const auto units_per_step = static_cast<double>(options_.batch_size * setup_.units_per_sample);
-    return {.step = counters_.step,
-            .loss = counters_.training_loss,
-            .learning_rate = steps_.learning_rate_of(counters_.step),
-            .gradient_norm = counters_.gradient_norm,
-            .parameter_difference = parameter_difference_,
-            .units_per_second = window_.batches * units_per_step / seconds,
-            .seconds = counters_.seconds,
-            .payload_bytes_sent = steps_.payload_bytes_sent(),
-            .measuring_bytes_sent = steps_.measuring_bytes_sent(),
-            .compression = steps_.model().compression(),
-            .peak_memory_bytes = window_.peak_memory_bytes,
-            .skipped_steps = counters_.skipped_steps,
-            .skipped = window_.skipped,
-            .exchange = exchange_,
-            .outer = outer_report(steps_.outer())};
+    window_began_ = step_ended();
   }
 
   // Reports the hook's decision if it has changed.
@@ -287,9 +278,17 @@ class TrainingRun {
     setup_.observer->on_hook({.step = counters_.step, .hook = steps_.model().hook_name(), .decision = decision_});
   }
 
+  // The end of the last round in rounds, else now.
+  Clock::time_point step_ended() const { return is_in_rounds() ? rounds_ended_ : Clock::now(); }
+
   // Time of training since the last report.
   double window_seconds() const {
-    return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - window_began_).count();
+    return counters_.window_seconds + std::chrono::duration<double>(step_ended() - window_began_).count();
+  }
+
+  void leave_out(Clock::duration time) {
+    window_began_ += time;
+    rounds_ended_ += time;
   }
 
   Counters counters_now() const {
@@ -319,7 +318,7 @@ class TrainingRun {
       setup_.observer->on_evaluation(
           {.step = counters_.step, .loss = held_out.loss, .seconds = counters_.seconds, .accuracy = held_out.accuracy});
     }
-    window_began_ += Clock::now() - began;  // Evaluation is not training time.
+    leave_out(Clock::now() - began);  // Evaluation is not training time.
   }
 
   // Reports the bucket size once it is chosen, after `step` steps.
@@ -363,7 +362,7 @@ class TrainingRun {
       setup_.observer->on_checkpoint(
           {.step = counters_.step, .path = written.path, .bytes = written.bytes, .seconds = elapsed.count()});
     }
-    window_began_ += Clock::now() - began;  // Checkpoints and observers' work for them are not training time either.
+    leave_out(Clock::now() - began);  // Checkpoints and observers' work for them are not training time either.
   }
 
   const TrainingSetup& setup_;
@@ -383,11 +382,10 @@ class TrainingRun {
   std::optional<Preemption> preempted_;
   bool takes_in_newcomers_ = false;
   std::string decision_;  // The last reported one.
-  std::optional<double> parameter_difference_;
-  std::optional<reporting::ExchangeReport> exchange_;
-  Window window_;  // Before the last report.
+  Window window_;         // Before the last report.
   std::optional<reporting::SkippedReport> gave_up_after_;
   Clock::time_point window_began_;
+  Clock::time_point rounds_ended_;  // when the last round ended, as far as this rank can know
 };
 
 }  // namespace

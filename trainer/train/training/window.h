@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -37,7 +38,8 @@ struct Window {
   bool has_loss = false;
   double batches = 0;  // mean over ranks
   std::optional<reporting::SkippedReport> skipped;
-  int64_t peak_memory_bytes = 0;  // of the rank that has most
+  int64_t peak_memory_bytes = 0;              // of the rank that has most
+  std::vector<int64_t> rounds_by_group = {};  // with a quorum: OuterReport
 };
 
 // Collective. With an outer optimizer ranks skip steps independently: the longest run of skipped steps counts. Throws
@@ -46,17 +48,24 @@ Window window_of_all_ranks(const ProcessGroupPtr& group, const WindowOfRank& own
 
 // The same with a quorum of outer steps (OuterOptions::quorum), in which no rank waits for all others: each group sends
 // its part with its messages, and each rank adds up the parts of the rounds that it ends. So all ranks have the same
-// window after the same round. The first rank of a group stands for the group.
+// window after the same round.
 class WindowOfRounds {
  public:
-  // `groups`: their number.
-  explicit WindowOfRounds(int64_t groups) : groups_(groups) {}
+  // Their numbers.
+  WindowOfRounds(int64_t ranks, int64_t groups)
+      : ranks_(ranks), rounds_by_group_(static_cast<size_t>(groups), 0), missed_(static_cast<size_t>(groups), 0) {}
 
-  // Returns the numbers that rank `rank` sends. `asked` returns the signal that asks all ranks to stop, 0 without one;
-  // it may be null.
+  // Returns the numbers of rank `rank`. `asked` returns the signal that asks all ranks to stop, 0 without one; it may
+  // be null.
   static OuterOptimizer::Notes notes_of(const WindowOfRank& own, int64_t rank, const std::function<int()>& asked);
+  // The numbers that a group sends: of all of its ranks. Of ranks with gradients that were not finite, it has the
+  // first.
+  static OuterOptimizer::Notes combined(const std::vector<OuterOptimizer::Notes>& ranks);
 
-  void add(const OuterOptimizer::Round& round);
+  // `observer` learns which groups have missed kMissedRounds rounds in a row, and which are back after so many. Rounds
+  // in which all ranks meet to average what came too late do not count. It may be null.
+  void add(const OuterOptimizer::Round& round, reporting::TrainingObserver* observer);
+  static constexpr int64_t kMissedRounds = 5;
   // Whether a step was added since the last window.
   bool has_steps() const { return sum_.batches > 0; }
   // The greatest signal that was added; else kNewcomers if newcomers were added since the last call, else 0.
@@ -67,11 +76,17 @@ class WindowOfRounds {
   Window take_window();
 
  private:
-  const int64_t groups_;
-  WindowOfRank sum_;  // and the greatest of skipped_in_a_row and peak_memory_bytes
+  void count_groups(const OuterOptimizer::Round& round, reporting::TrainingObserver* observer);
+
+  const int64_t ranks_;
+  WindowOfRank sum_;  // and the greatest of peak_memory_bytes
   std::vector<int64_t> nonfinite_ranks_;
+  std::map<int64_t, int64_t> skipped_in_a_row_;  // by group: as of its last round
+  std::vector<int64_t> rounds_by_group_;         // in which it took part
   int signal_ = 0;
   bool newcomers_ = false;
+  int64_t last_steps_ = 0;       // at the end of the last round
+  std::vector<int64_t> missed_;  // by group: rounds in a row; not of this window alone
 };
 
 // The report of the sizes of buckets from which one was chosen after `step` steps.
@@ -79,6 +94,10 @@ reporting::BucketsReport buckets_report(int64_t step, const BucketChoice& choice
 
 // The report of an outer optimizer so far; empty for null.
 std::optional<reporting::OuterReport> outer_report(const OuterOptimizer* outer);
+
+// The report of a window that took `seconds`. `units_per_step`: tokens or samples of all ranks.
+reporting::StepReport step_report(OptimizerSteps& steps, const Counters& counters, const Window& window, double seconds,
+                                  int64_t units_per_step);
 
 // Collective: each rank's share of waiting in these seconds. `waited`: by this rank. Throws c10::DistBackendError if a
 // peer fails.

@@ -179,5 +179,15 @@ TEST(Progress, NothingIsPrintedForNothing) {
   EXPECT_EQ(out.str(), "");
 }
 
+TEST(Progress, NamesAGroupThatIsLateForLong) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 400});
+  progress.on_absence({.step = 40, .group = 2, .missed = 5});
+  progress.on_absence({.step = 80, .group = 2, .missed = 15, .is_back = true});
+  EXPECT_EQ(out.str(),
+            "step  40/400  group 2 is late: 5 outer steps in a row without it\n"
+            "step  80/400  group 2 takes part again, after 15 outer steps in a row without it\n");
+}
+
 }  // namespace
 }  // namespace narrowcast::reporting
