@@ -236,7 +236,8 @@ TEST(QuorumTraining, LossesAreMeansOverRanks) {
 // The size of buckets is chosen in the first steps, and not only known at the end of a round.
 TEST(QuorumTraining, ReportsTheStepAfterWhichTheSizeOfBucketsWasChosen) {
   QuorumRun run = {.ranks = 2, .width = 224, .outer = quorum_of(2)};
-  run.options.steps = 2 * kEvery;
+  run.options.steps = 12;
+  run.outer->sync_every(6);
   run.ddp.bucket_cap_mb(std::nullopt);
   const Trained of_quorum = train_on(run);
   run.outer->quorum(std::nullopt);
