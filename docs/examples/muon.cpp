@@ -97,6 +97,8 @@ int main() {
                            .ns_dtype(optim::common_ns_dtype(scope.group(), at::kCPU));
   optim::Muon orthogonalizer({alone}, options);
   orthogonalizer.use_common_ns_dtype(scope.group());  // The same, for groups whose options set no dtype.
+  const at::Tensor bias = torch::zeros({48}, torch::requires_grad());
+  orthogonalizer.add_param_group({{bias}, std::make_unique<torch::optim::AdamWOptions>(0.01)});
   alone.mutable_grad() = alone.detach().clone();
   const at::Tensor before = alone.detach().clone();
   orthogonalizer.step_scaled(0.5);  // A step with half of the gradients.

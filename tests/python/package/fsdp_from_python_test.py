@@ -70,9 +70,11 @@ class OnEachRank(unittest.TestCase):
         for wire_format in ("fp32", "int8_b128", "int4_b32", "var5"):
             with self.subTest(wire_format=wire_format):
                 self.check_means(wire_format)
+        # Without a reduce_dtype, torch reduces in the dtype of gradients, and from 2.15 on in that of parameters.
+        of_gradients = torch.bfloat16 if torch.__version__ < "2.15" else torch.float32
         for policy, dtype, op in (
                 (MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32), torch.float32, dist.ReduceOp.AVG),
-                (MixedPrecisionPolicy(param_dtype=torch.bfloat16), torch.bfloat16, dist.ReduceOp.AVG),
+                (MixedPrecisionPolicy(param_dtype=torch.bfloat16), of_gradients, dist.ReduceOp.AVG),
                 (MixedPrecisionPolicy(reduce_dtype=torch.float16), torch.float16, dist.ReduceOp.SUM),
                 (MixedPrecisionPolicy(reduce_dtype=torch.float64), torch.float64, dist.ReduceOp.SUM)):
             with self.subTest(policy=policy):

@@ -131,12 +131,18 @@ uint64_t hash_of_step(const at::Tensor& like, const MuonOptions& options) {
 }  // namespace
 
 Muon::Muon(const std::vector<OptimizerParamGroup>& groups, const MuonOptions& defaults)
-    : Optimizer(groups, std::make_unique<MuonOptions>(defaults)) {
+    : Optimizer(std::vector<OptimizerParamGroup>(), std::make_unique<MuonOptions>(defaults)) {
+  for (const OptimizerParamGroup& group : groups) add_param_group(group);
   check_groups(*this);
 }
 
 Muon::Muon(std::vector<at::Tensor> matrices, const MuonOptions& defaults)
     : Muon({OptimizerParamGroup(std::move(matrices))}, defaults) {}
+
+void Muon::add_param_group(const OptimizerParamGroup& group) {
+  Optimizer::add_param_group(group);
+  if (group.has_options()) param_groups().back().set_options(group.options().clone());
+}
 
 at::Tensor Muon::step(LossClosure closure) {
   at::Tensor loss;

@@ -161,6 +161,22 @@ TEST(Muon, RefusesWhatItCannotStep) {
   EXPECT_THAT(group_refusal(std::make_unique<AdamWOptions>(AdamWOptions().betas({0.9, 1}))), HasSubstr("betas"));
 }
 
+// LibTorch 2.15 replaces the options of other classes than its own by the defaults.
+TEST(Muon, GroupsKeepTheirOptions) {
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<at::Tensor>{made(1, {3, 3})}, std::make_unique<MuonOptions>(0.3));
+  groups.emplace_back(std::vector<at::Tensor>{made(2, {3})}, std::make_unique<AdamWOptions>(0.2));
+  groups.emplace_back(std::vector<at::Tensor>{made(3, {3, 3})});
+  Muon optimizer(groups, MuonOptions(0.1));
+  optimizer.add_param_group({{made(4, {3})}, std::make_unique<AdamWOptions>(0.4)});
+  const std::vector<OptimizerParamGroup>& kept = optimizer.param_groups();
+  ASSERT_EQ(kept.size(), 4);
+  EXPECT_EQ(dynamic_cast<const MuonOptions&>(kept[0].options()).lr(), 0.3);
+  EXPECT_EQ(dynamic_cast<const AdamWOptions&>(kept[1].options()).lr(), 0.2);
+  EXPECT_EQ(dynamic_cast<const MuonOptions&>(kept[2].options()).lr(), 0.1);
+  EXPECT_EQ(dynamic_cast<const AdamWOptions&>(kept[3].options()).lr(), 0.4);
+}
+
 // Options, groups and gradients may change between steps.
 TEST(Muon, ChecksItsGroupsInEachStep) {
   SmallModel model;

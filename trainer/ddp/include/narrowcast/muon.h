@@ -109,6 +109,10 @@ class Muon : public torch::optim::Optimizer {
   // One group of matrices.
   explicit Muon(std::vector<at::Tensor> matrices, const MuonOptions& defaults = {});
 
+  // Adds a group as the constructor does, which the next step checks. It hides Optimizer's function, which in LibTorch
+  // 2.15 replaces options by `defaults` unless their class is one of LibTorch's own and that of the defaults.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
+
   // Parameters without a gradient are skipped. Returns the closure's loss, or an undefined tensor. Throws as the
   // constructor, before anything is changed, and c10::ValueError for a sparse gradient. AdamW's parameters must be
   // dense in memory; else it throws c10::ValueError, when the groups before may have taken their step.
