@@ -2,6 +2,7 @@
 //   narrowcast-run --standalone --nproc_per_node=2 ./package net.pt2
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include <narrowcast/models.h>
@@ -32,14 +33,15 @@ int main(int argc, char** argv) {
                                           narrowcast::DdpOptions().hook("int8").wire(
                                               {.node_size = 1}));  // Each rank counts as a node; else nothing is sent.
   torch::optim::AdamW adamw(model->parameters(), /*lr=*/0.01);
+  const auto batch = std::min<int64_t>(32, model->trained_sizes().most);  // As the package was exported.
   torch::manual_seed(env.rank);  // Each rank has different data, and different dropouts.
   for (int64_t step = 0; step < 100; ++step) {
     adamw.zero_grad();
-    ddp.backward(ddp.forward(make_batch(32)));
+    ddp.backward(ddp.forward(make_batch(batch)));
     adamw.step();
   }
   model->eval();
-  const auto held_out = model->evaluate(make_batch(500));
+  const auto held_out = model->evaluate(make_batch(std::min<int64_t>(500, model->evaluated_sizes().most)));
   if (env.rank == 0) {
     const auto buffers = model->buffers().size() - model->transient_buffers().size();
     std::cout << model->parameters().size() + buffers << " tensors to save, loss " << held_out.loss.item<float>()
