@@ -36,7 +36,7 @@ class NARROWCAST_EXPORT ParameterShards {
   ParameterShards& operator=(const ParameterShards&) = delete;
 
   // This rank's pieces, without gradients: a whole parameter in its shape, and a part of one as a 1-D tensor. They lie
-  // in the parameters' memory or, if differences are exchanged, in memory of their own: the masters.
+  // in the parameters' memory or, if differences are exchanged, in separate memory: the masters.
   std::vector<at::Tensor> own_pieces() const;
   bool has_masters() const { return differences_.has_value(); }
 

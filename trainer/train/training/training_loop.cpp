@@ -212,7 +212,7 @@ class TrainingRun {
     takes_in_newcomers_ = last_point_.is_known() || saved_step_ == counters_.step;
   }
 
-  // With an outer optimizer the result is the outer parameters, unless the training has diverged or goes on later.
+  // With an outer optimizer the result is the outer parameters, unless the training has diverged or was interrupted.
   TrainingResult result() {
     steps_.finish_step();
     const bool goes_on_later = preempted_.has_value() || takes_in_newcomers_;

@@ -62,8 +62,8 @@ class WindowOfRounds {
   // first.
   static OuterOptimizer::Notes combined(const std::vector<OuterOptimizer::Notes>& ranks);
 
-  // `observer` learns which groups have missed kMissedRounds rounds in a row, and which are back after so many. Rounds
-  // in which all ranks meet to average what came too late do not count. It may be null.
+  // `observer` learns which groups have missed kMissedRounds rounds in a row, and which of them take part again. Rounds
+  // in which all ranks meet to average late messages do not count. It may be null.
   void add(const OuterOptimizer::Round& round, reporting::TrainingObserver* observer);
   static constexpr int64_t kMissedRounds = 5;
   // Whether a step was added since the last window.

@@ -1,4 +1,4 @@
-// Reduce-scatter, the first hop of an all-reduce: every rank gets the mean of its own shard only.
+// Reduce-scatter, the first hop of an all-reduce: every rank gets the mean of one shard, its own.
 #pragma once
 
 #include <memory>
