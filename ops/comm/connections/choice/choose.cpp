@@ -157,6 +157,7 @@ std::string text_of(const LongLink& link) {
 
 int64_t connections_for(const LongLink& link, int64_t peers, int64_t most) {
   const double under_way = kMargin * chosen_rate(link) * link.round_trip_seconds;
+  TORCH_INTERNAL_ASSERT(peers >= 1 && link.bytes_under_way > 0);
   const double count = std::ceil(under_way / (static_cast<double>(peers) * link.bytes_under_way));
   return static_cast<int64_t>(std::clamp(count, 2.0, static_cast<double>(most)));
 }

@@ -18,7 +18,8 @@ namespace narrowcast::connections {
 //
 // The sockets and the pairs of the backend end together: if a wait for one of them times out on this rank, or a socket
 // fails, the others are closed within about 0.1 s. The exchange in progress then fails, and names the rank that it was
-// waiting for. The end of a peer ends only the connections with that peer.
+// waiting for. The end of a peer ends only the connections with that peer. If the network ends a socket of two ranks
+// that live, both fail at once, and the others when one of the two leaves, or after the timeout.
 class SocketBackend final : public c10d::Backend {
  public:
   // Keeps no reference to `backend`, so that the end of the group is noticed. `networks`: gloo_networks().

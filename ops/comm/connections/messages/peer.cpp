@@ -309,7 +309,7 @@ void Peer::lose_unless_interrupted(const char* action) {
 }
 
 void Peer::fail(const std::string& why) {
-  has_failed_ = has_failed_ || !is_lost();
+  has_failed_ = has_failed_ || failure_.empty();
   lose(why);
 }
 

@@ -32,7 +32,8 @@ using SocketsByPeer = std::map<int64_t, std::vector<FileDescriptor>>;
 //
 // Works throw std::runtime_error, as Gloo's do. If a socket of a peer fails, all messages with that peer fail: the peer
 // is lost. A peer whose sockets have ended, or one of them, is lost as well: nothing can be sent to it any more. But
-// messages from it that have arrived, or are on the way in other sockets, can still be received.
+// messages from it that have arrived, or are on the way in other sockets, can still be received, unless a frame was
+// cut.
 class StripedMessages {
  public:
   // News of the group from elsewhere.

@@ -87,11 +87,13 @@ TEST(ChooseConnections, IsTheSameOnAllRanks) {
   for (const double least_round_trip : {kEveryLinkIsLong, kLeastRoundTripSeconds, kNoLinkIsLong}) {
     for (const int64_t node_size : {1, 2}) {
       run_ranks(5, [&](int64_t, const Group& group) {
-        const Choice chosen = choose_connections(group, NodeLayout::of_size(5, node_size),
-                                                 {.call = "choosing", .least_round_trip = least_round_trip});
+        const Choice chosen = choose_connections(
+            group, NodeLayout::of_size(5, node_size),
+            {.call = "choosing", .peers = (5 + node_size - 1) / node_size - 1, .least_round_trip = least_round_trip});
         const auto number = static_cast<double>(chosen.connections);
-        EXPECT_EQ(collectives::greatest_of_ranks(group, "comparing", {number, -number}),
-                  std::vector({number, -number}));
+        const auto reason = static_cast<double>(std::hash<std::string>()(chosen.reason) >> 20);
+        EXPECT_EQ(collectives::greatest_of_ranks(group, "comparing", {number, -number, reason, -reason}),
+                  std::vector({number, -number, reason, -reason}));
         EXPECT_THAT(chosen.reason, HasSubstr("round trip "));
         if (least_round_trip == kEveryLinkIsLong) {
           EXPECT_GE(chosen.connections, 2);

@@ -109,7 +109,7 @@ void expect_equal_means(const Group& group, const Mean& mean, const NodesPtr& no
 }
 
 // A number, or the choice of the ranks.
-constexpr std::array<std::optional<int64_t>, 6> kCounts = {1, 2, 3, 4, 16, std::nullopt};
+constexpr std::array<std::optional<int64_t>, 6> kCounts = {1, 2, 3, 4, std::nullopt, 16};
 
 // The bits of a mean, for every number of connections.
 class OfMean : public ::testing::TestWithParam<Mean> {};

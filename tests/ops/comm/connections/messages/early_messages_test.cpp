@@ -174,6 +174,11 @@ TEST(EarlyMessages, LargerThanWhatIsOnTheWayEndAPeerThatHasLeft) {
 // A frame that no machine has memory for, from a peer that lives: its connections are not to be trusted.
 TEST(EarlyMessages, ThatMemoryIsTooSmallForAreAFailure) {
   if (test::kSanitized) GTEST_SKIP() << "an allocation that is too large ends the process";
+  try {
+    at::empty({kMostMessageBytes}, at::kByte);
+    GTEST_SKIP() << "this machine grants 1 TiB of memory";
+  } catch (const std::exception&) {
+  }
   std::promise<void> failed;
   StripedMessages::Options options = patient();
   options.most_early_bytes = 2 * kMostMessageBytes;

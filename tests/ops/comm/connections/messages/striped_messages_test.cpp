@@ -162,7 +162,10 @@ TEST(StripedMessages, TheEndOfOneSocketIsTheLossOfThePeerOnBothSides) {
   const auto begin = std::chrono::steady_clock::now();
   ::shutdown(middle.get(), SHUT_RDWR);
   for (const WorkPtr& work : works) {
-    EXPECT_THAT(standard_error<std::runtime_error>([&] { work->wait(); }), HasSubstr("Connection closed by peer"));
+    // Whether an end sees the other's end or an error depends on what it was reading or writing.
+    EXPECT_THAT(
+        standard_error<std::runtime_error>([&] { work->wait(); }),
+        AnyOf(HasSubstr("Connection closed by peer"), HasSubstr("Connection reset by peer"), HasSubstr("Broken pipe")));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kPatience / 4);
   for (const auto* const end : {&first, &second}) {
@@ -180,9 +183,8 @@ TEST(StripedMessages, WhatIsUnderWayInOtherSocketsArrivesAfterTheEndOfOne) {
   const at::Tensor received = empty_bytes(20);
   const WorkPtr receive = messages->receive(kPeer, 5, received);
   others[0].close();
-  for (int i = 0; i < 10'000 && !messages->has_lost_peers(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  const auto begin = std::chrono::steady_clock::now();
+  while (!messages->has_lost_peers() && std::chrono::steady_clock::now() - begin < kPatience) pause_between_looks();
   ASSERT_TRUE(messages->has_lost_peers());
   for (int64_t i = 1; i < 3; ++i) {
     const FrameHeader header{kFrameMark, 0, 5, 20, 10 * (i - 1), 10};
