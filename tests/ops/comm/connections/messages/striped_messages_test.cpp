@@ -28,8 +28,10 @@
 namespace narrowcast::connections {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using testing::kPatience;
+using testing::pause_between_looks;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 class Sizes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
