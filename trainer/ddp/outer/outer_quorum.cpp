@@ -100,6 +100,7 @@ void OuterOptimizer::average_rest() {
     send_difference();
   }
   average_late_messages();
+  steps_ = common_steps_;  // Ranks have been at different steps of their rounds.
   quorum_->wait_for_sends();
 }
 

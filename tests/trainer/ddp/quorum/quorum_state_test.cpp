@@ -160,7 +160,10 @@ TEST(LateMessages, ARoundOfThemCountsNoSteps) {
     EXPECT_THAT(own.rounds.at(1).groups, ElementsAre(2));
     EXPECT_EQ(own.rounds.at(1).steps, kEvery);
     EXPECT_EQ(own.outer->steps(), kEvery + 1);
+    if (rank == 1) own.step();
     own.finish();
+    EXPECT_EQ(own.outer->steps(), kEvery);
+    EXPECT_TRUE(own.outer->steps_are_common());
   });
 }
 
