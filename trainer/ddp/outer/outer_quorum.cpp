@@ -27,6 +27,8 @@ constexpr const char* kIsLate = "is_late";
 constexpr const char* kMessages = "messages";
 constexpr const char* kGroups = "groups";
 
+constexpr int64_t kMostRoundsPerStep = 16;
+
 int64_t count_of(const HookState& state, const char* name) {
   const int64_t count = int_of(state, name);
   NARROWCAST_CHECK_INPUT(count >= 0 && count <= kMostRoundWeight, "the outer optimizer's '", name, "' must be in 0..",
@@ -62,14 +64,16 @@ void OuterOptimizer::end_step_of_quorum() {
   take_round(round, steps_in_round());
 }
 
-// Takes the rounds that have ended without waiting for this rank's group.
+// Takes rounds that have ended without waiting for this rank's group. If the others end rounds faster than this rank
+// receives them, it goes on behind them, so that it still sends and learns of signals.
 bool OuterOptimizer::catch_up() {
-  bool has_ended = false;
-  while (const auto round = quorum_->next_ended()) {
+  int64_t taken = 0;
+  for (; taken < kMostRoundsPerStep; ++taken) {
+    const auto round = quorum_->next_ended();
+    if (!round) break;
     take_round(*round, steps_in_round());
-    has_ended = true;
   }
-  return has_ended;
+  return taken > 0;
 }
 
 void OuterOptimizer::catch_up_with_all() {
