@@ -123,6 +123,7 @@ TEST(ProcessesThatLoseASocket, LoseEachOther) {
     std::vector<int> opened = connected_sockets();
     std::erase_if(opened, [&](int socket) { return std::ranges::find(before, socket) != before.end(); });
     ASSERT_EQ(opened.size(), 4);
+    testing::wait_for_ranks(group);  // The loss of one socket closes the others.
     const auto begin = Clock::now();
     if (rank == 0) ::shutdown(opened[2], SHUT_RDWR);
     const std::string peer = std::to_string(1 - rank);
