@@ -16,8 +16,8 @@ class OpenMpiLauncherTest : public LaunchedTraining {
     }
   }
 
-  // The command that starts the ranks of a job. Each job has a folder of its own for Open MPI's files: two that start
-  // at once otherwise both make the user's folder in /tmp, and the second one fails.
+  // The command that starts the ranks of a job. Each job keeps Open MPI's files in its own folder. Otherwise two jobs
+  // that start at once both make the user's folder in /tmp, and the second one fails.
   Words mpirun(const std::string& job) const {
     const std::string files = folder / (job + "_files");
     return {"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", files, "-n", "2"};

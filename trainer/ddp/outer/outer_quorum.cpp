@@ -27,7 +27,7 @@ constexpr const char* kIsLate = "is_late";
 constexpr const char* kMessages = "messages";
 constexpr const char* kGroups = "groups";
 
-constexpr int64_t kMostRoundsPerStep = 16;
+constexpr int64_t kMostRoundsPerStep = 16;  // that a late group takes
 
 int64_t count_of(const HookState& state, const char* name) {
   const int64_t count = int_of(state, name);
@@ -64,8 +64,8 @@ void OuterOptimizer::end_step_of_quorum() {
   take_round(round, steps_in_round());
 }
 
-// Takes rounds that have ended without waiting for this rank's group. If the others end rounds faster than this rank
-// receives them, it goes on behind them, so that it still sends and learns of signals.
+// Takes rounds that have ended without waiting for this rank's group. The others may end rounds faster than this rank
+// receives them. It therefore takes a few at a time, so that it also takes steps, sends, and learns of signals.
 bool OuterOptimizer::catch_up() {
   int64_t taken = 0;
   for (; taken < kMostRoundsPerStep; ++taken) {
