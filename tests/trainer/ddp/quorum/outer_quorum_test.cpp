@@ -202,6 +202,24 @@ TEST(OuterQuorum, AGroupThatWasLateIsInTheNextRound) {
   });
 }
 
+// A late rank takes 16 rounds in a step at most: if the others end rounds faster than it receives them, it still sends.
+TEST(OuterQuorum, ALateGroupTakesAFewRoundsPerStep) {
+  constexpr int64_t kRounds = 40;
+  RankProgress progress(3);
+  run_ranks(3, [&](int64_t rank, const auto& group) {
+    QuorumRank own(rank, group, quorum_options(kSyncEvery, 2));
+    if (rank == 2) progress.wait_for_others(rank, kRounds);
+    while (own.outer->steps() < kRounds * kSyncEvery) {
+      const size_t before = own.rounds.size();
+      own.step();
+      EXPECT_LE(own.rounds.size() - before, 16);
+      progress.set(rank, std::ssize(own.rounds));
+    }
+    own.finish();
+    EXPECT_TRUE(same_on_all_ranks(group, {own.parameter}));
+  });
+}
+
 // All groups are there, whoever comes first.
 TEST(OuterQuorum, OnTimeTheOrderOfArrivalChangesNothing) {
   constexpr int64_t kWorld = 3;
