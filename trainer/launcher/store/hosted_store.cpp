@@ -78,8 +78,7 @@ network::TcpStorePtr serve(const std::string& address, const network::ListeningS
   TORCH_CHECK_VALUE(reason.empty(), "the job's store would be served at ", place,
                     ", but this machine cannot reach itself there: ", reason);
   try {
-    network::TcpStorePtr store =
-        network::serve_tcp_store(address, socket, std::max(std::chrono::milliseconds(1), left));
+    network::TcpStorePtr store = network::serve_tcp_store(address, socket, HostedStore::kPatienceWithNames);
     store->setTimeout(c10d::Store::kDefaultTimeout);
     return store;
   } catch (const c10::Error& error) {

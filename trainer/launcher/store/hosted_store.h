@@ -66,8 +66,12 @@ class HostedStore {
   // Timeout of a connection to the store.
   static constexpr std::chrono::milliseconds kPatience{5000};
 
+  // Time for c10d to connect this process to its own store. c10d asks for the name of each address that it connects to,
+  // which takes 5 to 10 s where the DNS server does not answer.
+  static constexpr std::chrono::milliseconds kPatienceWithNames{30000};
+
   // Starts serving on a separate thread. Throws c10::ValueError naming the address if this process cannot serve there,
-  // or cannot reach its own store. It takes at most kPatience plus the time of the name lookup.
+  // or cannot reach its own store. It takes at most kPatience plus the time of the name lookups.
   HostedStore(const std::string& address, const network::ListeningSocket& socket);
 
   // Removes all keys of workers, so that workers of the next round find an empty store. PyTorch's workers do not tell
